@@ -5,7 +5,10 @@
 #   benchmarks/cuda_report.sh [report.md]
 #
 # It needs the CUDA toolkit, a driver and a device. PyTorch is taken from the Python that runs: PYTHON=/path/to/python.
-# Nothing is written to the tree but the report. The status is 0 if every step has passed.
+# Where there is no network, PIP_NO_INDEX=1 and PIP_FIND_LINKS=folder let pip take what is missing from a folder of
+# wheels, and REGARD_COMMIT names the commit of a tree without its history.
+# Nothing is written to the tree but the report. What matters most comes first, so that a report that is cut off has
+# it. The status is 0 if every step has passed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 root=$PWD
@@ -37,9 +40,12 @@ step() { # title, command...
   return "$status"
 }
 
+# The environment sees the packages of the Python that made it, also where that one is an environment itself.
 # shellcheck disable=SC2329  # the functions are called by `step`
 build() {
-  "$python" -m venv --system-site-packages "$work/venv" &&
+  "$python" -m venv "$work/venv" &&
+    "$python" -c 'import site; print("\n".join(site.getsitepackages()))' >"$(
+      "$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/outer.pth" &&
     "$work/venv/bin/pip" install -v -Ccmake.define.REGARD_CUDA=ON -Cbuild-dir="$work/build" "${root}[test]"
 }
 
@@ -64,7 +70,7 @@ say ""
 say "| | |"
 say "|---|---|"
 say "| date | $(date -u '+%Y-%m-%d %H:%M UTC') |"
-say "| commit | $(git rev-parse HEAD)$(git diff --quiet HEAD || echo ', with changes') |"
+say "| commit | ${REGARD_COMMIT:-$(git rev-parse HEAD)$(git diff --quiet HEAD || echo ', with changes')} |"
 say "| device | $(nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader 2>/dev/null | paste -sd ';' || true) |"
 say "| toolkit | $(nvcc --version 2>/dev/null | tail -n 2 | head -n 1 || true) |"
 say ""
@@ -82,15 +88,6 @@ sys.exit(not regard.cuda.is_available())"; then
 fi
 step "Instructions: each wrapper on the device" run_instructions
 step "Calls on the device" run_pytest tests/cuda/calls -m "not exhaustive"
-if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck initcheck synccheck; do
-    step "compute-sanitizer, $tool" sanitized "$tool"
-  done
-else
-  say ""
-  say "compute-sanitizer is not installed: its four tools have not run."
-  failed=1
-fi
 
 say ""
 say "## Times"
@@ -104,6 +101,18 @@ else
   tail -n 20 "$work/times.log" | tee -a "$report"
   say '```'
 fi
+say ""
+say "## compute-sanitizer"
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck initcheck synccheck; do
+    step "compute-sanitizer, $tool" sanitized "$tool"
+  done
+else
+  say ""
+  say "compute-sanitizer is not installed: its four tools have not run."
+  failed=1
+fi
+
 say ""
 if [ "$failed" = 0 ]; then say "All steps passed."; else say "Some steps failed."; fi
 exit "$failed"

@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
+
+#include "text_file.hpp"
 
 #if defined(_WIN32)
 #define NOMINMAX
@@ -76,14 +78,13 @@ std::int64_t l2_cache_of_linux(const std::string& root) {
   const std::string cpu = root + "/sys/devices/system/cpu/cpu0/cache/index";
   for (int index = 0; index < 8; ++index) {
     const std::string cache = cpu + std::to_string(index);
-    int level = 0;
-    std::int64_t size = 0;
-    std::string unit, type;
-    std::ifstream(cache + "/level") >> level;
-    std::ifstream(cache + "/type") >> type;
-    std::ifstream(cache + "/size") >> size >> unit;
-    if (level == 2 && type != "Instruction" && size > 0)
-      return unit == "M" ? size << 20 : unit == "K" ? size << 10 : size;
+    const std::string level = read_text(cache + "/level"), size = read_text(cache + "/size");
+    const bool is_for_data = !read_text(cache + "/type").starts_with("Instruction");
+    std::string_view left = level;
+    if (take_number(left) != 2 || !is_for_data) continue;
+    left = size;
+    const std::int64_t bytes = take_number(left);
+    if (bytes > 0) return left.starts_with("M") ? bytes << 20 : left.starts_with("K") ? bytes << 10 : bytes;
   }
   return 0;
 }

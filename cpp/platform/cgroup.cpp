@@ -2,22 +2,16 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fstream>
 #include <limits>
-#include <sstream>
+#include <string_view>
 #include <vector>
+
+#include "text_file.hpp"
 
 namespace regard {
 namespace {
 
 constexpr double kNoQuota = std::numeric_limits<double>::infinity();
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
 
 bool has_cpu_controller(const std::string& controllers) {
   const std::vector<std::string> names = split(controllers, ',');
@@ -40,16 +34,14 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-// "50000 100000" in one file, or in two.
+// "50000 100000" in one file, or in two. A group without a limit has "max" or -1 for the first.
 double quota_of_group(const std::string& folder, bool is_unified) {
-  double limit = 0, period = 0;
-  if (is_unified) {
-    // A group without a limit has "max" here, which does not parse as a number and leaves 0.
-    std::ifstream(folder + "/cpu.max") >> limit >> period;
-  } else {
-    std::ifstream(folder + "/cpu.cfs_quota_us") >> limit;
-    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
-  }
+  const std::string text = is_unified ? read_text(folder + "/cpu.max")
+                                      : read_text(folder + "/cpu.cfs_quota_us") + ' ' +
+                                            read_text(folder + "/cpu.cfs_period_us");
+  std::string_view numbers = text;
+  const auto limit = static_cast<double>(take_number(numbers));
+  const auto period = static_cast<double>(take_number(numbers));
   return limit > 0 && period > 0 ? limit / period : kNoQuota;
 }
 
@@ -81,8 +73,8 @@ struct Groups {
   std::string of_cpu = "/";
 
   explicit Groups(const std::string& root) {
-    std::ifstream file(root + "/proc/self/cgroup");
-    for (std::string line; std::getline(file, line);) {  // hierarchy:controllers:path
+    for (const std::string& line : split(read_text(root + "/proc/self/cgroup"), '\n')) {
+      // hierarchy:controllers:path
       const std::size_t first = line.find(':');
       const std::size_t second = line.find(':', first == std::string::npos ? first : first + 1);
       if (second == std::string::npos) continue;
@@ -101,8 +93,7 @@ double cgroup_quota(const std::string& root) {
   const Groups groups(root);
   double least = kNoQuota;
   bool has_mounts = false;
-  std::ifstream file(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
+  for (const std::string& line : split(read_text(root + "/proc/self/mountinfo"), '\n')) {
     // id parent major:minor root mount-point options optional... - type source super-options
     const std::size_t dash = line.find(" - ");
     if (dash == std::string::npos) continue;

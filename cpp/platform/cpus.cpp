@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 
 #if defined(_WIN32)
 #define NOMINMAX
@@ -19,9 +18,12 @@
 #include <cerrno>
 #include <cmath>
 #include <exception>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "cgroup.hpp"
+#include "text_file.hpp"
 #endif
 
 namespace regard {
@@ -84,13 +86,11 @@ int cpus_of_affinity(const GetAffinity& get_affinity) {
 }
 
 int cpus_of_status(const std::string& root) {
-  std::ifstream file(root + "/proc/self/status");
-  for (std::string name; file >> name;) {
-    std::string list;  // such as 0-3,8,10-11
-    std::getline(file, list);
-    if (name != "Cpus_allowed_list:") continue;
+  constexpr std::string_view kName = "Cpus_allowed_list:";
+  for (const std::string& line : split(read_text(root + "/proc/self/status"), '\n')) {
+    if (!line.starts_with(kName)) continue;
+    const char* at = line.c_str() + kName.size();  // a list such as 0-3,8,10-11
     long count = 0;
-    const char* at = list.c_str();
     while (*at != '\0') {
       char* end = nullptr;
       const long first = std::strtol(at, &end, 10);

@@ -141,6 +141,14 @@ def test_kernels_use_no_library(room):
             assert not re.search(word, code), (path, word)
 
 
+def test_no_streams():
+    """Streams share state with every copy of libstdc++ in the process, whatever its version."""
+    streams = {"fstream", "iomanip", "iostream", "istream", "locale", "ostream", "sstream"}
+    for room in ("problem", *ROOMS):
+        for path in sources(room):
+            assert not streams & {name for _, name in includes(path)}, path
+
+
 def test_kernels_count_dimensions_in_64_bits():
     """A head_dim may have 2^40 numbers. An int would overflow where it is multiplied by a tile's
     lanes, at a 50th of what an int holds."""
