@@ -13,6 +13,11 @@ import regard._core
 from element_types import TYPES, type_named
 from rotation import Rotation
 
+# Where there is a GPU, JAX would put its arrays there.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Python 3.12 and later warn at a fork of a process with several threads. Regard's may be forked.
+FORKS_ARE_TESTED = "ignore:This process:DeprecationWarning"
+
 
 def pytest_xdist_auto_num_workers(config):
     """Run folders on every CPU, and single files, for which workers cost more than they gain, in
@@ -163,7 +168,7 @@ def run_python(tmp_path):
         return subprocess.run(
             [sys.executable, *options, "-c", textwrap.dedent(script)],
             cwd=tmp_path,
-            env=inherited | environment,
+            env=inherited | {"PYTHONWARNINGS": FORKS_ARE_TESTED} | environment,
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -62,6 +62,12 @@ bool system_saves(int vector_bytes) {
   return (low & needed) == needed;
 }
 
+bool says_intel() {
+  unsigned most = 0, genu = 0, ntel = 0, inei = 0;
+  return __get_cpuid(0, &most, &genu, &ntel, &inei) != 0 && genu == signature_INTEL_ebx && inei == signature_INTEL_edx &&
+         ntel == signature_INTEL_ecx;
+}
+
 bool cpu_and_system_have(const Feature& feature) {
   return has_bit(feature.leaf, feature.subleaf, feature.in, feature.bit) &&
          system_saves(feature.vector_bytes);
@@ -78,6 +84,7 @@ constexpr std::string_view kBaseline = " fp asimd neon ";
 constexpr std::string_view kBaseline = "";
 #endif
 constexpr std::span<const Feature> kFeatures;
+bool says_intel() { return false; }
 bool cpu_and_system_have(const Feature&) { return false; }
 
 #endif
@@ -143,5 +150,10 @@ std::string missing_features(std::string_view needed) {
 }
 
 bool cpu_has(std::string_view needed) { return missing_features(needed).empty(); }
+
+bool cpu_is_intel() {
+  static const bool is_intel = says_intel();
+  return is_intel;
+}
 
 }  // namespace regard

@@ -22,6 +22,8 @@ const std::vector<CpuFeature>& cpu_features();
 // True if every word of `needed` (separated by spaces) is available.
 bool cpu_has(std::string_view needed);
 
+bool cpu_is_intel();
+
 // The words of `needed` that are not available, for a message: each says if it is only disabled.
 std::string missing_features(std::string_view needed);
 

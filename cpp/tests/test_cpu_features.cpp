@@ -43,5 +43,6 @@ void test_cpu_features() {
   REGARD_FEATURE("avx512vl", "avx512vl");
   REGARD_FEATURE("avx512_vnni", "avx512vnni");
 #undef REGARD_FEATURE
+  check(cpu_is_intel() == (__builtin_cpu_is("intel") != 0), "Intel's CPUs");
 #endif
 }

@@ -101,7 +101,7 @@ def rounded_problem(
     keys = np.repeat(np.abs(k.numbers).sum(-1), shared, -2)[..., None, :]
     steps = np.repeat(k.step[..., 0], shared, -2)[..., None, :]
     off = steps * np.abs(turned.astype(np.float64)).sum(-1, keepdims=True) + q.step * keys
-    off *= abs(factor) * group / 2
+    off *= np.abs(factor)[..., None, None] * group / 2  # one number, or one of each head
     options |= {"scale": factor, "key_lengths": key_lengths, "left_padding": left_padding}
     return wide, {name: option for name, option in options.items() if option is not None}, off
 

@@ -5,6 +5,9 @@ import sys
 import numpy as np
 import pytest
 
+# Python 3.12 traces opcodes from the first sys.settrace that follows such an assignment.
+sys._getframe().f_trace_opcodes = True
+
 # Bytecodes at which an action is interrupted: each, or, by default, a sample and the last ones.
 STEPS = pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.exhaustive), 17], ids=["each", "some"]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string_view>
 
 #include "../cpu_features.hpp"
 #include "../no_memory.hpp"
@@ -25,6 +26,13 @@ bool is_empty(const AttentionProblem& problem) {
 // and decodes nothing.
 bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
   return has_few_rows(problem, kernels) && !problem.weights.data && problem.dropout_factor == 0;
+}
+
+// Intel's CPUs take two cycles for vdpbf16ps and one for two multiply-adds of float32 (docs/lab-notes.md).
+bool is_faster_in_bfloat16(const Kernels& kernels) {
+  const char* const instruction = kernels.bfloat16.instruction;
+  if (!instruction || !cpu_has(instruction)) return false;
+  return !cpu_is_intel() || std::string_view(instruction) != "avx512_bf16";
 }
 
 void choose_kernel(AttentionPlan& plan) {
@@ -52,8 +60,7 @@ bool has_few_rows(const AttentionProblem& problem, const Kernels& kernels) {
 
 bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels) {
   return problem.precision == Precision::bfloat16 && problem.key.element != Element::int8 &&
-         !has_few_rows(problem, kernels) && kernels.bfloat16.instruction &&
-         cpu_has(kernels.bfloat16.instruction);
+         !has_few_rows(problem, kernels) && is_faster_in_bfloat16(kernels);
 }
 
 void check_dims(const AttentionProblem& problem) {

@@ -1,7 +1,7 @@
 #include REGARD_TARGET_HEADER
 
 #include "../families.hpp"
-#if defined(REGARD_X86_V3) || defined(REGARD_X86_V4)
+#if defined(REGARD_X86_V3) || defined(REGARD_X86_V4) || defined(REGARD_WIDE)
 #include "../attention/forward.hpp"
 #include "scores.hpp"
 

@@ -1,5 +1,7 @@
-"""The whole way of a call on a device: from arrays to launches and results, with the kernels
-emulated. What it must give is what the CPU computes in float32 from the same numbers."""
+"""The whole way of a call on a device: from arrays to launches and results, on a GPU or with the
+kernels emulated, against the oracle in float64."""
+
+import gc
 
 import numpy as np
 import pytest
@@ -7,8 +9,10 @@ import pytest
 import regard
 from cases import AXES, SIZES, Case
 from cuda_arrays import DLPackArray
+from cuda_emulation import expected, flattened
 from element_types import each_in_one_type, type_named
 from option_cases import GPU_OPTIONS as OPTIONS
+from reference import assert_matches
 
 # The kernels for 16 bits multiply weights that are rounded to 16 bits.
 TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -22,14 +26,26 @@ def close(actual, wanted, dtype):
     )
 
 
-def check(results, problem, dtype, options):
-    """Compare output and lse with those of the CPU, computed in float32."""
-    arrays = [array.astype(np.float32) for array in problem.arrays]
-    wanted = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
-    for actual, exact, element in zip(results, wanted, (dtype, np.float32), strict=True):
-        array = actual if isinstance(actual, np.ndarray) else actual.to_numpy()
-        assert array.dtype == element
-        close(array, exact, dtype)
+# The largest relative error of a GPU's exp2, which the emulation computes exactly. A row's weights
+# move by that much above and below the fraction.
+EXP2_ERROR = 2.0**-22
+
+
+def check(results, problem):
+    """Compare output and lse with the oracle's."""
+    query, key, value, options = flattened(problem)
+    want = expected(query, key, value, **options)
+    largest = np.abs(value.astype(np.float64)).max(initial=0)
+    limit = want.limit._replace(
+        output=want.limit.output + 2 * EXP2_ERROR * largest, lse=want.limit.lse + EXP2_ERROR
+    )
+    output, lse = (x if isinstance(x, np.ndarray) else x.to_numpy() for x in results)
+    assert output.shape[:-1] == lse.shape
+    assert_matches(
+        want._replace(limit=limit),
+        output=output.reshape(want.exact.output.shape),
+        lse=lse.reshape(want.exact.lse.shape),
+    )
 
 
 def is_slow(case):
@@ -50,7 +66,7 @@ def test_axes(case, single_or_half, cuda):
     results = regard.scaled_dot_product_attention(
         *problem.arrays, **options, return_lse=True, device="cuda"
     )
-    check(results, problem, single_or_half, options)
+    check(results, problem)
 
 
 @each_in_one_type(for_table([*SIZES, *OPTIONS]), "single_or_half")
@@ -87,8 +103,24 @@ def test_arrays_and_numbers_on_a_device(case, single_or_half, cuda):
             options[name] = cuda.to_device(numbers.astype(np.int32 if integers else np.float32))
     results = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
     assert all(isinstance(result, cuda.DeviceArray) for result in results)
-    check(results, problem, single_or_half, problem.options)
+    check(results, problem)
+    gc.collect()
     assert all(array.deleted == 1 for array in arrays)
+
+
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}], ids=["plain", "options"])
+@pytest.mark.parametrize("dims", [(64, 64), (72, 128), (8, 256)], ids=str)
+def test_every_kernel(dims, options, single_or_half, cuda):
+    """At the widest values of each. The keys of one query are read in chunks, which are merged."""
+    dim, value_dim = dims
+    for q_len in (1, 40):
+        case = Case("kernel", (2, 2, q_len, dim), (2, 1, 600, dim), (2, 1, 600, value_dim))
+        problem = case.build(single_or_half)
+        problem = type(problem)(*problem.arrays, options)
+        results = regard.scaled_dot_product_attention(
+            *problem.arrays, **options, return_lse=True, device="cuda"
+        )
+        check(results, problem)
 
 
 STRIDED = Case("strided", (2, 3, 4, 7, 24), (2, 3, 2, 9, 24), (2, 3, 2, 9, 16))
@@ -120,7 +152,7 @@ def test_strides(name, single_or_half, cuda):
         arrays.append(laid)
     output, lse = cuda.scaled_dot_product_attention(*strided, return_lse=True)
     wanted = type(problem)(*arrays, {})
-    check((output, lse), wanted, single_or_half, {})
+    check((output, lse), wanted)
 
 
 class _At(DLPackArray):
