@@ -5,13 +5,13 @@ namespace regard::cuda {
 
 Kernels bfloat16_kernels() {
   static const ForwardKernel rows[] = {
-      REGARD_FORWARD_ROWS("bfloat16", TensorCoreTile<BFloat16>, 64),
-      REGARD_FORWARD_ROWS("bfloat16", TensorCoreTile<BFloat16>, 128),
-      REGARD_FORWARD_ROWS("bfloat16", TensorCoreTile<BFloat16>, 256),
+      REGARD_FORWARD_ROWS("bfloat16", TensorCoreTile<BFloat16>, 64, kRun, kRun),
+      REGARD_FORWARD_ROWS("bfloat16", TensorCoreTile<BFloat16>, 128, kRun, kRun),
+      REGARD_FORWARD_ROWS("bfloat16", TensorCoreTile<BFloat16>, 256, kRun, kEmulated),
   };
   return {rows,
           sizeof rows / sizeof *rows,
-          {"merge chunks, bfloat16", "emulated on the CPU"},
+          {"merge chunks, bfloat16", kRun},
           &merge_chunks<BFloat16>};
 }
 

@@ -5,13 +5,13 @@ namespace regard::cuda {
 
 Kernels float32_kernels() {
   static const ForwardKernel rows[] = {
-      REGARD_FORWARD_ROWS("float32", Float32Tile, 64),
-      REGARD_FORWARD_ROWS("float32", Float32Tile, 128),
-      REGARD_FORWARD_ROWS("float32", Float32Tile, 256),
+      REGARD_FORWARD_ROWS("float32", Float32Tile, 64, kRun, kRun),
+      REGARD_FORWARD_ROWS("float32", Float32Tile, 128, kRun, kRun),
+      REGARD_FORWARD_ROWS("float32", Float32Tile, 256, kRun, kEmulated),
   };
   return {rows,
           sizeof rows / sizeof *rows,
-          {"merge chunks, float32", "emulated on the CPU"},
+          {"merge chunks, float32", kRun},
           &merge_chunks<Float32>};
 }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._arguments.arrays import stand_in
 from regard._arguments.foreign import is_on_cuda, with_arrays
+from regard._arguments.masks import Masks
 from regard._attention.check import check_call, check_ragged_call
 
 if TYPE_CHECKING:
@@ -15,25 +17,48 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from regard._arguments.masks import Masks
     from regard._attention.check import Sizes
     from regard.cuda._views import View
 
     Array = NDArray[Any]
+    Look = tuple[tuple[int, ...], type[np.generic]]  # all that a check sees of an array
 
 # Positions are 32-bit integers on the device, which must also hold sums and differences of two
 # positions.
 MOST_POSITION = 2**29 - 1
 MOST_DIM = 256
+_SCALARS = frozenset((bool, int, float, str, type(None)))
 
 
 def check_dense(
     query: View, key: View, value: View, masks: Masks, options: Mapping[str, Any]
 ) -> tuple[Sizes, tuple[int, ...]]:
     """Return the sizes of a call and the shape of its lse. Raises TypeError or ValueError."""
-    shown = masks.map(_stand_in).argument
-    call = check_call(*_stand_ins(query, key, value), shown, _on_host(options))
-    _check_limits(query, value, call.sizes)
+    given = _on_host(options)
+    if _SCALARS.issuperset(map(type, given.values())):
+        # In a program's loops, calls repeat. Types are part of what is looked up: True is not 1.
+        shown = masks.map(_look)
+        scalars = tuple((name, type(value), value) for name, value in given.items())
+        sizes, rows = _checked(*map(_look, (query, key, value)), shown.shown, shown.bias, scalars)
+    else:
+        call = check_call(*_stand_ins(query, key, value), masks.map(_stand_in).argument, given)
+        sizes, rows = call.sizes, call.rows
+    _check_limits(query, value, sizes)
+    return sizes, rows
+
+
+@functools.lru_cache(maxsize=256)
+def _checked(
+    query: Look,
+    key: Look,
+    value: Look,
+    shown: Look | None,
+    bias: Look | None,
+    options: tuple[tuple[str, type, Any], ...],
+) -> tuple[Sizes, tuple[int, ...]]:
+    arrays = (stand_in(*look) for look in (query, key, value))
+    mask = Masks(shown, bias).map(lambda look: stand_in(*look)).argument
+    call = check_call(*arrays, mask, {name: option for name, _, option in options})
     return call.sizes, call.rows
 
 
@@ -70,7 +95,11 @@ def _stand_ins(query: View, key: View, value: View) -> tuple[Array, Array, Array
 
 
 def _stand_in(view: View) -> Array:
-    return stand_in(view.shape, np.bool_ if view.element == "bool" else np.float32)
+    return stand_in(*_look(view))
+
+
+def _look(view: View) -> Look:
+    return view.shape, np.bool_ if view.element == "bool" else np.float32
 
 
 def _on_host(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def entry_numbers(
         if not _is_dense(view):
             raise ValueError(f"{name} on a device must have its elements side by side")
         return Numbers(view.address, dense_strides(batch), view=view)
+    if type(value) is int and abs(value) <= MOST_POSITION:  # as in most calls
+        return Numbers(0, (0,) * len(batch), all=value)
     numbers = np.asarray(value, np.int64)
     far = (numbers < -MOST_POSITION) | (numbers > MOST_POSITION)
     if far.any():
