@@ -13,7 +13,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 # Debian's packages that some steps use; without them (or without root) these steps are skipped and say so.
 declare -A packages=([ccache]=ccache [clang++]=clang [aarch64-linux-gnu-g++]=g++-aarch64-linux-gnu
-                     [qemu-x86_64]=qemu-user [mpirun]=openmpi-bin [chromium]=chromium)
+                     [qemu-x86_64]=qemu-user [mpirun]=openmpi-bin [chromium]=chromium [debootstrap]=debootstrap)
 missing=()
 for program in "${!packages[@]}"; do have "$program" || missing+=("${packages[$program]}"); done
 if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && have apt-get; then

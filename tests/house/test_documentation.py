@@ -66,7 +66,8 @@ class Finder(doctest.DocTestFinder):
 
     def _from_module(self, module, thing):
         owner = getattr(thing, "__module__", None)
-        if f"{module.__name__}.".startswith(f"{owner}.") and "." not in thing.__qualname__:
+        name = getattr(thing, "__qualname__", ".")  # a cached_property has none
+        if f"{module.__name__}.".startswith(f"{owner}.") and "." not in name:
             source = Path(module.__file__).read_text(encoding="utf-8")
             return bool(re.search(rf"^(class|def) {thing.__name__}\b", source, re.MULTILINE))
         return super()._from_module(module, thing)

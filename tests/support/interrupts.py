@@ -5,9 +5,6 @@ import sys
 import numpy as np
 import pytest
 
-# Python 3.12 traces opcodes from the first sys.settrace that follows such an assignment.
-sys._getframe().f_trace_opcodes = True
-
 # Bytecodes at which an action is interrupted: each, or, by default, a sample and the last ones.
 STEPS = pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.exhaustive), 17], ids=["each", "some"]
@@ -20,29 +17,69 @@ class Interrupt:
     def __init__(self, number):
         self.left = number
 
-    def __call__(self, frame, event, _):
-        if "regard/layers/" not in frame.f_code.co_filename.replace("\\", "/"):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self.step
+    def __enter__(self):
+        self._start()
+        return self
 
-    def step(self, frame, event, _):
-        if event == "opcode":
-            self.left -= 1
-            if self.left < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self.step
+    def __exit__(self, *_):
+        self._stop()
+
+    def _count(self):
+        self.left -= 1
+        if self.left < 0:
+            self._stop()
+            raise KeyboardInterrupt
+
+    if sys.version_info >= (3, 12):  # sys.settrace misses a frame's first instructions
+
+        def _start(self):
+            monitoring = sys.monitoring
+            self._tool = next(i for i in range(6) if monitoring.get_tool(i) is None)
+            instruction = monitoring.events.INSTRUCTION
+            monitoring.use_tool_id(self._tool, "interrupts")
+            monitoring.register_callback(self._tool, instruction, self._before)
+            monitoring.set_events(self._tool, instruction)
+
+        def _stop(self):
+            if self._tool is not None:
+                sys.monitoring.set_events(self._tool, 0)
+                sys.monitoring.free_tool_id(self._tool)
+                self._tool = None
+
+        def _before(self, code, _offset):
+            if not _is_of_layers(code):
+                return sys.monitoring.DISABLE
+            self._count()
+            return None
+
+    else:
+
+        def _start(self):
+            sys.settrace(self._call)
+
+        def _stop(self):
+            sys.settrace(None)
+
+        def _call(self, frame, event, _):
+            if not _is_of_layers(frame.f_code):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return self._step
+
+        def _step(self, frame, event, _):
+            if event == "opcode":
+                self._count()
+            return self._step
+
+
+def _is_of_layers(code):
+    return "regard/layers/" in code.co_filename.replace("\\", "/")
 
 
 def places(action, step):
     """Return the numbers of the bytecodes at which to interrupt an action, which is run once."""
-    counter = Interrupt(sys.maxsize)
-    sys.settrace(counter)
-    try:
+    with Interrupt(sys.maxsize) as counter:
         action()
-    finally:
-        sys.settrace(None)
     count = sys.maxsize - counter.left
     last = max(0, count - 30)
     return [*range(0, last, step), *range(last, count)]
@@ -50,13 +87,10 @@ def places(action, step):
 
 def interrupted(number, action):
     """Interrupt an action; tell whether it came so far."""
-    sys.settrace(Interrupt(number))
     try:
         # An interrupt on the first line of a `with np.errstate(...)` would leave that in effect.
-        with np.errstate():
+        with Interrupt(number), np.errstate():
             action()
     except KeyboardInterrupt:
         return True
-    finally:
-        sys.settrace(None)
     return False
