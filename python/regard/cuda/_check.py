@@ -56,7 +56,7 @@ def _checked(
     bias: Look | None,
     options: tuple[tuple[str, type, Any], ...],
 ) -> tuple[Sizes, tuple[int, ...]]:
-    arrays = (stand_in(*look) for look in (query, key, value))
+    arrays = stand_in(*query), stand_in(*key), stand_in(*value)
     mask = Masks(shown, bias).map(lambda look: stand_in(*look)).argument
     call = check_call(*arrays, mask, {name: option for name, _, option in options})
     return call.sizes, call.rows
