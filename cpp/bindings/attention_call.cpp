@@ -218,6 +218,7 @@ py::object AttentionCall::explain() {
                                                                              : nullptr;
   facts["instruction"] = instruction ? py::object(py::str(instruction)) : py::none();
   facts["has_few_rows"] = has_few_rows(problem, kernels);
+  facts["decoded_entries"] = entries_of_few_rows(plan);
   facts["columns"] = plan.kernel->columns;
   facts["threads"] = has_tasks ? std::min<std::int64_t>(plan.threads, tasks) : 0;
   facts["tasks"] = tasks;

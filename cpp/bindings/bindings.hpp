@@ -58,11 +58,11 @@ py::object attention_ragged_summary(py::handle query, py::handle key, py::handle
 py::object attention_map(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
                          py::handle extent, py::handle pooling, py::handle progress);
 
-// Keys and values in the pages of a cache: `rows` is a PageRows.
-py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
+// Keys and values in the pages of a cache: `rows` is a PageRows. Queries are packed where `starts` is not None.
+py::object attention_cached(py::handle query, py::handle starts, py::handle rows, py::handle pages,
                             py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                             py::handle mask, py::handle keywords);
-py::object attention_cached_plan(py::handle query, py::handle rows, py::handle pages,
+py::object attention_cached_plan(py::handle query, py::handle starts, py::handle rows, py::handle pages,
                                  py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                                  py::handle mask, py::handle keywords);
 

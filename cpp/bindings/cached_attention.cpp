@@ -6,11 +6,13 @@
 #include "arguments.hpp"
 #include "attention_call.hpp"
 #include "bindings.hpp"
+#include "starts.hpp"
 
 namespace regard {
 namespace {
 
 constexpr Layout kCached{3, 2, "batch axes", "(..., heads, q_len, kv_len)"};
+constexpr Layout kPackedQueries{2, 3, "batch entries", "(tokens, heads, kv_len)"};
 
 // What a cache tells of its pages: (batch, columns) of them, how many each batch entry has lost between
 // sink tokens and window, how many sink tokens there are, and how long the longest batch entry is.
@@ -28,7 +30,10 @@ std::int64_t of_entry(const PerEntry& numbers, std::int64_t entry) {
 // A call with everything checked and set but the results.
 class CachedCall : public AttentionCall {
  public:
-  CachedCall() : AttentionCall(kCached) {}
+  // `starts` are those of packed queries, or None.
+  explicit CachedCall(py::handle starts) : AttentionCall(starts.is_none() ? kCached : kPackedQueries) {
+    if (!starts.is_none()) starts_ = starts_of("starts", starts);
+  }
 
   // Returns false where Python must convert an argument first.
   bool prepare(py::handle query_object, py::handle rows_object, const CachedPages& pages,
@@ -84,21 +89,44 @@ class CachedCall : public AttentionCall {
 
   // Sizes, and the shapes of the results. A query without batch axis has results without one.
   Shape set_shapes(const PageRows& rows, const PageTable& table, py::handle kv_len, std::int64_t room) {
+    const std::int64_t keys = integer_of("kv_len", kv_len);
+    if (keys < 0 || keys > room)
+      throw py::value_error("kv_len must be from 0 to " + std::to_string(room) + ", got " +
+                            std::to_string(keys));
+    problem.page_rows = rows.page_rows();
+    problem.batch = batch_of({table.entries}, memory);
+    if (starts_.empty())
+      set_padded_shapes(rows, table, keys);
+    else
+      set_packed_shapes(rows, table, keys);
+    return {table.entries};
+  }
+
+  void set_padded_shapes(const PageRows& rows, const PageTable& table, std::int64_t keys) {
     const py::ssize_t axes = query.axes();
     if ((axes != 4 && axes != 3) || (axes == 4 ? query.size(4) : 1) != table.entries ||
         query.size(1) != rows.key.size(1) || query.size(3) % std::max<py::ssize_t>(rows.key.size(3), 1) != 0)
       throw py::value_error("query must be (" + std::to_string(table.entries) + ", heads, q_len, " +
                             std::to_string(rows.key.size(1)) + ") with heads a multiple of " +
                             std::to_string(rows.key.size(3)) + ", got shape " + to_text(query.shape));
-    const std::int64_t keys = integer_of("kv_len", kv_len);
-    if (keys < 0 || keys > room)
-      throw py::value_error("kv_len must be from 0 to " + std::to_string(room) + ", got " +
-                            std::to_string(keys));
-    problem.page_rows = rows.page_rows();
     set_sizes(query.size(3), rows.key.size(3), query.size(2), keys);
-    problem.batch = batch_of({table.entries}, memory);
     set_result_shapes(Shape(query.shape.begin(), query.shape.end() - 1));
-    return {table.entries};
+  }
+
+  void set_packed_shapes(const PageRows& rows, const PageTable& table, std::int64_t keys) {
+    if (query.axes() != 3 || query.size(1) != rows.key.size(1) ||
+        query.size(2) % std::max<py::ssize_t>(rows.key.size(3), 1) != 0)
+      throw py::value_error("query must be (tokens, heads, " + std::to_string(rows.key.size(1)) +
+                            ") with heads a multiple of " + std::to_string(rows.key.size(3)) + ", got shape " +
+                            to_text(query.shape));
+    if (static_cast<std::int64_t>(starts_.size()) != table.entries + 1)
+      throw py::value_error("starts must have shape (" + std::to_string(table.entries + 1) +
+                            ",), one for each batch entry and the end, got shape (" +
+                            std::to_string(starts_.size()) + ",)");
+    check_starts("starts", starts_, query);
+    problem.query_starts = starts_.data();
+    set_sizes(query.size(2), rows.key.size(3), longest(starts_), keys);
+    set_result_shapes({query.size(3), query.size(2)});
   }
 
   Operand page_operand(const ArrayView& view, bool has_columns) {
@@ -137,7 +165,9 @@ class CachedCall : public AttentionCall {
     const std::int64_t first = (problem.keep_first + page_rows - 1) / page_rows * page_rows;
     const std::int64_t kept = first + evicted * page_rows;
     const std::int64_t offset = of_entry(problem.query_offset, entry);
-    const std::int64_t last_query = offset + problem.q_len - 1;
+    const auto at = static_cast<std::size_t>(entry);
+    const std::int64_t queries = starts_.empty() ? problem.q_len : starts_[at + 1] - starts_[at];
+    const std::int64_t last_query = offset + queries - 1;
     // Positions and windows are far from the ends of 64 bits here, but for what a caller asked for.
     std::int64_t lowest = 0, highest = keys - 1;
     if (problem.window_left != kUnbounded && __builtin_sub_overflow(offset, problem.window_left, &lowest))
@@ -146,30 +176,32 @@ class CachedCall : public AttentionCall {
     if (problem.window_right != kUnbounded &&
         !__builtin_add_overflow(last_query, problem.window_right, &reach))
       highest = std::min(highest, reach);
-    if (problem.q_len == 0 || lowest >= kept || highest < first) return;
+    if (queries == 0 || lowest >= kept || highest < first) return;
     throw py::value_error("query at position " + std::to_string(offset) + " of batch entry " +
                           std::to_string(entry) + " would see positions from " +
                           std::to_string(std::max<std::int64_t>(lowest, 0)) + " on, and those from " +
                           std::to_string(first) + " to " + std::to_string(kept - 1) +
                           " are evicted: attend to them before later tokens are appended");
   }
+
+  Starts starts_;  // empty where queries are not packed
 };
 
 }  // namespace
 
-py::object attention_cached(py::handle query, py::handle rows, py::handle pages,
+py::object attention_cached(py::handle query, py::handle starts, py::handle rows, py::handle pages,
                             py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                             py::handle mask, py::handle keywords) {
-  CachedCall call;
+  CachedCall call(starts);
   return call.prepare(query, rows, {pages, evicted_pages, keep_first, kv_len}, mask, keywords)
              ? call.run()
              : not_implemented();
 }
 
-py::object attention_cached_plan(py::handle query, py::handle rows, py::handle pages,
+py::object attention_cached_plan(py::handle query, py::handle starts, py::handle rows, py::handle pages,
                                  py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                                  py::handle mask, py::handle keywords) {
-  CachedCall call;
+  CachedCall call(starts);
   return call.prepare(query, rows, {pages, evicted_pages, keep_first, kv_len}, mask, keywords)
              ? call.explain()
              : not_implemented();

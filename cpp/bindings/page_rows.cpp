@@ -184,16 +184,24 @@ std::int64_t PageRows::store_plain(py::handle pages, py::handle starts, std::int
   return overflows ? -1 : count;
 }
 
-bool PageRows::store(py::handle pages, py::handle starts, py::handle counts, py::handle new_key,
+bool PageRows::store(py::handle pages, py::handle starts, py::handle counts, bool is_packed, py::handle new_key,
                      py::handle new_value, py::handle new_key_scales, py::handle new_value_scales) const {
   const PageTable table(pages);
   const EntryCounts where("starts", starts, table.entries), each("counts", counts, table.entries);
-  const StoreProblem problem = store_problem(*this, table, where, each);
+  StoreProblem problem = store_problem(*this, table, where, each);
+  std::vector<std::int64_t> packed;
+  std::int64_t total = 0;
+  for (std::int64_t entry = 0; is_packed && entry < table.entries; ++entry) {
+    packed.push_back(total);
+    total += each[entry];
+  }
+  if (is_packed) problem.packed = packed.data();
+  const std::int64_t outer = is_packed ? 1 : table.entries, inner = is_packed ? total : problem.most_rows;
   bool overflows = false;
   const auto put = [&](const ArrayView& from, const ArrayView& to, bool has_columns) {
     const std::size_t wanted = has_columns ? 4 : 3;
-    if (from.shape.size() != wanted || from.shape[0] != table.entries || from.shape[1] != to.shape[1] ||
-        from.shape[2] < problem.most_rows || (has_columns && from.size(1) != to.size(1)))
+    if (from.shape.size() != wanted || from.shape[0] != outer || from.shape[1] != to.shape[1] ||
+        from.shape[2] < inner || (has_columns && from.size(1) != to.size(1)))
       throw py::value_error(std::string(to.name) + " cannot take rows of shape " + to_text(from.shape));
     if (!converts(from.element, to.element) || (has_columns && !has_columns_side_by_side(from)))
       throw py::type_error(std::string(to.name) + " cannot take such rows as they are");

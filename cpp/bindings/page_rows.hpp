@@ -34,8 +34,9 @@ class PageRows {
   std::int64_t store_plain(py::handle pages, py::handle starts, std::int64_t most, py::handle new_key,
                            py::handle new_value) const;
 
-  // Stores `counts` rows of each batch entry. Returns false where a finite number became infinite.
-  bool store(py::handle pages, py::handle starts, py::handle counts, py::handle new_key,
+  // Stores `counts` rows of each batch entry. Those of all entries follow one another in a single entry of the arrays
+  // if they are packed. Returns false where a finite number became infinite.
+  bool store(py::handle pages, py::handle starts, py::handle counts, bool is_packed, py::handle new_key,
              py::handle new_value, py::handle new_key_scales, py::handle new_value_scales) const;
 
   ArrayView key, value, key_scales, value_scales;

@@ -25,11 +25,12 @@ bool store_head(const StoreProblem& problem, std::int64_t entry, std::int64_t he
   const bool has_gaps = from.row_stride != problem.columns || to.row_stride != problem.columns;
   const std::int32_t* pages = problem.pages + entry * problem.pages_stride;
   const std::int64_t start = problem.starts[entry];
+  const std::int64_t outer = problem.packed ? 0 : entry, before = problem.packed ? problem.packed[entry] : 0;
   bool overflows = false;
   for (std::int64_t row = begin; row < end;) {
     const std::int64_t page = (start + row) / problem.page_rows, at = (start + row) % problem.page_rows;
     const std::int64_t rows = std::min(end - row, has_gaps ? 1 : problem.page_rows - at);
-    overflows |= kernels.rows.convert(from.element, to.element, row_of(from, entry, head, row),
+    overflows |= kernels.rows.convert(from.element, to.element, row_of(from, outer, head, before + row),
                                      row_of(to, pages[page], head, at), rows * problem.columns);
     row += rows;
   }

@@ -86,6 +86,8 @@ struct StoreProblem {
   std::int64_t most_rows;      // of any batch entry
   const std::int64_t* starts;  // one a batch entry
   const std::int64_t* counts;  // how many rows are new, one a batch entry
+  // The first of an entry's new rows, where those of all entries are packed; null where each entry has its own.
+  const std::int64_t* packed;
   const std::int32_t* pages;
   std::int64_t pages_stride;  // from one batch entry's line to the next
   std::int64_t page_rows;

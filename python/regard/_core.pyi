@@ -25,6 +25,7 @@ class _Plan(TypedDict):
     kernel: str
     instruction: str | None
     has_few_rows: bool
+    decoded_entries: int
     columns: int
     threads: int
     tasks: int
@@ -91,6 +92,7 @@ class PageRows:
         pages: NDArray[Any],
         starts: Any,
         counts: Any,
+        is_packed: bool,
         key: Any,
         value: Any,
         key_scales: Any,
@@ -182,6 +184,7 @@ def attention_ragged_summary(
 ) -> Any: ...
 def attention_cached(
     query: Any,
+    starts: Any,
     rows: PageRows,
     pages: NDArray[Any],
     evicted_pages: Any,
@@ -193,6 +196,7 @@ def attention_cached(
 ) -> Any: ...
 def attention_cached_plan(
     query: Any,
+    starts: Any,
     rows: PageRows,
     pages: NDArray[Any],
     evicted_pages: Any,

@@ -54,7 +54,7 @@ def changes(seed):
                 before[:] = [lengths_of(each)]
                 CHANGES[name](each, step)
 
-            last = before if name in ("token", "prompt") else None
+            last = before if name in ("token", "prompt", "packed") else None
             yield name, change
 
 

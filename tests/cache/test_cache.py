@@ -189,9 +189,9 @@ def test_keys_are_not_copied_by_a_call(sizes, monkeypatch):
     cache.append(*tokens(0, 2, 9))
     call = regard._core.attention_cached
 
-    def look(query, rows, *rest, **options):
+    def look(query, starts, rows, *rest):
         seen.append(rows)
-        return call(query, rows, *rest, **options)
+        return call(query, starts, rows, *rest)
 
     monkeypatch.setattr("regard._core.attention_cached", look)
     cache.attend(normal(0, 2, 2, 1, 8))

@@ -243,13 +243,17 @@ def test_attend(changes, error, words, cache):
 def test_what_is_not_a_cache():
     """The methods of a class can be called on anything."""
     caches = [regard.KVCache(1, 1, 4)]
-    for method in ("attend", "explain", "append", "truncate", "reorder", "fork", "flush"):
+    for method in (
+        *("attend", "attend_ragged", "explain", "append", "append_ragged", "truncate", "reorder"),
+        *("fork", "flush"),
+    ):
         with pytest.raises(TypeError, match=says(method, "KVCache", "list")):
             getattr(regard.KVCache, method)(caches, *[[0]] * method_arguments(method))
 
 
 def method_arguments(method):
-    return {"append": 2, "fork": 0, "flush": 0}.get(method, 1)
+    more = {"append": 2, "append_ragged": 3, "attend_ragged": 2, "fork": 0, "flush": 0}
+    return more.get(method, 1)
 
 
 @pytest.mark.parametrize("kind", [np.float32, "float16", "bfloat16", ">f4"])

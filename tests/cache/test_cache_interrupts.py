@@ -6,6 +6,7 @@ import itertools
 import shutil
 import sys
 
+import numpy as np
 import pytest
 
 import regard
@@ -45,11 +46,14 @@ class Moments:
         return self._of_frame
 
     def __enter__(self):
+        self.errors = np.geterr()
         sys.settrace(self._of_call)
         return self
 
     def __exit__(self, *error):
         sys.settrace(None)
+        # A stop on the first line of a `with np.errstate(...)` leaves that in effect.
+        np.seterr(**self.errors)
 
 
 @functools.cache

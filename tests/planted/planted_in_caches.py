@@ -9,6 +9,22 @@ FILES = ("tests/cache/test_cache_file_damage.py", "tests/cache/test_cache_files.
 
 BUGS = [
     Bug(
+        "packed tokens of a later entry are those of the first",
+        "cpp/dispatch/store_rows.cpp",
+        "row_of(from, outer, head, before + row)",
+        "row_of(from, outer, head, row)",
+        ("tests/cache/test_cache_ragged.py",),
+        "append_ragged with tokens for more than one entry",
+    ),
+    Bug(
+        "ragged tasks are those of entries in their own order",
+        "cpp/dispatch/attention/tasks.cpp",
+        "return {order_[static_cast<std::size_t>(first - first_task_.begin())], index - *first};",
+        "return {first - first_task_.begin(), index - *first};",
+        ("tests/cache/test_cache_ragged.py", "tests/attention/test_ragged.py"),
+        "sequences of different lengths: some rows are not computed",
+    ),
+    Bug(
         "a page is evicted one token too early",
         CACHE + "growth.py",
         "hidden = (before - geometry.keep_last) // geometry.page_size",

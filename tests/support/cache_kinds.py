@@ -3,7 +3,7 @@
 import numpy as np
 
 import regard
-from cache_model import Model, tokens
+from cache_model import Model, packed_tokens, tokens
 
 KINDS = {
     "growing": {},
@@ -45,6 +45,12 @@ def prompt(each, seed=6):
     each.append(*tokens(seed, batch_of(each), 40), [40 - 9 * b for b in range(batch_of(each))])
 
 
+def packed(each, seed=7):
+    """Another number of tokens for each entry, and none for the third."""
+    counts = [(1, 33, 0)[b % 3] for b in range(batch_of(each))]
+    each.append_ragged(*packed_tokens(seed, counts))
+
+
 def undo(each, seed=None):
     """What the last append of `make` can be followed by, whatever the window."""
     shorter = [length - 30 for length in lengths_of(each)]
@@ -59,7 +65,14 @@ def join(each, seed=None):
     each.reorder([*range(1, batch_of(each)), -1])
 
 
-CHANGES = {"token": token, "prompt": prompt, "undo": undo, "beams": beams, "join": join}
+CHANGES = {
+    "token": token,
+    "prompt": prompt,
+    "packed": packed,
+    "undo": undo,
+    "beams": beams,
+    "join": join,
+}
 
 
 def batch_of(each):

@@ -2,6 +2,8 @@
 
 Nothing is ever evicted here; a window is a mask."""
 
+import itertools
+
 import numpy as np
 
 import reference
@@ -18,6 +20,13 @@ def tokens(seed, batch, new, *, kv_heads=2, head_dim=8, value_dim=5, dtype=np.fl
     return normal(seed, *shape, head_dim, dtype=dtype), normal(
         seed + 10**6, *shape, value_dim, dtype=dtype
     )
+
+
+def packed_tokens(seed, counts, **sizes):
+    """Keys, values and starts of some new tokens of each entry."""
+    starts = [0, *itertools.accumulate(counts)]
+    key, value = tokens(seed, 1, starts[-1], **sizes)
+    return key[0].swapaxes(0, 1), value[0].swapaxes(0, 1), starts
 
 
 def visible(q_len, kv_len, offset, keep_last, keep_first):
@@ -64,6 +73,18 @@ class Model:
             new = [array.astype(self.keys[b].dtype) for array in new]
             self.keys[b] = np.concatenate([self.keys[b], new[0]], axis=1)
             self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
+
+    def append_ragged(self, key, value, starts):
+        for b, (start, end) in enumerate(itertools.pairwise(starts)):
+            alone = self.entry(b)
+            alone.append(*(array[None, start:end].swapaxes(1, 2) for array in (key, value)))
+            self.keys[b], self.values[b] = alone.keys[0], alone.values[0]
+
+    def entry(self, b):
+        """One entry, by itself."""
+        alone = self.fork()
+        alone.keys, alone.values = [self.keys[b]], [self.values[b]]
+        return alone
 
     def truncate(self, lengths):
         if isinstance(lengths, int):

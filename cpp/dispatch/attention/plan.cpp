@@ -52,7 +52,33 @@ void choose_kernel(AttentionPlan& plan) {
   }
 }
 
+bool has_few_rows_in(const AttentionProblem& problem, const Kernels& kernels, std::int64_t entry) {
+  const std::int64_t rows = rows_of(problem, entry);
+  return rows > 0 && rows <= kernels.decode.most_rows;
+}
+
+// Entries of few rows beside others with many: prompts beside texts that grow by a token. Where products are of bfloat16,
+// only those of a cache: a backward call, which caches have none of, takes one precision for all.
+bool decodes_some(const AttentionPlan& plan) {
+  const AttentionProblem& problem = *plan.problem;
+  if (!problem.query_starts || problem.weights.data || problem.dropout_factor != 0) return false;
+  return plan.method == AttentionMethod::forward ||
+         (plan.method == AttentionMethod::bfloat16 && problem.pages != nullptr);
+}
+
 }  // namespace
+
+const AttentionKernel& AttentionPlan::kernel_of(std::int64_t entry) const {
+  return kernel_of_few_rows && has_few_rows_in(*problem, *kernels, entry) ? *kernel_of_few_rows : *kernel;
+}
+
+std::int64_t entries_of_few_rows(const AttentionPlan& plan) {
+  if (!plan.kernel_of_few_rows) return 0;
+  std::int64_t count = 0;
+  for (std::int64_t entry = 0; entry < plan.problem->batch.count; ++entry)
+    count += has_few_rows_in(*plan.problem, *plan.kernels, entry);
+  return count;
+}
 
 bool has_few_rows(const AttentionProblem& problem, const Kernels& kernels) {
   return !is_empty(problem) && problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
@@ -90,6 +116,17 @@ double work_of(const AttentionProblem& problem) {
          static_cast<double>(problem.head_dim + problem.value_dim);
 }
 
+namespace {
+
+// Of the kernels that the plan uses, the most that one asks for.
+std::int64_t workspace_of_task(const AttentionPlan& plan, const AttentionProblem& problem) {
+  const std::int64_t bytes = plan.kernel->workspace_bytes(problem, plan.tasks->most_rows());
+  if (!plan.kernel_of_few_rows) return bytes;
+  return std::max(bytes, plan.kernel_of_few_rows->workspace_bytes(problem, plan.kernels->decode.most_rows));
+}
+
+}  // namespace
+
 AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
   AttentionPlan plan{};
   plan.problem = &problem;
@@ -103,6 +140,10 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
   check_dims(problem);
 
   const Kernels& kernels = *plan.kernels;
+  if (decodes_some(plan)) {
+    plan.kernel_of_few_rows = &kernels.decode.kernel;
+    if (entries_of_few_rows(plan) == 0) plan.kernel_of_few_rows = nullptr;
+  }
   plan.work = work_of(problem);
   threads = threads_for(plan.work, threads);
   const AttentionTasks& tasks = plan.tasks.emplace(problem, kernels, threads);
@@ -110,7 +151,7 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
                                static_cast<double>(problem.head_dim + problem.value_dim) *
                                static_cast<double>(kernels.attention.block_keys);
   plan.interval = interval_of(kernels.attention.block_keys, work_of_block);
-  plan.bytes_of_workspace = plan.kernel->workspace_bytes(problem, tasks.most_rows());
+  plan.bytes_of_workspace = workspace_of_task(plan, problem);
   if (plan.method == AttentionMethod::decode && shares_chunks(problem, kernels, tasks, threads)) {
     plan.method = AttentionMethod::decode_chunks;
     plan.threads = threads;
@@ -127,7 +168,8 @@ namespace {
 
 // Whether all kv heads of an entry would compute the same tiles. Where a decode has slopes, these decide too.
 bool heads_are_alike(const AttentionProblem& problem, const AttentionPlan& plan) {
-  const bool has_slopes = problem.alibi_slopes.data && plan.kernel == &plan.kernels->decode.kernel;
+  const bool decodes = plan.kernel == &plan.kernels->decode.kernel || plan.kernel_of_few_rows;
+  const bool has_slopes = problem.alibi_slopes.data && decodes;
   const bool has_sparse_heads = problem.sparse_mask && problem.sparse_mask->starts.head_stride != 0;
   return problem.mask.head_stride == 0 && problem.bias.head_stride == 0 && problem.distance_bias.head_stride == 0 &&
          !has_sparse_heads && !has_slopes;
@@ -140,14 +182,14 @@ TileCounts count_tiles(const AttentionPlan& plan, const StopSignal& signal) {
   // Counting reads no column of an array: its workspace need not have room for any.
   AttentionProblem counted = *plan.problem;
   counted.head_dim = counted.value_dim = 1;
-  const AttentionKernel& kernel = *plan.kernel;
   const AttentionTasks& tasks = *plan.tasks;
   const bool is_one_for_all = heads_are_alike(counted, plan);
   const std::int64_t alike = is_one_for_all ? counted.kv_heads : 1;
-  const Scratch scratch(plan.threads, kernel.workspace_bytes(counted, tasks.most_rows()));
+  const Scratch scratch(plan.threads, workspace_of_task(plan, counted));
   std::atomic<std::int64_t> all{0}, visible{0}, biased{0}, scores{0}, chunks{0};
   parallel_for(plan.threads, tasks.count() / alike, signal, [&](std::int64_t index, Worker& worker) {
     const AttentionTask task = is_one_for_all ? tasks.at_first_head(index) : tasks.at(index);
+    const AttentionKernel& kernel = plan.kernel_of(task.entry);
     TileCounts counts{};
     const SeenKeys seen = kernel.begin_count(counted, task, counts, scratch.of(worker));
     for (KeyInterval keys : {seen.keep_first, seen.window})

@@ -28,6 +28,8 @@ struct AttentionPlan {
   const Kernels* kernels;  // of the target, for the problem's scalar type
   AttentionMethod method;
   const AttentionKernel* kernel;
+  // Ragged: what decodes the entries with few rows while others have more; null where one kernel serves all.
+  const AttentionKernel* kernel_of_few_rows;
   // The rows that one thread takes at a time; none where there is nothing to compute.
   std::optional<AttentionTasks> tasks;
   std::optional<Int8Waves> waves;  // only of int8
@@ -37,6 +39,7 @@ struct AttentionPlan {
   std::int64_t workspaces = 0;
   double work = 0;  // multiplications, at most
 
+  const AttentionKernel& kernel_of(std::int64_t entry) const;
   std::int64_t workspace_bytes() const {
     return workspaces * bytes_of_workspace + (waves ? waves->bytes() : 0);
   }
@@ -45,12 +48,15 @@ struct AttentionPlan {
 // Throws NoMemory where rows are so long that sizes in bytes might not fit in 64 bits.
 void check_dims(const AttentionProblem& problem);
 
-// Whether a key head serves so few rows that memory bandwidth limits the call.
+// Whether a key head serves so few rows that memory bandwidth limits the call, or, ragged, all entries.
 bool has_few_rows(const AttentionProblem& problem, const Kernels& kernels);
 
 // Whether products are of bfloat16: where it was allowed, and is faster. Forward and backward calls of one problem agree,
 // whatever else they return.
 bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels);
+
+// How many entries of a ragged problem a plan decodes beside others.
+std::int64_t entries_of_few_rows(const AttentionPlan& plan);
 
 // Multiplications of the forward call, at most.
 double work_of(const AttentionProblem& problem);

@@ -12,6 +12,8 @@ namespace {
 constexpr std::int64_t kTasksPerThread = 24;
 // Unless threads would have nothing to do, a task has this many units of rows: it reads all keys for them.
 constexpr std::int64_t kFewUnits = 2;
+// Reading a key takes as long as computing with this many rows, about: fewer cost no less.
+constexpr std::int64_t kRowsOfBandwidth = 8;
 
 std::int64_t queries_of(const AttentionProblem& problem, std::int64_t entry) {
   if (!problem.query_starts) return problem.q_len;
@@ -75,25 +77,44 @@ AttentionTasks::AttentionTasks(const AttentionProblem& problem, const Kernels& k
       rows_limit_(kernels.attention.task_rows(problem)) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   const std::int64_t heads = problem.batch.count * problem.kv_heads;
+  // Of one head, on average.
+  const std::int64_t rows = problem.query_starts
+                                ? ceil_div(group * problem.query_starts[problem.batch.count], problem.batch.count)
+                                : group * problem.q_len;
   if (threads > 1) {
     const std::int64_t wanted = ceil_div(kTasksPerThread * threads, heads);
-    const std::int64_t units = ceil_div(group * problem.q_len, wanted * row_unit_);
+    const std::int64_t units = ceil_div(rows, wanted * row_unit_);
     const std::int64_t least = heads < threads ? 1 : kFewUnits;
     rows_limit_ = std::min(rows_limit_, std::max(units, least) * row_unit_);
   }
   if (!problem.query_starts) {
-    const std::int64_t rows = group * problem.q_len;
     count_rows(rows);
     count_ = heads * parts_of(rows);
     return;
   }
+  std::vector<double> costs;  // of a task of each entry
   for (std::int64_t entry = 0; entry < problem.batch.count; ++entry) {
-    const std::int64_t rows = rows_of(problem, entry);
-    const std::int64_t parts = parts_of(rows);
-    count_rows(rows);
-    first_task_.push_back(count_);
-    count_ += problem.kv_heads * parts;
+    const std::int64_t own = rows_of(problem, entry);
+    count_rows(own);
+    order_.push_back(entry);
+    costs.push_back(cost_of(entry, own));
   }
+  std::stable_sort(order_.begin(), order_.end(), [&](std::int64_t a, std::int64_t b) {
+    return costs[static_cast<std::size_t>(a)] > costs[static_cast<std::size_t>(b)];
+  });
+  for (const std::int64_t entry : order_) {
+    first_task_.push_back(count_);
+    count_ += problem.kv_heads * parts_of(rows_of(problem, entry));
+  }
+}
+
+double AttentionTasks::cost_of(std::int64_t entry, std::int64_t rows) const {
+  const std::int64_t parts = parts_of(rows);
+  if (parts == 0) return 0;
+  std::int64_t keys = keys_of(problem_, entry);
+  if (problem_.key_lengths.data)
+    keys = std::min(keys, BatchIndex(problem_.batch, entry).in(problem_.key_lengths));
+  return static_cast<double>(keys) * static_cast<double>(std::max(ceil_div(rows, parts), kRowsOfBandwidth));
 }
 
 // A last part of less than one unit would read all keys for a few rows: it joins the others.
@@ -118,8 +139,8 @@ AttentionTasks::Place AttentionTasks::place_of(std::int64_t index) const {
     const std::int64_t tasks = count_ / problem_.batch.count;
     return {index / tasks, index % tasks};
   }
-  const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), index);
-  return {after - first_task_.begin() - 1, index - *(after - 1)};
+  const auto first = std::upper_bound(first_task_.begin(), first_task_.end(), index) - 1;
+  return {order_[static_cast<std::size_t>(first - first_task_.begin())], index - *first};
 }
 
 // Heads outside, so that a head's keys stay in cache.

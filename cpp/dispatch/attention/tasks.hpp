@@ -76,13 +76,16 @@ class AttentionTasks {
   std::int64_t parts_of(std::int64_t rows) const;
   std::int64_t begin_of_part(std::int64_t rows, std::int64_t parts, std::int64_t part) const;
   void count_rows(std::int64_t rows);  // of a head, for most_rows
+  double cost_of(std::int64_t entry, std::int64_t rows) const;  // of one of an entry's tasks, to compare it with others
 
   const AttentionProblem& problem_;
   std::int64_t row_unit_;
   std::int64_t rows_limit_;
   std::int64_t most_rows_ = 0;
   std::int64_t count_ = 0;
-  // Ragged: the first task of every batch entry. Empty where all entries have as many.
+  // Ragged: batch entries, those with the largest tasks first, so that no thread begins one when the others are about
+  // to end; and the first task of each. Empty where all entries have as many.
+  std::vector<std::int64_t> order_;
   std::vector<std::int64_t> first_task_;
 };
 

@@ -127,12 +127,13 @@ class Explanation:
         """
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
         if starts is None:
-            pairs, first_queries = batch * q_len * kv_len, [0]
+            queries, first_queries = batch * q_len, [0]
+            pairs = queries * kv_len
         else:
             lengths = (np.diff(each).tolist() for each in starts)
             pairs = sum(math.prod(pair) for pair in zip(*lengths, strict=True))
-            first_queries = starts[0][:-1].tolist()
-        output_bytes = batch * heads * q_len * value_dim * _item_bytes(plan["result_type"])
+            *first_queries, queries = starts[0].tolist()
+        output_bytes = queries * heads * value_dim * _item_bytes(plan["result_type"])
         return cls(
             target=plan["target"],
             kernel=plan["kernel"],
@@ -163,6 +164,7 @@ class Explanation:
             workspace_bytes=plan["workspace_bytes"],
             notes=(
                 *notes,
+                *_decoded_entries(plan),
                 *_split_blocks(masks.shown, plan, first_queries),
                 *_no_effect(precision, plan, key),
                 *_copies(plan, key, value),
@@ -289,6 +291,13 @@ def _no_effect(precision: str | None, plan: _core._Plan, key: Array) -> Iterator
         target = plan["target"]
         why = f"{target} on this CPU has no instruction that makes {products} faster than float32"
     yield f"precision '{precision}' has no effect: {why}"
+
+
+def _decoded_entries(plan: _core._Plan) -> Iterator[str]:
+    """Say how many sequences have so few queries that they are computed in another way."""
+    count = plan["decoded_entries"]
+    if count:
+        yield f"{_plural(count, 'sequence')} with few query rows: kernel decode"
 
 
 def _copies(plan: _core._Plan, key: Array, value: Array) -> Iterator[str]:

@@ -41,6 +41,20 @@ def new_tokens(
     return keys, values
 
 
+def packed_tokens(geometry: Geometry, key: ArrayLike, value: ArrayLike) -> tuple[Array, Array]:
+    """Return packed key and value, (tokens, kv_heads, dim), as views (1, kv_heads, tokens, dim)."""
+    keys, values = stored("key", key), stored("value", value)
+    if keys.ndim != 3 or keys.shape[1:] != (geometry.kv_heads, geometry.head_dim):
+        raise ValueError(
+            f"key must be (tokens, {geometry.kv_heads}, {geometry.head_dim}), got shape "
+            f"{np.shape(key)}"
+        )
+    wanted = (*keys.shape[:2], geometry.value_dim)
+    if values.shape != wanted:
+        raise ValueError(f"value must be {wanted}, got shape {np.shape(value)}")
+    return keys.swapaxes(0, 1)[None], values.swapaxes(0, 1)[None]
+
+
 def _with_batch(array: Array, batch: int) -> Array:
     return array[None] if array.ndim == 3 and batch == 1 else array
 
@@ -150,12 +164,26 @@ def fitting_query(geometry: Geometry, batch: int, query: ArrayLike) -> Array:
         raise ValueError(
             f"query must be ({batch}, heads, q_len, {geometry.head_dim}), got shape {shape}"
         )
-    if shape[-3] % geometry.kv_heads:
+    _check_heads(geometry, shape[-3], shape)
+    return array
+
+
+def fitting_packed_query(geometry: Geometry, query: ArrayLike) -> Array:
+    """Return packed queries as an array, whose type the attention call checks."""
+    array = query if type(query) is np.ndarray else as_array("query", query)
+    shape = array.shape
+    if len(shape) != 3 or shape[2] != geometry.head_dim:
+        raise ValueError(f"query must be (tokens, heads, {geometry.head_dim}), got shape {shape}")
+    _check_heads(geometry, shape[1], shape)
+    return array
+
+
+def _check_heads(geometry: Geometry, heads: int, shape: tuple[int, ...]) -> None:
+    if heads % geometry.kv_heads:
         raise ValueError(
             f"query must have a multiple of the cache's {geometry.kv_heads} kv_heads as heads, got "
-            f"{shape[-3]} in shape {shape}"
+            f"{heads} in shape {shape}"
         )
-    return array
 
 
 def size_of_pages(page_size: int | None, capacity: int | None, keep_last: int | None) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from regard import _core
 from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import with_arrays
 from regard._arguments.masks import Masks
+from regard._arguments.starts import token_counts
 from regard._cache import arguments
 from regard._cache.window import visible
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     from regard._cache.content import Content
     from regard._cache.storage.rows import Rows
-    from regard._cache.storage.state import PerEntry
+    from regard._cache.storage.state import PerEntry, State
 
     Array = NDArray[Any]
 
@@ -27,6 +30,7 @@ class CachedCall(NamedTuple):
     """The arguments of the kernels, without the options."""
 
     query: Array
+    starts: Any  # of packed queries, or None
     rows: Rows
     pages: Array
     evicted: PerEntry
@@ -35,63 +39,90 @@ class CachedCall(NamedTuple):
     mask: Any
 
 
-def attend(content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]) -> Any:
-    """Attend with queries at the last positions, or from a query offset on."""
+def attend(
+    content: Content, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]
+) -> Any:
+    """Attend with queries at the last positions, or from a query offset on.
+
+    If there are `starts`, the queries of all entries are packed.
+    """
     options = with_arrays(options)
-    return _called(_core.attention_cached, _call(content, query, mask, options), options)
+    return _called(_core.attention_cached, _call(content, query, starts, mask, options), options)
 
 
 def plan(
-    content: Content, query: ArrayLike, mask: Any, options: dict[str, Any]
+    content: Content, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]
 ) -> tuple[CachedCall, _core._Plan]:
     """Return the arguments of the kernels in `attend`, and the plan of the computation."""
     options = with_arrays(options)
-    call = _call(content, query, mask, options)
+    call = _call(content, query, starts, mask, options)
     found: _core._Plan = _called(_core.attention_cached_plan, call, options)
     return call, found
 
 
 def _called(function: Callable[..., Any], call: CachedCall, options: dict[str, Any]) -> Any:
-    query, rows, *pages, mask = call
-    result = function(query, rows.core, *pages, mask, options)
+    query, starts, rows, *pages, mask = call
+    result = function(query, starts, rows.core, *pages, mask, options)
     if result is NotImplemented:  # the kernels cannot read these arrays directly
         (query,) = as_stored_arrays(query=query)
-        result = function(query, rows.core, *pages, Masks.of(mask).argument, options)
+        result = function(query, starts, rows.core, *pages, Masks.of(mask).argument, options)
     return result
 
 
-def _call(content: Content, query: Any, mask: Any, options: dict[str, Any]) -> CachedCall:
+def _call(
+    content: Content, query: Any, starts: Any, mask: Any, options: dict[str, Any]
+) -> CachedCall:
     """Return the arguments of the kernels, and complete the options from the cache."""
     options.setdefault("is_causal", True)
     state, geometry = content.state, content.geometry
     assert state is not None
-    query = arguments.fitting_query(geometry, state.batch, query)
-    q_len = query.shape[-2]
-    if state.longest == 0 and q_len:
+    q_len: PerEntry
+    if starts is None:
+        query = arguments.fitting_query(geometry, state.batch, query)
+        q_len = longest = query.shape[-2]
+    else:
+        query = arguments.fitting_packed_query(geometry, query)
+        q_len = token_counts(starts, "query", len(query), state.batch)
+        longest = len(query)
+    if state.longest == 0 and longest:
         raise ValueError(
             "the cache is empty: append keys and values first, including those of the queries' "
             "tokens"
         )
     if options.get("query_offset") is None:
-        if q_len > state.longest and options["is_causal"]:
-            raise ValueError(
-                f"query_offset must be given: {q_len} queries do not belong to the last tokens "
-                f"of a cache of {state.longest}; append their keys and values before attending"
-            )
-        options["query_offset"] = _default_offset(state.lengths, state.recent, q_len)
+        options["query_offset"] = _default_offset(state, q_len, options["is_causal"])
     options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
     if geometry.keep_last is None:
-        return CachedCall(query, content.rows, state.pages, 0, 0, state.longest, mask)
+        return CachedCall(query, starts, content.rows, state.pages, 0, 0, state.longest, mask)
     seen = visible(state, geometry, options.get("window"), mask, options["query_offset"], q_len)
     options["window"] = seen.window
     return CachedCall(
-        query, content.rows, seen.pages, seen.evicted, seen.keep_first, state.longest, seen.mask
+        query,
+        starts,
+        content.rows,
+        seen.pages,
+        seen.evicted,
+        seen.keep_first,
+        state.longest,
+        seen.mask,
     )
 
 
-def _default_offset(lengths: PerEntry, recent: Array | None, q_len: int) -> PerEntry:
-    """Return the position of the first query if the queries belong to the last tokens."""
-    if recent is not None and q_len > 1 and int(recent.min()) < q_len:
+def _default_offset(state: State, q_len: PerEntry, is_causal: bool) -> PerEntry:
+    """Return the positions of the first queries if the queries belong to the last tokens."""
+    lengths, recent = state.lengths, state.recent
+    if isinstance(q_len, int):
+        most, have = q_len, state.longest
+    else:
+        missing = q_len - lengths
+        entry = int(np.argmax(missing))
+        most, have = int(q_len[entry]), int(q_len[entry] - missing[entry])
+    if most > have and is_causal:
+        raise ValueError(
+            f"query_offset must be given: {most} queries do not belong to the last tokens "
+            f"of a cache of {have}; append their keys and values before attending"
+        )
+    if isinstance(q_len, int) and recent is not None and q_len > 1 and int(recent.min()) < q_len:
         raise ValueError(
             f"query_offset must be given: the last append gave the batch entries {recent.tolist()} "
             f"tokens, so {q_len} queries do not belong to the last tokens of each; pass the "

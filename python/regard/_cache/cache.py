@@ -17,12 +17,11 @@ from regard._arguments.options import (
     names_of,
     takes_options,
 )
-from regard._cache import arguments, attend, explain, file
+from regard._cache import append, arguments, attend, explain, file
 from regard._cache.content import Content
 from regard._cache.storage.geometry import Geometry, stored_type
 from regard._cache.storage.memory_room import MemoryRoom
 from regard._cache.storage.pool import Pool
-from regard._cache.storage.quantize import quantized
 from regard._cache.storage.rows import PageLayout
 from regard._cache.storage.state import State
 from regard._cache.stored import stored_tokens
@@ -421,31 +420,52 @@ class KVCache(ShowsOptions):
         >>> cache.lengths
         array([3, 2])
         """
-        content = writable_content(self, "append")
-        if lengths is None and content.append_plain(key, value):
-            return
-        geometry, state = content.geometry, content.state
-        assert state is not None
-        keys, values = arguments.new_tokens(geometry, state.batch, key, value)
-        counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
-        if not (counts if isinstance(counts, int) else counts.any()):
-            return
-        if geometry.capacity is not None:
-            each = np.broadcast_to(counts, state.batch)
-            geometry.check_append(each, state.lengths + each)
-        if geometry.is_quantized:
-            rows = quantized(keys, values, counts)
-        else:
-            rows = [
-                arguments.as_stored(name, array, geometry.dtype, counts)
-                for name, array in (("key", keys), ("value", values))
-            ]
-        if not content.append(rows, counts):
-            rows = [
-                arguments.converted(name, array, geometry.dtype, counts)
-                for name, array in zip(("key", "value"), rows, strict=True)
-            ]
-            content.append(rows, counts)
+        append.append(writable_content(self, "append"), key, value, lengths)
+
+    def append_ragged(self, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
+        """Append the keys and values of new tokens, any number of them for each entry, packed.
+
+        Parameters
+        ----------
+        key : array_like, shape (tokens, kv_heads, head_dim)
+            The new tokens of all entries, one entry after the other, of any floating-point type.
+        value : array_like, shape (tokens, kv_heads, value_dim)
+            As for `key`.
+        starts : array_like of int, shape (batch + 1,)
+            Where each entry's tokens start, followed by the number of all tokens:
+            ``key[starts[b]:starts[b + 1]]`` are appended to entry ``b``, which may be none.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError, OSError, FloatingPointError
+            As for `append`; ValueError also if `starts` do not begin with 0, decrease, or do not
+            end with the number of tokens.
+
+        Warns
+        -----
+        RuntimeWarning
+            As for `append`.
+
+        See Also
+        --------
+        attend_ragged : attends with the queries of these tokens.
+
+        Examples
+        --------
+        A prompt of 5 tokens joins a text that grows by one:
+
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(2, 1, 4)
+        >>> cache.append_ragged(*np.ones((2, 3, 1, 4)), starts=[0, 3, 3])
+        >>> starts = [0, 1, 6]
+        >>> cache.append_ragged(*np.ones((2, 6, 1, 4)), starts)
+        >>> cache.lengths
+        array([4, 5])
+        >>> cache.attend_ragged(np.ones((6, 2, 4)), starts).shape
+        (6, 2, 4)
+        """
+        append.append_ragged(writable_content(self, "append_ragged"), key, value, starts)
 
     @overload
     def attend(
@@ -534,14 +554,105 @@ class KVCache(ShowsOptions):
         OSError
             If another program has truncated the cache's file.
         """
-        if not _OPTIONS.issuperset(options):
-            check_options("KVCache.attend", options, _OPTIONS, reasons=_OF_THE_CACHE, kind="cache")
-        if mask is not None:
-            warn_if_zero_one(mask)
-        result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
-            opened_content(self, "attend"), query, mask, options
-        )
-        return result
+        return _attended(self, "attend", query, None, mask, options)
+
+    @overload
+    def attend_ragged(
+        self,
+        query: ArrayLike,
+        starts: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[False] = False,
+        return_lse: Literal[False] = False,
+        **options: Unpack[CacheOptions],
+    ) -> Array: ...
+    @overload
+    def attend_ragged(
+        self,
+        query: ArrayLike,
+        starts: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[True],
+        return_lse: Literal[False] = False,
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def attend_ragged(
+        self,
+        query: ArrayLike,
+        starts: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[False] = False,
+        return_lse: Literal[True],
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def attend_ragged(
+        self,
+        query: ArrayLike,
+        starts: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        return_weights: Literal[True],
+        return_lse: Literal[True],
+        **options: Unpack[CacheOptions],
+    ) -> tuple[Array, Array, Array]: ...
+    @takes_options(
+        CacheOptions,
+        ResultOptions,
+        is_causal=True,
+        query_offset=None,
+        reference="as for `attend`",
+    )
+    def attend_ragged(
+        self,
+        query: ArrayLike,
+        starts: ArrayLike,
+        mask: ArrayLike | None = None,
+        **options: Any,
+    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+        """Attend with any number of queries for each entry, packed.
+
+        The results have the bits of `attend` for each entry alone. Nothing is computed for padding:
+        a prompt of 256 tokens and the single tokens of other texts share a step. Entries without
+        queries cost nothing. Threads share the work, not the entries.
+
+        Parameters
+        ----------
+        query : array_like, shape (tokens, heads, head_dim)
+            The queries of all entries, one entry after the other.
+        starts : array_like of int, shape (batch + 1,)
+            Where each entry's queries start, followed by the number of all queries, as for
+            `append_ragged`.
+        mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
+            Broadcasts to ``(tokens, heads, len(cache))``; a SparseMask has the shape
+            ``(heads, tokens, len(cache))``.
+        query_offset : int or array_like of int, optional
+            Position of the first query of each entry. By default, the queries belong to each
+            entry's last tokens.
+        {options}
+
+        Returns
+        -------
+        output : ndarray, shape (tokens, heads, value_dim)
+            0 for a fully masked row.
+        weights : ndarray, shape (tokens, heads, len(cache))
+            If `return_weights`.
+        lse : ndarray, shape (tokens, heads)
+            If `return_lse`; -inf for a fully masked row.
+
+        Raises
+        ------
+        TypeError, ValueError, OSError
+            As for `attend`; ValueError also if `starts` do not begin with 0, decrease, or do not
+            end with the number of queries.
+        """
+        if starts is None:
+            raise TypeError("starts must be an array of integers, got None")
+        return _attended(self, "attend_ragged", query, starts, mask, options)
 
     @takes_options(
         CacheExplainOptions, is_causal=True, query_offset=None, reference="as for `attend`"
@@ -550,6 +661,8 @@ class KVCache(ShowsOptions):
         self,
         query: ArrayLike,
         mask: ArrayLike | None = None,
+        *,
+        starts: ArrayLike | None = None,
         **options: Unpack[CacheExplainOptions],
     ) -> Explanation:
         """Report what `attend` would compute with these arguments, and how.
@@ -557,7 +670,9 @@ class KVCache(ShowsOptions):
         Parameters
         ----------
         query, mask
-            As for `attend`.
+            As for `attend`, or for `attend_ragged` with `starts`.
+        starts : array_like of int, shape (batch + 1,), optional
+            As for `attend_ragged`.
         {options}
 
         Returns
@@ -582,7 +697,7 @@ class KVCache(ShowsOptions):
         names = names_of(CacheExplainOptions)
         check_options("KVCache.explain", options, names, reasons=_OF_THE_CACHE, kind="cache")
         given: dict[str, Any] = {**options}
-        return explain.explain(opened_content(self, "explain"), query, mask, given)
+        return explain.explain(opened_content(self, "explain"), query, starts, mask, given)
 
     def truncate(self, length: ArrayLike) -> None:
         """Remove the last tokens.
@@ -696,6 +811,19 @@ class KVCache(ShowsOptions):
     def __reduce__(self) -> Any:
         """Refuse to copy, because a copy would silently share keys and values."""
         raise TypeError("a KVCache is copied with fork(), and kept with path=")
+
+
+def _attended(
+    cache: KVCache, method: str, query: Any, starts: Any, mask: Any, options: dict[str, Any]
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+    if not _OPTIONS.issuperset(options):
+        check_options(f"KVCache.{method}", options, _OPTIONS, reasons=_OF_THE_CACHE, kind="cache")
+    if mask is not None:
+        warn_if_zero_one(mask)
+    result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
+        opened_content(cache, method), query, starts, mask, options
+    )
+    return result
 
 
 def writable_content(cache: KVCache, method: str) -> Content:

@@ -98,10 +98,11 @@ class Content:
                     ledger.commit(after, extends=True)
         return True
 
-    def append(self, rows: list[Array], counts: PerEntry) -> bool:
+    def append(self, rows: list[Array], counts: PerEntry, *, is_packed: bool = False) -> bool:
         """Store the first `counts` new tokens: keys, values and, with int8, their scales.
 
-        If a finite number would become infinite, return False and append nothing.
+        If they are packed, the tokens of all entries are in one entry of `rows`. If a finite number
+        would become infinite, return False and append nothing.
         """
         pool, geometry = self.pool, self.geometry
         with pool.lock:
@@ -115,7 +116,7 @@ class Content:
             for copy in growth.copies:
                 held.copy_page(copy.page, copy.to, copy.tokens)
             start = state.lengths - after.evicted * geometry.page_size
-            if not held.core.store(after.pages, start, counts, *_four(rows)):
+            if not held.core.store(after.pages, start, counts, is_packed, *_four(rows)):
                 return False  # no end(): the next change frees the pages that were taken
             self._become(after, extends=growth.extends)
             pool.give_back(growth.freed)

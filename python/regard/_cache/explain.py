@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from regard._arguments.masks import Masks
 from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
 from regard._cache import attend
@@ -15,11 +17,15 @@ if TYPE_CHECKING:
 
 
 def explain(
-    content: Content, query: ArrayLike, mask: ArrayLike | None, options: dict[str, Any]
+    content: Content,
+    query: ArrayLike,
+    starts: ArrayLike | None,
+    mask: ArrayLike | None,
+    options: dict[str, Any],
 ) -> Explanation:
     """Report what `attend` would compute with these arguments, and how."""
     geometry, notes = content.geometry, []
-    call, plan = attend.plan(content, query, mask, options)
+    call, plan = attend.plan(content, query, starts, mask, options)
     if geometry.is_quantized:
         notes.append("keys and values are 8-bit integers, and a scale for each row of them")
     elif geometry.dtype != call.query.dtype:
@@ -32,7 +38,11 @@ def explain(
     bytes_read += _bytes_of_tokens(content)
     key, value = call.rows.arrays[:2]
     precision = options.get("precision")
-    return Explanation.of_plan(plan, key, value, precision, bytes_read, notes, masks)
+    packed = None
+    if starts is not None:
+        assert content.state is not None
+        packed = np.asarray(starts), np.concatenate([[0], content.state.all_lengths().cumsum()])
+    return Explanation.of_plan(plan, key, value, precision, bytes_read, notes, masks, packed)
 
 
 def _bytes_of_tokens(content: Content) -> int:

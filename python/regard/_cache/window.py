@@ -31,9 +31,12 @@ class VisibleTokens(NamedTuple):
 
 
 def visible(
-    state: State, geometry: Geometry, window: Sides | None, mask: Any, offset: Any, q_len: int
+    state: State, geometry: Geometry, window: Sides | None, mask: Any, offset: Any, q_len: PerEntry
 ) -> VisibleTokens:
-    """Combine the window of a cache with the option `window`, which narrows it."""
+    """Combine the window of a cache with the option `window`, which narrows it.
+
+    `q_len` is an array if queries are packed.
+    """
     assert geometry.keep_last is not None
     reach, first_tokens = geometry.keep_last - 1, geometry.keep_first
     if window is None:
@@ -45,32 +48,38 @@ def visible(
     # A query does not see the first tokens that are more than `left` positions before it.
     first = offsets(offset, np.asarray(state.lengths - q_len))
     first = np.broadcast_to(batch_integers("query_offset", first, (state.batch,)), (state.batch,))
-    if int(first.max()) + q_len - 1 <= left:
+    if int((first + q_len).max()) - 1 <= left:
         return VisibleTokens(state.pages, state.evicted, first_tokens, sides, mask)
     kept = (geometry.first_pages + state.all_evicted()) * geometry.page_size
     if left <= reach and (first - left >= kept).all():
         hidden = geometry.first_pages
         return VisibleTokens(state.pages[:, hidden:], state.evicted + hidden, 0, sides, mask)
     seen = _seen_first_tokens(first, q_len, left, first_tokens, state.longest)
-    return VisibleTokens(state.pages, state.evicted, first_tokens, sides, _with_mask(seen, mask))
+    shown = _with_mask(seen, mask, is_packed=not isinstance(q_len, int))
+    return VisibleTokens(state.pages, state.evicted, first_tokens, sides, shown)
 
 
 def _seen_first_tokens(
-    first: Array, q_len: int, left: int, first_tokens: int, kv_len: int
+    first: Array, q_len: PerEntry, left: int, first_tokens: int, kv_len: int
 ) -> Ranges:
     """Return a mask that hides the first tokens that the option's window does not reach."""
-    positions = first[:, None, None] + np.arange(q_len)
-    if len(first) == 1:
-        positions = positions[0, 0]  # the query may have no batch axis
+    if not isinstance(q_len, int):
+        starts = np.cumsum(q_len) - q_len
+        positions = np.repeat(first - starts, q_len) + np.arange(q_len.sum())
+    elif len(first) == 1:
+        positions = first + np.arange(q_len)  # the query may have no batch axis
+    else:
+        positions = first[:, None, None] + np.arange(q_len)
     return Ranges(np.minimum(positions - left, first_tokens), kv_len, kv_len=kv_len)
 
 
-def _with_mask(seen: Ranges, mask: Any) -> Any:
+def _with_mask(seen: Ranges, mask: Any, *, is_packed: bool) -> Any:
     """Return a mask that also hides the keys that `seen` hides."""
     masks = Masks.of(mask)
     shown: Any = seen
     if is_sparse(masks.shown):
         shown = seen & masks.shown
     elif masks.shown is not None:
-        shown = seen.to_dense(max_bytes=2**62) & masks.shown
+        dense = seen.to_dense(max_bytes=2**62)
+        shown = (dense[:, None] if is_packed else dense) & masks.shown  # (tokens, heads, keys)
     return Masks(shown, masks.bias).argument

@@ -36,6 +36,12 @@ if TYPE_CHECKING:
         def attend(self, query: FloatArray, **options: Any) -> Any:
             """Attend from the last positions to all tokens."""
 
+        def append_ragged(self, key: FloatArray, value: FloatArray, starts: ArrayLike) -> Any:
+            """Append packed keys and values."""
+
+        def attend_ragged(self, query: FloatArray, starts: ArrayLike, **options: Any) -> Any:
+            """Attend with packed queries."""
+
         def truncate(self, length: Any) -> Any:
             """Remove the tokens from `length` on."""
 
@@ -64,8 +70,7 @@ def attend_cached(
     finish: Callable[[Any], Result],
 ) -> Result:
     """Append keys and values, attend and `finish`; restore the cache if any of this fails."""
-    if not hasattr(cache, "lengths"):
-        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
+    check_cache(cache)
     before = cache.lengths
     batch = query.shape[:-3]
     if batch != before.shape and not (batch == () and before.size == 1):
@@ -87,9 +92,20 @@ def attend_cached(
             cache.append(key, value, lengths=new_lengths)
         return finish(cache.attend(query, **options))
     except BaseException:
-        if (cache.lengths != before).any():
-            cache.truncate(before)
+        restore(cache, before)
         raise
+
+
+def check_cache(cache: Cache) -> None:
+    """Raise TypeError for an object that is not a cache."""
+    if not hasattr(cache, "lengths"):
+        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
+
+
+def restore(cache: Cache, lengths: Integers) -> None:
+    """Remove the tokens that were appended after the cache had these lengths."""
+    if (cache.lengths != lengths).any():
+        cache.truncate(lengths)
 
 
 def _checked_lengths(key_lengths: ArrayLike, new: int, batch: tuple[int, ...]) -> Integers:

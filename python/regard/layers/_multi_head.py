@@ -21,6 +21,7 @@ from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._named_parameters import NamedParameters
 from regard.layers._names import own_names
 from regard.layers._norms import norm_eps
+from regard.layers._packed import attend_packed, refuse_with_starts
 from regard.layers._projections import LayerSizes, Projections, draw, sizes_of
 from regard.layers._rotation import Rotation, query_positions
 from regard.layers._training import dropout_options, dropout_probability
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
     from regard.layers._norms import NormResult
+
+# Options of padded batches, which packed sequences do not have.
+_PADDED = ("query_offset", "key_lengths", "left_padding")
 
 
 @public
@@ -240,6 +244,7 @@ class MultiHeadAttention(NamedParameters):
         mask: ArrayLike | None = ...,
         *,
         cache: Cache | None = ...,
+        starts: ArrayLike | None = ...,
         return_weights: Literal[False] = ...,
         **options: Unpack[LayerOptions],
     ) -> FloatArray: ...
@@ -252,6 +257,7 @@ class MultiHeadAttention(NamedParameters):
         mask: ArrayLike | None = ...,
         *,
         cache: Cache | None = ...,
+        starts: ArrayLike | None = ...,
         return_weights: Literal[True],
         **options: Unpack[LayerOptions],
     ) -> tuple[FloatArray, FloatArray]: ...
@@ -265,6 +271,7 @@ class MultiHeadAttention(NamedParameters):
         mask: ArrayLike | None = None,
         *,
         cache: Cache | None = None,
+        starts: ArrayLike | None = None,
         return_weights: bool = False,
         **options: Any,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
@@ -288,6 +295,13 @@ class MultiHeadAttention(NamedParameters):
             and the queries, which are at the last positions, attend to all keys. A call that fails
             leaves the cache unchanged. In cross-attention, the first call fills the cache from
             `key`, and later calls pass an empty array, ``key[..., :0, :]``.
+        starts : array_like of int, shape (sequences + 1,), optional
+            Where each of several packed sequences starts in `query`, which is then
+            ``(tokens, d_model)``, followed by the number of tokens; see
+            `regard.scaled_dot_product_attention_ragged`. With a cache, the new tokens of each
+            entry, of which there may be none; see `regard.KVCache.append_ragged`. A mask and the
+            weights are ``(tokens, num_heads, longest)``. `key`, `query_offset`, `key_lengths` and
+            `left_padding` must be omitted, and train mode refuses it.
         query_offset : int, array_like of int or "end", optional
             Number of keys before the first query, for all or per batch entry; see
             `regard.scaled_dot_product_attention`. It must be omitted with a cache, which
@@ -367,6 +381,19 @@ class MultiHeadAttention(NamedParameters):
             output, weights = result
             return self._projections.joined(output, threads), weights
 
+        if starts is not None:
+            padded = {name: given.pop(name, None) for name in _PADDED}
+            refuse_with_starts(q, is_training=self.training, key=key, value=value, **padded)
+            return attend_packed(
+                cache,
+                q,
+                k,
+                v,
+                starts,
+                rotation=self._rotation,
+                options=given | shared | {"mask": mask},
+                finish=joined,
+            )
         query_offset, key_lengths = given.pop("query_offset", 0), given.get("key_lengths")
         if cache is not None:
             refuse_options_of_cache(query_offset, given.pop("left_padding", None))

@@ -1,0 +1,84 @@
+"""Store the keys and values of new tokens, padded or packed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments.starts import token_counts
+from regard._cache import arguments
+from regard._cache.storage.quantize import quantized
+from regard._cache.storage.state import per_entry
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard._cache.content import Content
+    from regard._cache.storage.state import PerEntry
+
+    Array = NDArray[Any]
+
+
+def append(content: Content, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None) -> None:
+    """Append tokens (batch, kv_heads, new, dim), of which the first `lengths` are real."""
+    if lengths is None and content.append_plain(key, value):
+        return
+    geometry, state = content.geometry, content.state
+    assert state is not None
+    keys, values = arguments.new_tokens(geometry, state.batch, key, value)
+    counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
+    _store(content, keys, values, counts, counts, is_packed=False)
+
+
+def append_ragged(content: Content, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
+    """Append packed tokens (tokens, kv_heads, dim)."""
+    geometry, state = content.geometry, content.state
+    assert state is not None
+    keys, values = arguments.packed_tokens(geometry, key, value)
+    tokens = keys.shape[2]
+    counts = token_counts(starts, "key", tokens, state.batch)
+    alike = per_entry(counts)
+    if isinstance(alike, int) and content.append_plain(*_padded(state.batch, keys, values)):
+        return
+    _store(content, keys, values, alike, tokens, is_packed=True)
+
+
+def _padded(batch: int, *packed: Array) -> list[Array]:
+    """Return packed tokens, as many of each entry, as (batch, kv_heads, new, dim)."""
+    return [
+        array[0].swapaxes(0, 1).reshape(batch, -1, *array.shape[1::2]).swapaxes(1, 2)
+        for array in packed
+    ]
+
+
+def _store(
+    content: Content,
+    keys: Array,
+    values: Array,
+    counts: PerEntry,
+    real: PerEntry,
+    *,
+    is_packed: bool,
+) -> None:
+    """Append `counts` tokens to each entry. The first `real` rows of the arrays are tokens."""
+    geometry, state = content.geometry, content.state
+    assert state is not None
+    if not (counts if isinstance(counts, int) else counts.any()):
+        return
+    if geometry.capacity is not None:
+        each = np.broadcast_to(counts, state.batch)
+        geometry.check_append(each, state.lengths + each)
+    if geometry.is_quantized:
+        rows = quantized(keys, values, real)
+    else:
+        rows = [
+            arguments.as_stored(name, array, geometry.dtype, real)
+            for name, array in (("key", keys), ("value", values))
+        ]
+    if not content.append(rows, counts, is_packed=is_packed):
+        rows = [
+            arguments.converted(name, array, geometry.dtype, real)
+            for name, array in zip(("key", "value"), rows, strict=True)
+        ]
+        content.append(rows, counts, is_packed=is_packed)
