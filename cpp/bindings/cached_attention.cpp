@@ -147,6 +147,7 @@ class CachedCall : public AttentionCall {
   void check_entry(std::int64_t entry, const PageRows& rows, const PageTable& table) const {
     std::int64_t keys = problem.kv_len;
     if (problem.key_lengths.data) keys = std::min(keys, of_entry(problem.key_lengths, entry));
+    if (!starts_.empty() && !problem.query_offset.data) check_are_last(entry, keys);
     const std::int64_t evicted = problem.evicted_pages.data ? of_entry(problem.evicted_pages, entry) : 0;
     if (evicted > 0) check_sees_none_evicted(entry, keys, evicted);
     const std::int64_t columns = (keys + problem.page_rows - 1) / problem.page_rows - evicted;
@@ -160,13 +161,26 @@ class CachedCall : public AttentionCall {
                               std::to_string(pages[column]));
   }
 
+  std::int64_t queries_of(std::int64_t entry) const {
+    const auto at = static_cast<std::size_t>(entry);
+    return starts_.empty() ? problem.q_len : starts_[at + 1] - starts_[at];
+  }
+
+  // Packed queries whose positions are not given are those of each entry's last tokens.
+  void check_are_last(std::int64_t entry, std::int64_t keys) const {
+    const std::int64_t queries = queries_of(entry);
+    if (queries <= keys || !options.is_causal) return;
+    throw py::value_error("query_offset must be given: " + std::to_string(queries) + " queries of batch entry " +
+                          std::to_string(entry) + " do not belong to its last tokens, of which there are " +
+                          std::to_string(keys) + "; append their keys and values before attending");
+  }
+
   void check_sees_none_evicted(std::int64_t entry, std::int64_t keys, std::int64_t evicted) const {
     const std::int64_t page_rows = problem.page_rows;
     const std::int64_t first = (problem.keep_first + page_rows - 1) / page_rows * page_rows;
     const std::int64_t kept = first + evicted * page_rows;
-    const std::int64_t offset = of_entry(problem.query_offset, entry);
-    const auto at = static_cast<std::size_t>(entry);
-    const std::int64_t queries = starts_.empty() ? problem.q_len : starts_[at + 1] - starts_[at];
+    const std::int64_t queries = queries_of(entry);
+    const std::int64_t offset = problem.query_offset.data ? of_entry(problem.query_offset, entry) : keys - queries;
     const std::int64_t last_query = offset + queries - 1;
     // Positions and windows are far from the ends of 64 bits here, but for what a caller asked for.
     std::int64_t lowest = 0, highest = keys - 1;

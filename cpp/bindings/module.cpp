@@ -102,6 +102,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   py::class_<PageRows>(module, "PageRows")
       .def(py::init<py::handle, py::handle, py::handle, py::handle>())
       .def("store_plain", &PageRows::store_plain)
+      .def("store_packed", &PageRows::store_packed)
       .def("store", &PageRows::store);
   module.def("map_copy", &map_copy);
 

@@ -1,12 +1,15 @@
 #include "page_rows.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../dispatch/store_rows.hpp"
 #include "arguments.hpp"
 #include "gil.hpp"
+#include "starts.hpp"
 #include "threading.hpp"
 
 namespace regard {
@@ -127,6 +130,12 @@ bool fits(const ArrayView& given, const ArrayView& rows, std::int64_t entries) {
          has_columns_side_by_side(given);
 }
 
+// (tokens, heads, dim).
+bool fits_packed(const ArrayView& given, const ArrayView& rows) {
+  return given.axes() == 3 && given.size(2) == rows.shape[1] && given.size(1) == rows.size(1) &&
+         has_columns_side_by_side(given);
+}
+
 }  // namespace
 
 PageTable::PageTable(py::handle object) {
@@ -182,6 +191,37 @@ std::int64_t PageRows::store_plain(py::handle pages, py::handle starts, std::int
   const StoreProblem problem = store_problem(*this, table, where, counts);
   const bool overflows = store_array(problem, keys, key, true) | store_array(problem, values, value, true);
   return overflows ? -1 : count;
+}
+
+py::object PageRows::store_packed(py::handle pages, py::handle starts, std::int64_t most, py::handle new_key,
+                                  py::handle new_value, py::handle token_starts) const {
+  ArrayView keys, values;
+  if (!take_view(keys, "key", new_key, Accepts::storage) ||
+      !take_view(values, "value", new_value, Accepts::storage))
+    return py::none();
+  const PageTable table(pages);
+  if (!fits_packed(keys, key) || !fits_packed(values, value) || keys.size(3) != values.size(3) ||
+      !converts(keys.element, key.element) || !converts(values.element, value.element))
+    return py::none();
+  const Starts packed = starts_of("starts", token_starts);
+  if (static_cast<std::int64_t>(packed.size()) != table.entries + 1 || packed.back() != keys.size(3) ||
+      longest(packed) > most)
+    return py::none();
+  py::array_t<std::int64_t> counts(table.entries);
+  std::int64_t* const numbers = counts.mutable_data();
+  for (std::size_t entry = 0; entry + 1 < packed.size(); ++entry) numbers[entry] = packed[entry + 1] - packed[entry];
+  const EntryCounts where("starts", starts, table.entries), each("counts", counts, table.entries);
+  StoreProblem problem = store_problem(*this, table, where, each);
+  problem.packed = packed.data();
+  // As (kv_heads, tokens, dim).
+  for (ArrayView* view : {&keys, &values}) {
+    std::swap(view->shape[0], view->shape[1]);
+    std::swap(view->strides[0], view->strides[1]);
+  }
+  if (store_array(problem, keys, key, true) | store_array(problem, values, value, true)) return py::none();
+  const bool are_alike = std::adjacent_find(numbers, numbers + table.entries, std::not_equal_to<>()) ==
+                         numbers + table.entries;
+  return are_alike ? py::object(py::int_(numbers[0])) : counts;
 }
 
 bool PageRows::store(py::handle pages, py::handle starts, py::handle counts, bool is_packed, py::handle new_key,

@@ -34,6 +34,11 @@ class PageRows {
   std::int64_t store_plain(py::handle pages, py::handle starts, std::int64_t most, py::handle new_key,
                            py::handle new_value) const;
 
+  // The same for packed tokens, (tokens, kv_heads, dim), which begin where `token_starts` says. Returns how many each
+  // entry got: an int for all, or an array; None instead of -1.
+  py::object store_packed(py::handle pages, py::handle starts, std::int64_t most, py::handle new_key,
+                          py::handle new_value, py::handle token_starts) const;
+
   // Stores `counts` rows of each batch entry. Those of all entries follow one another in a single entry of the arrays
   // if they are packed. Returns false where a finite number became infinite.
   bool store(py::handle pages, py::handle starts, py::handle counts, bool is_packed, py::handle new_key,

@@ -87,6 +87,16 @@ class PageRows:
     def store_plain(
         self, pages: NDArray[Any], starts: Any, most: int, key: Any, value: Any, /
     ) -> int: ...
+    def store_packed(
+        self,
+        pages: NDArray[Any],
+        starts: Any,
+        most: int,
+        key: Any,
+        value: Any,
+        token_starts: Any,
+        /,
+    ) -> int | NDArray[Any] | None: ...
     def store(
         self,
         pages: NDArray[Any],

@@ -123,8 +123,8 @@ BUGS = [
     Bug(
         "one evicted token may be asked for",
         BINDINGS + "cached_attention.cpp",
-        "if (problem.q_len == 0 || lowest >= kept || highest < first) return;",
-        "if (problem.q_len == 0 || lowest + 1 >= kept || highest < first) return;",
+        "if (queries == 0 || lowest >= kept || highest < first) return;",
+        "if (queries == 0 || lowest + 1 >= kept || highest < first) return;",
         ("tests/cache/test_cache_window.py", "tests/cache"),
         "a cache's query that would see the last evicted position alone: no error",
     ),

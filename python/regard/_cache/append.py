@@ -28,28 +28,20 @@ def append(content: Content, key: ArrayLike, value: ArrayLike, lengths: ArrayLik
     assert state is not None
     keys, values = arguments.new_tokens(geometry, state.batch, key, value)
     counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
-    _store(content, keys, values, counts, counts, is_packed=False)
+    alike = counts if isinstance(counts, int) else per_entry(counts)
+    _store(content, keys, values, alike, counts, is_packed=False)
 
 
 def append_ragged(content: Content, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
     """Append packed tokens (tokens, kv_heads, dim)."""
+    if starts is not None and content.append_plain(key, value, starts):
+        return
     geometry, state = content.geometry, content.state
     assert state is not None
     keys, values = arguments.packed_tokens(geometry, key, value)
     tokens = keys.shape[2]
     counts = token_counts(starts, "key", tokens, state.batch)
-    alike = per_entry(counts)
-    if isinstance(alike, int) and content.append_plain(*_padded(state.batch, keys, values)):
-        return
-    _store(content, keys, values, alike, tokens, is_packed=True)
-
-
-def _padded(batch: int, *packed: Array) -> list[Array]:
-    """Return packed tokens, as many of each entry, as (batch, kv_heads, new, dim)."""
-    return [
-        array[0].swapaxes(0, 1).reshape(batch, -1, *array.shape[1::2]).swapaxes(1, 2)
-        for array in packed
-    ]
+    _store(content, keys, values, per_entry(counts), tokens, is_packed=True)
 
 
 def _store(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from regard import _core
 from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import with_arrays
@@ -76,21 +74,25 @@ def _call(
     options.setdefault("is_causal", True)
     state, geometry = content.state, content.geometry
     assert state is not None
-    q_len: PerEntry
     if starts is None:
         query = arguments.fitting_query(geometry, state.batch, query)
-        q_len = longest = query.shape[-2]
+        queries = query.shape[-2]
     else:
         query = arguments.fitting_packed_query(geometry, query)
-        q_len = token_counts(starts, "query", len(query), state.batch)
-        longest = len(query)
-    if state.longest == 0 and longest:
+        queries = len(query)
+    if state.longest == 0 and queries:
         raise ValueError(
             "the cache is empty: append keys and values first, including those of the queries' "
             "tokens"
         )
+    q_len: PerEntry = queries
+    if starts is not None and geometry.keep_last is not None:
+        q_len = token_counts(starts, "query", queries, state.batch)
     if options.get("query_offset") is None:
-        options["query_offset"] = _default_offset(state, q_len, options["is_causal"])
+        if starts is None:
+            options["query_offset"] = _default_offset(state, queries, options)
+        else:
+            options["query_offset"] = "end" if geometry.keep_last is None else state.lengths - q_len
     options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
     if geometry.keep_last is None:
         return CachedCall(query, starts, content.rows, state.pages, 0, 0, state.longest, mask)
@@ -108,21 +110,15 @@ def _call(
     )
 
 
-def _default_offset(state: State, q_len: PerEntry, is_causal: bool) -> PerEntry:
-    """Return the positions of the first queries if the queries belong to the last tokens."""
+def _default_offset(state: State, q_len: int, options: dict[str, Any]) -> PerEntry:
+    """Return the position of the first query if the queries belong to the last tokens."""
     lengths, recent = state.lengths, state.recent
-    if isinstance(q_len, int):
-        most, have = q_len, state.longest
-    else:
-        missing = q_len - lengths
-        entry = int(np.argmax(missing))
-        most, have = int(q_len[entry]), int(q_len[entry] - missing[entry])
-    if most > have and is_causal:
+    if q_len > state.longest and options["is_causal"]:
         raise ValueError(
-            f"query_offset must be given: {most} queries do not belong to the last tokens "
-            f"of a cache of {have}; append their keys and values before attending"
+            f"query_offset must be given: {q_len} queries do not belong to the last tokens "
+            f"of a cache of {state.longest}; append their keys and values before attending"
         )
-    if isinstance(q_len, int) and recent is not None and q_len > 1 and int(recent.min()) < q_len:
+    if recent is not None and q_len > 1 and int(recent.min()) < q_len:
         raise ValueError(
             f"query_offset must be given: the last append gave the batch entries {recent.tolist()} "
             f"tokens, so {q_len} queries do not belong to the last tokens of each; pass the "

@@ -76,10 +76,11 @@ class Content:
         """Return the state whose pages this content owns, or None if the ledger of a file does."""
         return self.state if self._ledger is None else None
 
-    def append_plain(self, key: Any, value: Any) -> bool:
+    def append_plain(self, key: Any, value: Any, starts: Any = None) -> bool:
         """Append tokens that fit into the last pages of all entries, or return False.
 
-        This is the fast path for single tokens: plain arrays, with no page taken or evicted.
+        This is the fast path for single tokens: plain arrays, with no page taken or evicted. The
+        tokens are packed if there are `starts`.
         """
         pool, ledger = self.pool, self._ledger
         with pool.lock:
@@ -87,12 +88,15 @@ class Content:
             assert state is not None
             if not state.spare or (ledger is not None and ledger.committed is not state):
                 return False
-            new = self.rows.core.store_plain(
-                state.pages, state.row_after(pool.geometry.page_size), state.spare, key, value
-            )
-            if new < 0:
+            core, place = self.rows.core, state.row_after(pool.geometry.page_size)
+            new: PerEntry | None
+            if starts is None:
+                new = core.store_plain(state.pages, place, state.spare, key, value)
+            else:
+                new = core.store_packed(state.pages, place, state.spare, key, value, starts)
+            if new is None or (isinstance(new, int) and new < 0):
                 return False
-            if new:
+            if not isinstance(new, int) or new:
                 self.state = after = state.longer(new)
                 if ledger is not None:
                     ledger.commit(after, extends=True)
@@ -107,7 +111,7 @@ class Content:
         pool, geometry = self.pool, self.geometry
         with pool.lock:
             state = self._begin()
-            if isinstance(counts, int) and counts <= state.spare:
+            if (counts if isinstance(counts, int) else int(counts.max())) <= state.spare:
                 growth = Growth(state.longer(counts), [], _NO_PAGES, extends=True)
             else:
                 growth = plan_growth(state, counts, geometry, pool)

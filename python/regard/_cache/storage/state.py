@@ -39,16 +39,17 @@ class State(NamedTuple):
         """Number of entries."""
         return len(self.pages)
 
-    def longer(self, new: int) -> State:
+    def longer(self, new: PerEntry) -> State:
         """Return the state after `new` spare tokens of each entry have been filled."""
-        return State(
-            self.pages,
-            self.lengths + new,
-            self.longest + new,
-            self.evicted,
-            self.spare - new,
-            before=(self.lengths, self.recent),
-        )
+        lengths: PerEntry = self.lengths + new
+        before = self.lengths, self.recent
+        recent: Array | None = None
+        if isinstance(new, int):
+            longest, most = self.longest + new, new
+        else:  # unequal numbers
+            recent = new
+            longest, most = int(np.max(lengths)), int(new.max())
+        return State(self.pages, lengths, longest, self.evicted, self.spare - most, recent, before)
 
     def truncated(self, lengths: PerEntry, evicted: PerEntry, spare: int) -> State:
         """Return the state without the last tokens, whose pages the table still has.
