@@ -101,6 +101,7 @@ BESIDE = {
         "keep_last": None,
         "keep_first": 0,
         "page_size": None,
+        "max_bytes": None,
         "path": None,
     },
     "attend_stream": {

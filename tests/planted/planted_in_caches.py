@@ -9,6 +9,30 @@ FILES = ("tests/cache/test_cache_file_damage.py", "tests/cache/test_cache_files.
 
 BUGS = [
     Bug(
+        "an adopted entry has its pages with one owner less",
+        CACHE + "content.py",
+        "            pool.share(pages)\n            self._become(state.joined(moved)",
+        "            self._become(state.joined(moved)",
+        ("tests/cache/test_cache_entries.py",),
+        "adopt: the pages of the text are free, and another append takes them",
+    ),
+    Bug(
+        "kept tokens are found as if no page had been evicted",
+        CACHE + "content.py",
+        "columns = wanted // size - (evicted if first >= geometry.first_pages else 0)",
+        "columns = wanted // size",
+        ("tests/cache/test_cache_entries.py",),
+        "keep in a cache with a window: other tokens are kept",
+    ),
+    Bug(
+        "a budget counts the pages before an append",
+        CACHE + "storage/pool.py",
+        "self._check_budget(end)",
+        "self._check_budget(self._used)",
+        ("tests/cache/test_cache_entries.py",),
+        "max_bytes: one append goes beyond it",
+    ),
+    Bug(
         "packed tokens of a later entry are those of the first",
         "cpp/dispatch/store_rows.cpp",
         "row_of(from, outer, head, before + row)",

@@ -65,6 +65,26 @@ def join(each, seed=None):
     each.reorder([*range(1, batch_of(each)), -1])
 
 
+def drop(each, seed=None):
+    each.drop(batch_of(each) - 1 if batch_of(each) > 1 else [])
+
+
+def adopt(each, seed=8):
+    """A text that was read by itself joins, while there are few."""
+    if batch_of(each) < 4:
+        other = each.fork([-1])
+        other.append(*tokens(seed, 1, 21))
+        each.adopt(other)
+    else:
+        drop(each)
+
+
+def keep(each, seed=None):
+    """Some of the tokens that `make` has appended last."""
+    start = lengths_of(each)[0] - 30
+    each.keep(0, [start + 1, start + 4, start + 29])
+
+
 CHANGES = {
     "token": token,
     "prompt": prompt,
@@ -72,6 +92,9 @@ CHANGES = {
     "undo": undo,
     "beams": beams,
     "join": join,
+    "drop": drop,
+    "adopt": adopt,
+    "keep": keep,
 }
 
 

@@ -56,8 +56,8 @@ class Model:
     def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, keep_last=None, keep_first=0):
         self.dtype, self.keep_last, self.keep_first = dtype, keep_last, keep_first
         held = np.float64 if dtype == np.int8 else dtype
-        self.keys = [np.empty((kv_heads, 0, head_dim), held) for _ in range(batch)]
-        self.values = [np.empty((kv_heads, 0, value_dim), held) for _ in range(batch)]
+        self.nothing = [np.empty((kv_heads, 0, dim), held) for dim in (head_dim, value_dim)]
+        self.keys, self.values = ([nothing] * batch for nothing in self.nothing)
 
     @property
     def lengths(self):
@@ -65,6 +65,7 @@ class Model:
 
     def append(self, key, value, lengths=None):
         counts = [key.shape[2]] * len(self.keys) if lengths is None else lengths
+        self.before = self.lengths
         for b, count in enumerate(counts):
             new = [array[b, :, :count] for array in (key, value)]
             if self.dtype == np.int8:
@@ -75,6 +76,7 @@ class Model:
             self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
 
     def append_ragged(self, key, value, starts):
+        self.before = self.lengths
         for b, (start, end) in enumerate(itertools.pairwise(starts)):
             alone = self.entry(b)
             alone.append(*(array[None, start:end].swapaxes(1, 2) for array in (key, value)))
@@ -94,10 +96,32 @@ class Model:
 
     def reorder(self, indices):
         """Choose entries; -1 is an empty one."""
-        self.keys = [self.keys[i] if i >= 0 else self.keys[0][:, :0] for i in indices]
-        self.values = [self.values[i] if i >= 0 else self.values[0][:, :0] for i in indices]
+        self.keys = [self.keys[i] if i >= 0 else self.nothing[0] for i in indices]
+        self.values = [self.values[i] if i >= 0 else self.nothing[1] for i in indices]
 
-    def fork(self):
+    def drop(self, entries):
+        self.reorder([b for b in range(len(self.keys)) if b not in np.atleast_1d(entries)])
+
+    def adopt(self, other, entry=0):
+        for own, theirs in ((self.keys, other.keys), (self.values, other.values)):
+            own.append(theirs.pop(entry))
+        return len(self.keys) - 1
+
+    def keep(self, entry, positions):
+        """The tokens before the first kept one stay; those of tests begin with the append."""
+        rows = [*range(self.before[entry]), *positions]
+        self.keys[entry], self.values[entry] = (
+            self.keys[entry][:, rows],
+            self.values[entry][:, rows],
+        )
+
+    def fork(self, indices=None):
+        fork = self._fork()
+        if indices is not None:
+            fork.reorder(indices)
+        return fork
+
+    def _fork(self):
         fork = object.__new__(Model)
         fork.__dict__.update(self.__dict__)
         fork.keys, fork.values = list(self.keys), list(self.values)
@@ -123,7 +147,9 @@ class Model:
         """All keys and values as a cache returns them: 0 beyond each entry's length."""
         found = []
         for rows in (self.keys, self.values):
-            whole = np.zeros((len(rows), rows[0].shape[0], max(self.lengths), rows[0].shape[2]))
+            whole = np.zeros(
+                (len(rows), rows[0].shape[0], max(self.lengths, default=0), rows[0].shape[2])
+            )
             for b, own in enumerate(rows):
                 turns = rows is self.keys and self.dtype == np.int8
                 own = rotated(own) * group_of(own.shape[-1]) if turns else own

@@ -56,7 +56,7 @@ def _store(
     """Append `counts` tokens to each entry. The first `real` rows of the arrays are tokens."""
     geometry, state = content.geometry, content.state
     assert state is not None
-    if not (counts if isinstance(counts, int) else counts.any()):
+    if state.batch == 0 or not (counts if isinstance(counts, int) else counts.any()):
         return
     if geometry.capacity is not None:
         each = np.broadcast_to(counts, state.batch)

@@ -123,7 +123,7 @@ def shorter_lengths(length: ArrayLike, lengths: Array) -> Array:
     wanted = f"an int or an integer array of shape {lengths.shape}"
     numbers = integers("length", length, wanted)
     if numbers.ndim == 0:
-        longest = int(lengths.max())
+        longest = int(lengths.max(initial=0))
         if not 0 <= numbers <= longest:
             raise ValueError(f"length must be from 0 to {longest}, the cache's own, got {numbers}")
         return np.minimum(lengths, numbers.astype(np.int64))
@@ -140,15 +140,57 @@ def shorter_lengths(length: ArrayLike, lengths: Array) -> Array:
 def entries(batch_indices: ArrayLike, batch: int) -> Array:
     """Return the indices of the selected entries, -1 for an empty entry."""
     numbers = integers("batch_indices", batch_indices, "a sequence of integers")
-    if numbers.ndim != 1 or numbers.size == 0:
-        raise ValueError(f"batch_indices must be one axis of 1 or more, got shape {numbers.shape}")
+    if numbers.ndim != 1:
+        raise ValueError(f"batch_indices must have one axis, got shape {numbers.shape}")
     for number in numbers:
         if not -1 <= number < batch:
             raise ValueError(
-                f"batch_indices must be from 0 to {batch - 1}, or -1 for an empty entry, got "
-                f"{number}"
+                f"batch_indices must be {_numbers(batch)}, or -1 for an empty entry, got {number}"
             )
     return numbers.astype(np.int64)
+
+
+def entry_number(name: str, entry: Any, batch: int) -> int:
+    """Return the number of an entry that is there."""
+    number = count(name, entry, maximum=MOST)
+    if number >= batch:
+        raise ValueError(f"{name} must be {_numbers(batch)}, got {number}")
+    return number
+
+
+def _numbers(batch: int) -> str:
+    return f"from 0 to {batch - 1}" if batch else "a number of an entry, of which there are none"
+
+
+def left_entries(dropped: ArrayLike, batch: int) -> Array:
+    """Return the entries that are left when some are dropped."""
+    numbers = integers("entries", dropped, "an int or a sequence of integers")
+    if numbers.ndim > 1:
+        raise ValueError(f"entries must be an int or have one axis, got shape {numbers.shape}")
+    for number in numbers.flat:
+        if not 0 <= number < batch:
+            raise ValueError(f"entries must be {_numbers(batch)}, got {number}")
+    return np.delete(np.arange(batch), numbers.reshape(-1).astype(np.int64))
+
+
+def kept_positions(positions: ArrayLike, start: int, length: int) -> Array:
+    """Return the positions of the tokens to keep, of those from `start` to `length`."""
+    numbers = integers("positions", positions, "a sequence of integers")
+    if numbers.ndim != 1:
+        raise ValueError(f"positions must have one axis, got shape {numbers.shape}")
+    numbers = numbers.astype(np.int64)
+    if numbers.size and not start <= numbers.min() <= numbers.max() < length:
+        wrong = numbers[(numbers < start) | (numbers >= length)][0]
+        raise ValueError(
+            f"positions must be from {start} to {length - 1}, the tokens of the last append, got "
+            f"{wrong}"
+        )
+    if (np.diff(numbers) <= 0).any():
+        at = int(np.argmax(np.diff(numbers) <= 0))
+        raise ValueError(
+            f"positions must increase, got {numbers[at + 1]} after {numbers[at]} at index {at + 1}"
+        )
+    return numbers
 
 
 def fitting_query(geometry: Geometry, batch: int, query: ArrayLike) -> Array:

@@ -80,7 +80,7 @@ def _call(
     else:
         query = arguments.fitting_packed_query(geometry, query)
         queries = len(query)
-    if state.longest == 0 and queries:
+    if state.longest == 0 and queries and state.batch:
         raise ValueError(
             "the cache is empty: append keys and values first, including those of the queries' "
             "tokens"
@@ -113,7 +113,7 @@ def _call(
 def _default_offset(state: State, q_len: int, options: dict[str, Any]) -> PerEntry:
     """Return the position of the first query if the queries belong to the last tokens."""
     lengths, recent = state.lengths, state.recent
-    if q_len > state.longest and options["is_causal"]:
+    if q_len > state.longest and options["is_causal"] and state.batch:
         raise ValueError(
             f"query_offset must be given: {q_len} queries do not belong to the last tokens "
             f"of a cache of {state.longest}; append their keys and values before attending"

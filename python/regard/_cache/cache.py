@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.keywords import check_options, refuses_unknown
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import MOST, choice, count, file_path
-from regard._arguments.options import (
-    CacheExplainOptions,
-    CacheOptions,
-    ResultOptions,
-    names_of,
-    takes_options,
-)
-from regard._cache import append, arguments, attend, explain, file
+from regard._cache import append, arguments, file
+from regard._cache.attending import Attending
 from regard._cache.content import Content
+from regard._cache.entries import Entries
+from regard._cache.opened import opened_content, opened_state, writable_content
 from regard._cache.storage.geometry import Geometry, stored_type
 from regard._cache.storage.memory_room import MemoryRoom
 from regard._cache.storage.pool import Pool
@@ -33,25 +28,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from regard._attention.explanation import Explanation
-
     Array = NDArray[Any]
     Path = str | os.PathLike[str]
 
 
-_APPENDED = "leave it out, and append it first: cache.append(key, value)"
-# Advice for keywords that are not options because the cache determines their values.
-_OF_THE_CACHE = {
-    **dict.fromkeys(("key", "value", "k", "v"), _APPENDED),
-    "causal": "leave it out: attention to a cache is causal unless is_causal=False",
-}
-_OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
 # The maximum number of lengths in a representation, which is one line.
 _MOST_LENGTHS = 16
 
 
 @public
-class KVCache(ShowsOptions):
+class KVCache(Attending, Entries, ShowsOptions):
     """Cache of the keys and values of past tokens, to which new queries attend.
 
     A layer that generates text appends the keys and values of its new tokens and attends with their
@@ -92,6 +78,10 @@ class KVCache(ShowsOptions):
         entry has a table of its pages. Growing copies nothing, and `reorder` and `fork` share
         pages, so that a prompt that many texts begin with is stored once. The default is 192, or
         less with a small `keep_last`, or all of `capacity`.
+    max_bytes : int, optional
+        Budget of the pages of this cache and of the forks that share them. An append that needs
+        more raises MemoryError, and nothing changes. Pages of texts that are dropped or truncated
+        are reused. A file keeps no budget.
     path : path-like, optional
         File to create, which stores the whole cache. It is mapped into memory, may be larger than
         memory, and can be opened again with `KVCache.open`.
@@ -204,9 +194,10 @@ class KVCache(ShowsOptions):
         keep_last: int | None = None,
         keep_first: int = 0,
         page_size: int | None = None,
+        max_bytes: int | None = None,
         path: Path | None = None,
     ) -> None:
-        entries = count("batch", batch, minimum=1, maximum=2**31 - 1)
+        entries = count("batch", batch, maximum=2**31 - 1)
         last, first = arguments.kept_tokens(keep_last, keep_first)
         room = None if capacity is None else count("capacity", capacity, maximum=MOST)
         if room is not None and last is not None and room <= first + last:
@@ -229,10 +220,11 @@ class KVCache(ShowsOptions):
         # With a fixed capacity, one page per entry, so that a lack of memory shows now.
         has_fixed_room = room is not None and page_size is None and last is None
         reserved = entries if has_fixed_room else 0
+        limit = None if max_bytes is None else count("max_bytes", max_bytes, minimum=1)
         if path is not None:
-            self._content = file.create(file_path(path), geometry, entries, reserved)
+            self._content = file.create(file_path(path), geometry, entries, reserved, limit)
         else:
-            pool = Pool(geometry, MemoryRoom(PageLayout.of(geometry), 0))
+            pool = Pool(geometry, MemoryRoom(PageLayout.of(geometry), 0), limit)
             pool.reserve(reserved)
             self._content = Content(pool, State.empty(entries))
 
@@ -264,12 +256,6 @@ class KVCache(ShowsOptions):
         """
         choice("mode", mode, ("r", "r+"))
         return cls._of(file.opened(file_path(path), is_writable=mode == "r+"))
-
-    @classmethod
-    def _of(cls, content: Content) -> Self:
-        cache = cls.__new__(cls)
-        cache._content = content
-        return cache
 
     def __len__(self) -> int:
         """Return the number of tokens that the longest entry has seen."""
@@ -467,319 +453,6 @@ class KVCache(ShowsOptions):
         """
         append.append_ragged(writable_content(self, "append_ragged"), key, value, starts)
 
-    @overload
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
-    ) -> Array: ...
-    @overload
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array]: ...
-    @overload
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array]: ...
-    @overload
-    def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array, Array]: ...
-    @takes_options(CacheOptions, ResultOptions, is_causal=True, query_offset=None)
-    def attend(
-        self, query: ArrayLike, mask: ArrayLike | None = None, **options: Any
-    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-        """Attend to the appended tokens without copying them.
-
-        Parameters
-        ----------
-        query : array_like, shape (batch, heads, q_len, head_dim)
-            ``heads`` is a multiple of ``kv_heads``. With a batch of 1, the batch axis may be
-            omitted, and the results then have none.
-        mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
-            As for `scaled_dot_product_attention`, with a column for each of the ``len(cache)``
-            positions, evicted positions included. For queries that are the nodes of a tree, see
-            `regard.masks.tree`.
-        is_causal : bool, default True
-            Whether a query sees no keys after its own position.
-        query_offset : int or array_like of int, optional
-            Position of the first query, one for all entries or one per entry. The default is
-            ``cache.lengths - q_len``: the queries belong to the last tokens. It is required if
-            attention is causal and there are more queries than tokens in the cache. It is also
-            required after an append with unequal `lengths` that gave an entry fewer tokens than
-            there are queries: pass the lengths before that append.
-        window : (left, right), optional
-            Narrows the visible keys, the first tokens included.
-        {options}
-
-        Returns
-        -------
-        output : ndarray, shape (batch, heads, q_len, value_dim)
-            0 for a fully masked row, as in an entry without tokens.
-        weights : ndarray, shape (batch, heads, q_len, len(cache))
-            If `return_weights`.
-        lse : ndarray, shape (batch, heads, q_len)
-            If `return_lse`; -inf for a fully masked row.
-
-        Raises
-        ------
-        TypeError
-            If an argument has the wrong type or is unknown.
-        ValueError
-            If shapes disagree or a number is out of range; if nothing has been appended yet; if
-            `query_offset` is required and missing; if a query would see tokens that have been
-            evicted since its own token was appended; if the cache is closed.
-        OSError
-            If another program has truncated the cache's file.
-        """
-        return _attended(self, "attend", query, None, mask, options)
-
-    @overload
-    def attend_ragged(
-        self,
-        query: ArrayLike,
-        starts: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
-    ) -> Array: ...
-    @overload
-    def attend_ragged(
-        self,
-        query: ArrayLike,
-        starts: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array]: ...
-    @overload
-    def attend_ragged(
-        self,
-        query: ArrayLike,
-        starts: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array]: ...
-    @overload
-    def attend_ragged(
-        self,
-        query: ArrayLike,
-        starts: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
-    ) -> tuple[Array, Array, Array]: ...
-    @takes_options(
-        CacheOptions,
-        ResultOptions,
-        is_causal=True,
-        query_offset=None,
-        reference="as for `attend`",
-    )
-    def attend_ragged(
-        self,
-        query: ArrayLike,
-        starts: ArrayLike,
-        mask: ArrayLike | None = None,
-        **options: Any,
-    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-        """Attend with any number of queries for each entry, packed.
-
-        The results have the bits of `attend` for each entry alone. Nothing is computed for padding:
-        a prompt of 256 tokens and the single tokens of other texts share a step. Entries without
-        queries cost nothing. Threads share the work, not the entries.
-
-        Parameters
-        ----------
-        query : array_like, shape (tokens, heads, head_dim)
-            The queries of all entries, one entry after the other.
-        starts : array_like of int, shape (batch + 1,)
-            Where each entry's queries start, followed by the number of all queries, as for
-            `append_ragged`.
-        mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
-            Broadcasts to ``(tokens, heads, len(cache))``; a SparseMask has the shape
-            ``(heads, tokens, len(cache))``.
-        query_offset : int or array_like of int, optional
-            Position of the first query of each entry. By default, the queries belong to each
-            entry's last tokens.
-        {options}
-
-        Returns
-        -------
-        output : ndarray, shape (tokens, heads, value_dim)
-            0 for a fully masked row.
-        weights : ndarray, shape (tokens, heads, len(cache))
-            If `return_weights`.
-        lse : ndarray, shape (tokens, heads)
-            If `return_lse`; -inf for a fully masked row.
-
-        Raises
-        ------
-        TypeError, ValueError, OSError
-            As for `attend`; ValueError also if `starts` do not begin with 0, decrease, or do not
-            end with the number of queries.
-        """
-        if starts is None:
-            raise TypeError("starts must be an array of integers, got None")
-        return _attended(self, "attend_ragged", query, starts, mask, options)
-
-    @takes_options(
-        CacheExplainOptions, is_causal=True, query_offset=None, reference="as for `attend`"
-    )
-    def explain(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        starts: ArrayLike | None = None,
-        **options: Unpack[CacheExplainOptions],
-    ) -> Explanation:
-        """Report what `attend` would compute with these arguments, and how.
-
-        Parameters
-        ----------
-        query, mask
-            As for `attend`, or for `attend_ragged` with `starts`.
-        starts : array_like of int, shape (batch + 1,), optional
-            As for `attend_ragged`.
-        {options}
-
-        Returns
-        -------
-        Explanation
-            As from `regard.explain`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As for `attend`.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import regard
-        >>> cache = regard.KVCache(1, 2, 64, dtype=np.float16)
-        >>> cache.append(*np.zeros((2, 2, 1000, 64), np.float32))
-        >>> cache.explain(np.zeros((8, 1, 64), np.float32)).kernel
-        'decode'
-        """
-        names = names_of(CacheExplainOptions)
-        check_options("KVCache.explain", options, names, reasons=_OF_THE_CACHE, kind="cache")
-        given: dict[str, Any] = {**options}
-        return explain.explain(opened_content(self, "explain"), query, starts, mask, given)
-
-    def truncate(self, length: ArrayLike) -> None:
-        """Remove the last tokens.
-
-        Parameters
-        ----------
-        length : int or array_like of int, shape (batch,)
-            Number of first tokens to keep, one for all entries (shorter entries do not change) or
-            one per entry.
-
-        Raises
-        ------
-        TypeError
-            If `length` does not consist of integers.
-        ValueError
-            If `length` is negative or exceeds the present length; if the window of the last
-            remaining token has been evicted (the last append can always be undone); if the cache is
-            closed or read-only.
-        """
-        content = writable_content(self, "truncate")
-        if not content.truncate_alike(length):
-            content.truncate(arguments.shorter_lengths(length, self.lengths))
-
-    def reorder(self, batch_indices: ArrayLike) -> None:
-        """Select entries, as in beam search or when texts join and leave a batch.
-
-        Parameters
-        ----------
-        batch_indices : array_like of int
-            Entry ``i`` becomes the previous entry ``batch_indices[i]``, or an empty entry for -1.
-            Indices may be repeated or missing, and their number is the new batch size. Entries
-            share pages, and nothing is copied.
-
-        Raises
-        ------
-        TypeError
-            If `batch_indices` are not integers.
-        ValueError
-            If an index is out of range; if the cache is closed or read-only.
-        MemoryError, OSError
-            If there is no room in memory or on the disk.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import regard
-        >>> cache = regard.KVCache(2, 1, 4)
-        >>> cache.append(np.ones((2, 1, 3, 4)), np.ones((2, 1, 3, 4)), lengths=[3, 1])
-        >>> cache.reorder([1, 0, 0])
-        >>> cache.lengths
-        array([1, 3, 3])
-
-        The first text leaves the batch, and another text joins it:
-
-        >>> cache.reorder([1, 2, -1])
-        >>> cache.lengths
-        array([3, 3, 0])
-        """
-        content = writable_content(self, "reorder")
-        content.reorder(arguments.entries(batch_indices, len(self.lengths)))
-
-    def fork(self) -> Self:
-        """Return a second cache with the same content, which can be continued independently.
-
-        The two caches share pages. Only the last page is copied, if it is not full, when one of the
-        caches is appended to. Forks of a cache in a file share its pages until it is closed. Their
-        new tokens are stored in the file too, or in memory if the file was opened for reading.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import regard
-        >>> cache = regard.KVCache(1, 1, 4)
-        >>> cache.append(np.ones((1, 3, 4)), np.ones((1, 3, 4)))
-        >>> other = cache.fork()
-        >>> other.append(np.ones((1, 1, 4)), np.ones((1, 1, 4)))
-        >>> len(cache), len(other)
-        (3, 4)
-        """
-        content = opened_content(self, "fork").fork()
-        return self._of(content)
-
     def flush(self) -> None:
         """Wait until the content of the file is on the disk."""
         opened_content(self, "flush").flush()
@@ -811,45 +484,3 @@ class KVCache(ShowsOptions):
     def __reduce__(self) -> Any:
         """Refuse to copy, because a copy would silently share keys and values."""
         raise TypeError("a KVCache is copied with fork(), and kept with path=")
-
-
-def _attended(
-    cache: KVCache, method: str, query: Any, starts: Any, mask: Any, options: dict[str, Any]
-) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
-    if not _OPTIONS.issuperset(options):
-        check_options(f"KVCache.{method}", options, _OPTIONS, reasons=_OF_THE_CACHE, kind="cache")
-    if mask is not None:
-        warn_if_zero_one(mask)
-    result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
-        opened_content(cache, method), query, starts, mask, options
-    )
-    return result
-
-
-def writable_content(cache: KVCache, method: str) -> Content:
-    """Return the content of a cache, or raise an error if it may not be changed."""
-    content = opened_content(cache, method)
-    if not content.is_writable:
-        raise ValueError(
-            "the cache may only be read: it was opened with mode='r', or in the process that this "
-            "one was forked from"
-        )
-    return content
-
-
-def opened_content(cache: KVCache, method: str) -> Content:
-    """Return the content of a cache, or raise an error if it is closed or not a KVCache."""
-    if not isinstance(cache, KVCache):
-        raise TypeError(f"{method} must be called on a KVCache, got {type(cache).__name__}")
-    content = cache._content
-    if content.state is None:
-        raise ValueError("the cache is closed")
-    return content
-
-
-def opened_state(cache: KVCache) -> State:
-    """Return the state of a cache, or raise ValueError if it is closed."""
-    state = cache._content.state
-    if state is None:
-        raise ValueError("the cache is closed")
-    return state

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _NO_PAGES = np.zeros(0, np.int32)
-_NOT_SHORT = np.iinfo(np.int64).max
 
 
 class Content:
@@ -186,36 +185,102 @@ class Content:
         pool, geometry = self.pool, self.geometry
         with pool.lock:
             state = self._begin()
-            lengths, evicted = state.all_lengths()[chosen], state.all_evicted()[chosen]
-            lengths[chosen < 0] = evicted[chosen < 0] = 0
-            recent = state.recent
-            if recent is not None:
-                recent = np.where(chosen < 0, _NOT_SHORT, recent[chosen])
-            after = State(
-                state.pages[chosen],
-                per_entry(lengths),
-                int(lengths.max()),
-                per_entry(evicted),
-                0,
-                recent,
-            )
+            after = state.chosen(chosen)
             pool.share(after.held_pages(geometry))
             self._become(after, extends=False)
             pool.give_back(state.held_pages(geometry))
             pool.end()
 
-    def fork(self) -> Content:
-        """Return another content with the same pages."""
+    def fork(self, chosen: Array | None = None) -> Content:
+        """Return another content with the same pages, or those of some entries."""
         pool = self.pool
         with pool.lock:
             state = self._begin()
             # No last page has a single owner any more.
             shared = state._replace(spare=0)
-            pool.share(shared.held_pages(self.geometry))
+            forked = shared if chosen is None else shared.chosen(chosen)
+            pool.share(forked.held_pages(self.geometry))
             self.state = shared
-            fork = Content(pool, shared)
+            fork = Content(pool, forked)
             pool.end()
         return fork
+
+    def adopt(self, other: Content, entry: int) -> int:
+        """Move an entry of another content in the same pool here, and return its number.
+
+        An interruption between the two changes leaves it in both.
+        """
+        pool, geometry = self.pool, self.geometry
+        with pool.lock:
+            state, theirs = self._begin(), other._begin()
+            moved = theirs.chosen(np.array([entry]))
+            pages = moved.held_pages(geometry)
+            pool.share(pages)
+            self._become(state.joined(moved), extends=False)
+            left = np.delete(np.arange(theirs.batch), entry)
+            other._become(theirs.chosen(left), extends=False)
+            pool.give_back(pages)
+            pool.end()
+        return state.batch
+
+    def copy_from(self, other: Content) -> int:
+        """Add the entries of another pool's content, whose pages are copied, at the end."""
+        pool, geometry = self.pool, self.geometry
+        with pool.lock:
+            state, theirs = self._begin(), other.state
+            assert theirs is not None
+            columns = theirs.columns(geometry)
+            held = pages_between(theirs.pages, 0, columns)
+            taken = np.array(pool.take(len(held)), np.int32)
+            for array, source in zip(pool.room.rows.arrays, other.rows.arrays, strict=True):
+                array[taken] = source[held]
+            pages = np.zeros((theirs.batch, int(columns.max(initial=0))), np.int32)
+            pages[np.arange(pages.shape[1]) < columns[:, None]] = taken
+            copied = State(pages, theirs.lengths, theirs.longest, theirs.evicted, 0)
+            self._become(state.joined(copied), extends=False)
+            pool.end()
+        return state.batch
+
+    def keep(self, entry: int, positions: Array) -> None:
+        """Keep these of the tokens that the last append gave an entry, one after another.
+
+        They are copied to pages of their own, which then take the place of the old ones.
+        """
+        pool, geometry, size = self.pool, self.geometry, self.geometry.page_size
+        with pool.lock:
+            state = self._begin()
+            lengths, evicted = state.all_lengths(), int(state.all_evicted()[entry])
+            start = first_of_last_append(state, entry)
+            after = start + len(positions)
+            # The pages from the one that begins the changed part on, and where their tokens are.
+            first = start // size
+            wanted = np.concatenate([np.arange(first * size, start), positions])
+            columns = wanted // size - (evicted if first >= geometry.first_pages else 0)
+            old, held = state.pages[entry], pool.room.rows
+            column = first - (evicted if first >= geometry.first_pages else 0)
+            taken = np.array(pool.take(-(-after // size) - first), np.int32)
+            held = pool.room.rows
+            for page in range(len(taken)):
+                part = slice(page * size, (page + 1) * size)
+                for array in held.arrays:
+                    rows = array[old[columns[part]], :, wanted[part] % size]
+                    array[taken[page], :, : len(rows)] = rows.swapaxes(0, 1)
+            pages = state.pages.copy()
+            pages[entry, column : column + len(taken)] = taken
+            last = int(state.columns(geometry)[entry])
+            freed = old[column:last].copy()
+            lengths[entry] = after
+            longer = State(
+                pages,
+                per_entry(lengths),
+                int(lengths.max()),
+                state.evicted,
+                0,
+                before=state.before,
+            )
+            self._become(longer, extends=False)
+            pool.give_back(freed)
+            pool.end()
 
     def flush(self) -> None:
         """Wait until all content is on the disk."""
@@ -282,6 +347,14 @@ class Content:
         # No lock: it may be held now. The pages of a file belong to its ledger.
         if hasattr(self, "pool"):
             self.pool.must_recount = True
+
+
+def first_of_last_append(state: State, entry: int) -> int:
+    """Return the position of the first token that the last append gave an entry."""
+    if state.before is None:
+        raise ValueError("keep must follow the append of the tokens that it chooses from")
+    lengths = state.before[0]
+    return lengths if isinstance(lengths, int) else int(lengths[entry])
 
 
 def _four(rows: list[Array]) -> list[Array | None]:

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from regard._cache.storage.geometry import Geometry
 
 
-def create(path: str, geometry: Geometry, batch: int, reserved_pages: int) -> Content:
+def create(
+    path: str, geometry: Geometry, batch: int, reserved_pages: int, max_bytes: int | None
+) -> Content:
     """Create a file for a cache without tokens; the file must not exist yet."""
     layout = PageLayout.of(geometry)  # raises before anything is created
     file = LockedFile.create(os.path.realpath(path), end_of(reserved_pages, layout))
     try:
         file.write(header.describe(geometry))
-        pool = Pool(geometry, FileRoom(file, layout))
+        pool = Pool(geometry, FileRoom(file, layout), max_bytes)
         pool.ledger = Ledger.created(pool, file, State.empty(batch))
         return Content.of_file(pool, pool.ledger)
     except BaseException:

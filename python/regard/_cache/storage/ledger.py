@@ -198,7 +198,7 @@ def _found_lines(file: LockedFile, room: FileRoom | FileCopyRoom) -> tuple[Lines
     size = header.record_size(_HEADER_NUMBERS)
     both = file.read(2 * size, header.RECORDS)
     moves, numbers = header.newest((both[:size], both[size:]))
-    if not numbers.size or numbers.min() < 0 or numbers[0] == 0:
+    if not numbers.size or numbers.min() < 0:
         raise ValueError(
             f"{file.path} is damaged: both records of the ledger's position are invalid"
         )
@@ -219,7 +219,7 @@ def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, 
     """Return the state in a ledger, or raise ValueError."""
     batch, columns = lines.table.shape
     lines.number, numbers = header.newest(record.tobytes() for record in lines.records)
-    if not numbers.size:
+    if not lines.number:
         raise ValueError(f"{path} is damaged: neither of its records of lengths is whole")
     lengths, evicted = numbers.reshape(2, batch)
     for length, gone in zip(lengths.tolist(), evicted.tolist(), strict=True):
@@ -233,8 +233,8 @@ def read_state(lines: Lines, geometry: Geometry, room: FileRoom | FileCopyRoom, 
             f"{path} is damaged: pages of tokens must be from 0 to {room.pages_of_file - 1} and "
             f"not {list(lines.run)}, the position of the ledger, got {wrong[0]}"
         )
-    pages = lines.table[:, : held.max()].copy()
-    return State(pages, per_entry(lengths), int(lengths.max()), per_entry(evicted), 0)
+    pages = lines.table[:, : held.max(initial=0)].copy()
+    return State(pages, per_entry(lengths), int(lengths.max(initial=0)), per_entry(evicted), 0)
 
 
 def _check_entry(length: int, evicted: int, columns: int, geometry: Geometry, path: str) -> None:
@@ -282,4 +282,4 @@ def bytes_for(batch: int, columns: int) -> int:
 def _columns_at(place: int, batch: int, columns: int, stride: int) -> int:
     """Return the number of columns that fit at a place chosen for `columns`."""
     size = header.AREA_BYTES if place < 2 else -(-bytes_for(batch, columns) // stride) * stride
-    return (size - table_offset(batch)) // (4 * batch)
+    return (size - table_offset(batch)) // (4 * max(batch, 1))

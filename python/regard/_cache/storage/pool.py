@@ -82,9 +82,10 @@ class Pool:
     lost, and none is given back twice.
     """
 
-    def __init__(self, geometry: Geometry, room: Room) -> None:
+    def __init__(self, geometry: Geometry, room: Room, max_bytes: int | None = None) -> None:
         self.geometry = geometry
         self.room = room
+        self.max_bytes = max_bytes
         self.lock = Lock()
         self.members: WeakSet[Holder] = WeakSet()
         self.ledger: Committed | None = None  # of an open file
@@ -116,6 +117,7 @@ class Pool:
 
     def reserve(self, pages: int) -> None:
         """Provide room for this many pages without taking them."""
+        self._check_budget(pages)
         if pages > self.room.pages:
             self.room = self.room.longer(pages, self._used)
 
@@ -143,6 +145,7 @@ class Pool:
     def _take_new(self, count: int) -> range:
         """Return pages that have never been used and have no owner yet."""
         end = self._used + count
+        self._check_budget(end)
         if end > self.room.pages:
             if end > MOST_PAGES:
                 raise MemoryError(
@@ -156,6 +159,15 @@ class Pool:
         self._used = end
         self.room.record_used(end)
         return pages
+
+    def _check_budget(self, pages: int) -> None:
+        """Raise MemoryError if this many pages take more than `max_bytes`."""
+        page = self.room.layout.stride
+        if self.max_bytes is not None and pages * page > self.max_bytes:
+            raise MemoryError(
+                f"the pool of pages is full: {pages} pages of {page} bytes are more than "
+                f"max_bytes={self.max_bytes}; drop or truncate texts first"
+            )
 
     def share(self, pages: Array) -> None:
         """Add an owner to each page, once per occurrence."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     PerEntry = int | Array  # one int for all batch entries, or an int64 array
 
+_NOT_SHORT = np.iinfo(np.int64).max  # in `recent`: whatever the last append gave is enough
+
 
 class State(NamedTuple):
     """The batch entries of a cache. The arrays are never written to."""
@@ -50,6 +52,42 @@ class State(NamedTuple):
             recent = new
             longest, most = int(np.max(lengths)), int(new.max())
         return State(self.pages, lengths, longest, self.evicted, self.spare - most, recent, before)
+
+    def chosen(self, entries: Array) -> State:
+        """Return the state of some entries, with an empty one for -1, which share their pages."""
+        if self.batch == 0:
+            return State.empty(len(entries))
+        lengths, evicted = self.all_lengths()[entries], self.all_evicted()[entries]
+        lengths[entries < 0] = evicted[entries < 0] = 0
+        recent = self.recent
+        if recent is not None:
+            recent = np.where(entries < 0, _NOT_SHORT, recent[entries])
+        return State(
+            self.pages[entries],
+            per_entry(lengths),
+            int(lengths.max(initial=0)),
+            per_entry(evicted),
+            0,
+            recent,
+        )
+
+    def joined(self, other: State) -> State:
+        """Return the state of the entries of both."""
+        columns = max(self.pages.shape[1], other.pages.shape[1])
+        pages = np.zeros((self.batch + other.batch, columns), np.int32)
+        pages[: self.batch, : self.pages.shape[1]] = self.pages
+        pages[self.batch :, : other.pages.shape[1]] = other.pages
+        lengths = np.concatenate([self.all_lengths(), other.all_lengths()])
+        evicted = np.concatenate([self.all_evicted(), other.all_evicted()])
+        recent = None
+        if self.recent is not None or other.recent is not None:
+            both = (
+                np.full(state.batch, _NOT_SHORT) if state.recent is None else state.recent
+                for state in (self, other)
+            )
+            recent = np.concatenate([*both])
+        longest = max(self.longest, other.longest)
+        return State(pages, per_entry(lengths), longest, per_entry(evicted), 0, recent)
 
     def truncated(self, lengths: PerEntry, evicted: PerEntry, spare: int) -> State:
         """Return the state without the last tokens, whose pages the table still has.
@@ -105,12 +143,14 @@ def _are_equal(first: PerEntry, second: PerEntry) -> bool:
 
 def per_entry(numbers: Array) -> PerEntry:
     """Return one int if all numbers are equal."""
+    if numbers.size == 0:
+        return 0
     first = int(numbers[0])
     return first if (numbers == first).all() else numbers
 
 
 def pages_between(table: Array, start: Any, stop: Array) -> Array:
     """Return the pages in each entry's columns from `start` to `stop`."""
-    table = table[:, : stop.max()]
+    table = table[:, : stop.max(initial=0)]
     columns, lower = np.arange(table.shape[1]), np.broadcast_to(start, stop.shape)
     return table[(columns >= lower[:, None]) & (columns < stop[:, None])]

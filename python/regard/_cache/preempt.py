@@ -1,0 +1,50 @@
+"""Texts that wait in files, so that others may have their pages."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from regard._cache import file
+
+if TYPE_CHECKING:
+    from regard._cache.content import Content
+
+
+def preempt(content: Content, entry: int, path: str) -> None:
+    """Write an entry to a new file, and remove it from its cache."""
+    moved = content.fork(np.array([entry]))
+    try:
+        written = file.create(path, content.geometry, 0, 0, None)
+        try:
+            written.copy_from(moved)
+            written.flush()
+        except BaseException:
+            written.close()
+            os.unlink(path)
+            raise
+        written.close()
+    finally:
+        moved.close()
+    assert content.state is not None
+    content.reorder(np.delete(np.arange(content.state.batch), entry))
+
+
+def resume(content: Content, path: str) -> int:
+    """Bring the entries of a file back, remove it, and return the number of the first one."""
+    opened = file.opened(path, is_writable=False)
+    try:
+        own, theirs = content.geometry._asdict(), opened.geometry._asdict()
+        for name, value in own.items():
+            if theirs[name] != value:
+                raise ValueError(
+                    f"path must be a file of a cache with {name} {value}, got one with "
+                    f"{theirs[name]}"
+                )
+        first = content.copy_from(opened)
+    finally:
+        opened.close()
+    os.unlink(path)
+    return first
