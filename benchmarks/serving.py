@@ -2,10 +2,10 @@
 
 python benchmarks/serving.py [--heads 32 --kv-heads 8 --dim 128] [--threads N] [--rounds 15]
 
-- a step of a prompt's chunk and of texts that grow by a token, against the sum of its parts alone,
-  and against the same step padded to the chunk's length
-- decoding texts of different lengths, against as many keys in texts of one length
-- the Python of a step: append_ragged and attend_ragged where there is next to nothing to compute
+- a step with a chunk of a prompt and one token of each other text, relative to separate calls for
+  the chunk and the tokens, and to the same step padded to the length of the chunk
+- decoding texts of different lengths, relative to texts of equal lengths with as many keys
+- the overhead of a step: append_ragged and attend_ragged with next to nothing to compute
 """
 
 import argparse
@@ -43,18 +43,11 @@ def filled(options, lengths):
     return cache
 
 
-def entry_of(cache, entry):
-    alone = cache.fork()
-    alone.reorder([entry])
-    return alone
-
-
 def mixed(options):
     counts = [options.chunk, *[1] * (TEXTS - 1)]
     starts = np.cumsum([0, *counts])
     cache = filled(options, [options.keys] * TEXTS)
-    prompt, texts = entry_of(cache, 0), cache.fork()
-    texts.reorder(range(1, TEXTS))
+    prompt, texts = cache.fork([0]), cache.fork(range(1, TEXTS))
     query = arrays(options, starts[-1], options.heads)
     chunk = np.ascontiguousarray(query[: options.chunk].swapaxes(0, 1))[None]
     single = query[options.chunk :, :, None]
@@ -107,7 +100,7 @@ def unequal(options):
 
 
 def python_of_a_step(rounds):
-    """With a key of one number, and a chunk of 2 tokens beside single ones."""
+    """Use keys of one number, and either single tokens or a chunk of 2 tokens and single ones."""
     for name, counts in (("tokens", [1] * TEXTS), ("a chunk and tokens", [2, *[1] * (TEXTS - 1)])):
         cache = regard.KVCache(TEXTS, 1, 1, page_size=16 * 1024)
         starts = np.cumsum([0, *counts])

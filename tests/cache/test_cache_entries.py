@@ -330,3 +330,34 @@ def test_orders_of_changes(kind, tmp_path):
                     each.adopt(new)
         assert_alike(cache, model)
         cache.close()
+
+
+def test_queries_after_an_unequal_draft(tmp_path):
+    """An entry with fewer tokens than queries still needs the positions of its queries."""
+    cache, _ = make("pages", tmp_path)
+    cache.append(*tokens(1, 2, 3))
+    cache.keep(0, [int(cache.lengths[0]) - 1])
+    query = normal(2, 2, 4, 3, 8)
+    with pytest.raises(ValueError, match=says("query_offset", "[1, 3]")):
+        cache.attend(query)
+    cache.keep(1, [int(cache.lengths[1]) - 1])
+    assert cache.attend(query[:, :, :1]).shape == (2, 4, 1, 5)
+
+
+def test_only_a_file_of_one_text_comes_back(tmp_path):
+    regard.KVCache(2, 2, 8, 5, path=tmp_path / "two").close()
+    cache = regard.KVCache(1, 2, 8, 5)
+    with pytest.raises(ValueError, match=says("path", "one entry", "2")):
+        cache.resume(tmp_path / "two")
+    assert (tmp_path / "two").exists()
+    assert cache.batch == 1
+
+
+def test_nothing_to_keep_of(tmp_path):
+    cache, model = make("pages", tmp_path)
+    for each in (cache, model):
+        each.append_ragged(*packed_tokens(1, [4, 0]))
+    with pytest.raises(ValueError, match=says("positions", "no tokens")):
+        cache.keep(1, [3])
+    cache.keep(1, [])
+    assert_alike(cache, model)

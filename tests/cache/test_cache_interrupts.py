@@ -212,3 +212,55 @@ def test_an_error_that_leaves_no_memory_leaves_all_as_it_was(tmp_path, monkeypat
                 cache.append(*tokens(2, 2, 90))
         assert told(cache) == before
         assert_usable(cache, model, fork, same, tmp_path / "cache")
+
+
+# A file that is open and whose object is not assigned yet is closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO")
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", ["pages", "window", "int8", "pages file", "int8 file"])
+def test_a_text_on_its_way_to_a_file_and_back_is_never_lost(kind, step, tmp_path):
+    """It is in the cache, in the file, or in both; the other text is untouched."""
+
+    def attempts(change, moments, name):
+        for moment in range(0, moments, step):
+            path, waiting = tmp_path / f"{name}{moment}", tmp_path / f"{name}{moment}.waiting"
+            cache, model = make(kind, path)
+            text, other = model.fork([0]), model.fork([1])
+            if name == "back":
+                cache.preempt(0, waiting)
+            with pytest.raises(Stop), stop_at(moment):
+                change(cache, waiting)
+            assert_kept(cache, waiting, text, other)
+            cache.close()
+
+    def assert_kept(cache, waiting, text, other):
+        lengths = cache.lengths.tolist()
+        if lengths == other.lengths:  # it has left the cache
+            assert_answers(cache, other, normal(1, 1, 4, 1, 8).astype("f4"))
+            with regard.KVCache.open(waiting, "r") as opened:
+                assert_answers(opened, text, normal(1, 1, 4, 1, 8).astype("f4"))
+        else:
+            first = lengths.index(text.lengths[0])
+            both = text.fork([0])
+            both.adopt(other.fork())
+            both.reorder([first, 1 - first])
+            assert_answers(cache, both, normal(1, 2, 4, 1, 8).astype("f4"))
+        assert_owners_are_right([cache])
+
+    def counted(change, prepare, name):
+        cache, _ = make(kind, tmp_path / name)
+        waiting = tmp_path / f"{name}.waiting"
+        prepare(cache, waiting)
+        with Moments(lambda count: None) as moments:
+            change(cache, waiting)
+        cache.close()
+        return moments.count
+
+    def away(cache, waiting):
+        cache.preempt(0, waiting)
+
+    def back(cache, waiting):
+        cache.resume(waiting)
+
+    attempts(away, counted(away, lambda *_: None, "first"), "away")
+    attempts(back, counted(back, away, "second"), "back")

@@ -57,8 +57,8 @@ bool has_few_rows_in(const AttentionProblem& problem, const Kernels& kernels, st
   return rows > 0 && rows <= kernels.decode.most_rows;
 }
 
-// Entries of few rows beside others with many: prompts beside texts that grow by a token. Where products are of bfloat16,
-// only those of a cache: a backward call, which caches have none of, takes one precision for all.
+// Whether entries with few rows decode although others have many, as when a prompt and texts that grow by a token share
+// a call. If products are of bfloat16, only in a cache: elsewhere a backward call may follow, which has one precision.
 bool decodes_some(const AttentionPlan& plan) {
   const AttentionProblem& problem = *plan.problem;
   if (!problem.query_starts || problem.weights.data || problem.dropout_factor != 0) return false;

@@ -55,7 +55,7 @@ bool has_few_rows(const AttentionProblem& problem, const Kernels& kernels);
 // whatever else they return.
 bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels);
 
-// How many entries of a ragged problem a plan decodes beside others.
+// How many entries of a ragged problem have few rows and decode, although others do not.
 std::int64_t entries_of_few_rows(const AttentionPlan& plan);
 
 // Multiplications of the forward call, at most.

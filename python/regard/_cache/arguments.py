@@ -159,7 +159,7 @@ def entry_number(name: str, entry: Any, batch: int) -> int:
 
 
 def _numbers(batch: int) -> str:
-    return f"from 0 to {batch - 1}" if batch else "a number of an entry, of which there are none"
+    return f"from 0 to {batch - 1}" if batch else "the number of an entry (there are none)"
 
 
 def left_entries(dropped: ArrayLike, batch: int) -> Array:
@@ -179,6 +179,11 @@ def kept_positions(positions: ArrayLike, start: int, length: int) -> Array:
     if numbers.ndim != 1:
         raise ValueError(f"positions must have one axis, got shape {numbers.shape}")
     numbers = numbers.astype(np.int64)
+    if numbers.size and start == length:
+        raise ValueError(
+            f"positions must be empty, since the last append gave the entry no tokens, got "
+            f"{numbers[0]}"
+        )
     if numbers.size and not start <= numbers.min() <= numbers.max() < length:
         wrong = numbers[(numbers < start) | (numbers >= length)][0]
         raise ValueError(

@@ -52,7 +52,7 @@ class KVCache(Attending, Entries, ShowsOptions):
     Parameters
     ----------
     batch, num_kv_heads, head_dim : int
-        Sizes of the keys.
+        Sizes of the keys. `batch` may be 0: see `adopt`.
     value_dim : int, optional
         Size of the values; `head_dim` by default.
     capacity : int, optional

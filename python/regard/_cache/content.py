@@ -256,7 +256,7 @@ class Content:
             first = start // size
             wanted = np.concatenate([np.arange(first * size, start), positions])
             columns = wanted // size - (evicted if first >= geometry.first_pages else 0)
-            old, held = state.pages[entry], pool.room.rows
+            old = state.pages[entry]
             column = first - (evicted if first >= geometry.first_pages else 0)
             taken = np.array(pool.take(-(-after // size) - first), np.int32)
             held = pool.room.rows
@@ -270,15 +270,18 @@ class Content:
             last = int(state.columns(geometry)[entry])
             freed = old[column:last].copy()
             lengths[entry] = after
-            longer = State(
+            assert state.before is not None
+            given = lengths - state.before[0]  # to each entry, by the last append
+            kept = State(
                 pages,
                 per_entry(lengths),
                 int(lengths.max()),
                 state.evicted,
                 0,
-                before=state.before,
+                None if isinstance(per_entry(given), int) else given,
+                state.before,
             )
-            self._become(longer, extends=False)
+            self._become(kept, extends=False)
             pool.give_back(freed)
             pool.end()
 

@@ -236,10 +236,14 @@ class Entries:
         TypeError
             If `path` has the wrong type.
         ValueError
-            If the file is not a cache file, is damaged, or is of a cache with other options; if
-            this cache is closed or read-only.
+            If the file is not a cache file, is damaged, has not exactly one entry, or is of a cache
+            with other options; if this cache is closed or read-only.
         MemoryError, OSError
-            If there is no room, or the file cannot be read. The cache and the file do not change.
+            If there is no room, or the file cannot be read or removed.
+
+        Notes
+        -----
+        An interruption leaves the entry in the file, or in both the file and the cache.
         """
         return preempt.resume(writable_content(self, "resume"), file_path(path))
 

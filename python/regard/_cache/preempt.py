@@ -33,9 +33,15 @@ def preempt(content: Content, entry: int, path: str) -> None:
 
 
 def resume(content: Content, path: str) -> int:
-    """Bring the entries of a file back, remove it, and return the number of the first one."""
+    """Bring the entry of a file back, remove the file, and return the number of the entry."""
     opened = file.opened(path, is_writable=False)
     try:
+        assert opened.state is not None
+        if opened.state.batch != 1:
+            raise ValueError(
+                f"path must be a file that preempt has written, with one entry, got one with "
+                f"{opened.state.batch}"
+            )
         own, theirs = content.geometry._asdict(), opened.geometry._asdict()
         for name, value in own.items():
             if theirs[name] != value:
@@ -43,8 +49,8 @@ def resume(content: Content, path: str) -> int:
                     f"path must be a file of a cache with {name} {value}, got one with "
                     f"{theirs[name]}"
                 )
-        first = content.copy_from(opened)
+        number = content.copy_from(opened)
     finally:
         opened.close()
     os.unlink(path)
-    return first
+    return number
