@@ -25,7 +25,9 @@ __all__ = [
     "Explanation",
     "Explorer",
     "KVCache",
+    "KVCaches",
     "KeyValueChunks",
+    "LayerCache",
     "MultiHeadAttention",
     "QuantizedWeight",
     "ScoreFunction",
@@ -78,6 +80,8 @@ _MODULES_OF = {
     "Explanation": "regard._attention.explanation",
     "Explorer": "regard._explore",
     "KVCache": "regard._cache",
+    "KVCaches": "regard._cache",
+    "LayerCache": "regard._cache",
     "KeyValueChunks": "regard._stream.source",
     "MultiHeadAttention": "regard.layers",
     "ScoreFunction": "regard._arguments.score_function",
@@ -108,7 +112,7 @@ if _TYPE_CHECKING:
     from regard._arguments.score_function import ScoreFunction
     from regard._attention.explain import explain
     from regard._attention.explanation import Explanation
-    from regard._cache import KVCache
+    from regard._cache import KVCache, KVCaches, LayerCache
     from regard._explore import Explorer, explore
     from regard._gradients.backward import (
         AttentionGradients,

@@ -20,8 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import regard
-from cache_kinds import CHANGES, KINDS, lengths_of, make
+from cache_kinds import CHANGES, KINDS, lengths_of, make, opened
 from cache_model import assert_answers, normal, tokens, told
 
 LONGEST = 600e-6  # seconds until a signal; most changes take less
@@ -103,8 +102,8 @@ def attack_by_signals(kind, rounds, path, seed):
         for pair in pairs[1:]:
             assert_right(*pair)
         if path.exists():
-            with regard.KVCache.open(path) as opened:
-                assert_right(opened, pairs[0][1])
+            with opened(kind, path) as again:
+                assert_right(again, pairs[0][1])
             path.unlink()
     return stopped
 
@@ -147,12 +146,12 @@ def assert_is_one_of(path, kind, number, done):
         next(sequence)[1](after)
     before = after.fork()
     next(sequence)[1](after)
-    with regard.KVCache.open(path) as opened:
-        found = told(opened)
-        assert found in (told(before), told(after)), f"{kind}: {done} changes, then {opened}"
-        for each in (opened, expected := before if found == told(before) else after):
+    with opened(kind, path) as again:
+        found = told(again)
+        assert found in (told(before), told(after)), f"{kind}: {done} changes, then {again}"
+        for each in (again, expected := before if found == told(before) else after):
             each.append(*tokens(3, len(each.lengths), 20))
-        assert told(opened) == told(expected)
+        assert told(again) == told(expected)
 
 
 def main():
@@ -160,6 +159,7 @@ def main():
     parser.add_argument("--signals", type=int, default=5000)
     parser.add_argument("--kills", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     options = parser.parse_args()
 
     def interrupt(*_):
@@ -172,13 +172,15 @@ def main():
         neighbor = Path(folder) / "cache.growing"
         neighbor.write_bytes(b"mine")
         other, model = make("pages file", Path(folder) / "other")
-        files = [kind for kind in KINDS if "file" in kind]
-        for kind in list(KINDS):
+        files = [kind for kind in options.kinds if "file" in kind]
+        for kind in options.kinds:
             stopped += attack_by_signals(
-                kind, ceil(options.signals / len(KINDS)), path, options.seed
+                kind, ceil(options.signals / len(options.kinds)), path, options.seed
             )
         for kind in files:
-            killed += attack_by_kills(kind, ceil(options.kills / len(files)), path, options.seed)
+            killed += attack_by_kills(
+                kind, ceil(options.kills / max(len(files), 1)), path, options.seed
+            )
         assert neighbor.read_bytes() == b"mine"
         assert_right(other, model)
         names = sorted(each.name for each in Path(folder).iterdir())

@@ -195,7 +195,7 @@ def test_keys_are_not_copied_by_a_call(sizes, monkeypatch):
 
     monkeypatch.setattr("regard._core.attention_cached", look)
     cache.attend(normal(0, 2, 2, 1, 8))
-    assert seen == [cache._content.rows.core]
+    assert seen == [cache._layer.rows.core]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])

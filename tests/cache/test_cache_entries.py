@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from cache_kinds import KINDS, make
+from cache_kinds import KINDS, make, opened
 from cache_model import Model, assert_answers, normal, packed_tokens, tokens
 from inside_cache import assert_owners_are_right
 from messages import says
@@ -114,8 +114,8 @@ def test_accepted_tokens_of_a_draft(name, kind, tmp_path):
     assert_alike(cache, model)
     if kind == "pages file":
         cache.close()
-        with regard.KVCache.open(tmp_path / "cache") as opened:
-            assert_alike(opened, model)
+        with regard.KVCache.open(tmp_path / "cache") as again:
+            assert_alike(again, model)
 
 
 def test_a_tree_of_drafts():
@@ -156,8 +156,8 @@ def test_a_text_that_waits_in_a_file(kind, tmp_path):
         each.append(*tokens(3, 1, 9))
     assert_alike(cache, model)
     assert cache.nbytes <= used
-    with regard.KVCache.open(waiting, "r") as opened:
-        assert_same_bits(opened.keys, before)
+    with opened(kind, waiting, "r") as again:
+        assert_same_bits(again.keys, before)
     text = make(kind, tmp_path / "other")[1].fork([0])
     assert cache.resume(waiting) == model.adopt(text) == 1
     assert not waiting.exists()
@@ -298,17 +298,17 @@ def test_closed_and_read_only_caches(tmp_path):
     with pytest.raises(ValueError, match="closed"):
         fork.adopt(cache)
     regard.KVCache(1, 1, 4, path=tmp_path / "cache").close()
-    with regard.KVCache.open(tmp_path / "cache", "r") as opened:
-        grown = opened.fork()
+    with regard.KVCache.open(tmp_path / "cache", "r") as reader:
+        grown = reader.fork()
         for change in (
-            lambda: opened.adopt(grown),
-            lambda: grown.adopt(opened),
-            lambda: opened.drop(0),
-            lambda: opened.keep(0, []),
+            lambda: reader.adopt(grown),
+            lambda: grown.adopt(reader),
+            lambda: reader.drop(0),
+            lambda: reader.keep(0, []),
         ):
             with pytest.raises(ValueError, match="only be read"):
                 change()
-        assert opened.batch == grown.batch == 1
+        assert reader.batch == grown.batch == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

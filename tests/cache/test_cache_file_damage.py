@@ -187,8 +187,9 @@ def test_what_cannot_be_mapped_is_named(path, monkeypatch):
     assert raised.value.filename == str(path)
 
 
-DESCRIPTION = struct.Struct("<8sII16s7q")
-NUMBERS = ["kv_heads", "head_dim", "value_dim", "keep_last", "keep_first", "capacity", "page_size"]
+DESCRIPTION = struct.Struct("<8sII16s8q")
+NUMBERS = ["layers", "kv_heads", "head_dim", "value_dim"]
+NUMBERS += ["keep_last", "keep_first", "capacity", "page_size"]
 KINDS = {"float32": {}, "int8": {"dtype": "int8"}, "window": {"keep_last": 3, "keep_first": 2}}
 
 
@@ -206,7 +207,7 @@ def test_a_flipped_byte_of_the_description_is_noticed(kind, path):
             assert path.read_bytes() == wrong
 
 
-WRONG = [("version", 4), ("type", b"object"), ("type", b"\xff\xfe")]
+WRONG = [("version", 5), ("type", b"object"), ("type", b"\xff\xfe")]
 WRONG += [(name, number) for name in NUMBERS for number in (-2, 0, 24, 2**62, -(2**63))]
 FINE = [("keep_last", 24), ("keep_last", 2**62), ("keep_first", 0), ("keep_first", 24)]
 FINE += [("keep_first", 2**62), ("capacity", 24), ("capacity", 2**62)]
@@ -223,7 +224,7 @@ def test_a_foreign_description_with_the_right_checksum(kind, name, number, path)
     path.write_bytes(content)
     for mode in ("r", "r+"):
         with pytest.raises(ValueError, match=r"version|damaged|truncated"):
-            regard.KVCache.open(path, mode)
+            regard.KVCaches.open(path, mode)
     assert path.read_bytes() == content
 
 
@@ -238,14 +239,14 @@ def describe(content, **changes):
     DESCRIPTION.pack_into(content, 0, *fields)
 
 
-@pytest.mark.parametrize("version", [1, 2, 4])
+@pytest.mark.parametrize("version", [1, 3, 5])
 def test_other_versions_are_refused_by_name(version, path):
     make(path)[0].close()
     content = bytearray(path.read_bytes())
     describe(content, version=version)
     path.write_bytes(content)
-    remedy = "open it with the regard" if version == 4 else "make a new cache, and append"
-    with pytest.raises(ValueError, match=says(f"has version {version}", "reads version 3", remedy)):
+    remedy = "open it with the regard" if version == 5 else "make a new cache, and append"
+    with pytest.raises(ValueError, match=says(f"has version {version}", "reads version 4", remedy)):
         regard.KVCache.open(path)
     assert path.read_bytes() == content
 

@@ -208,7 +208,7 @@ def test_files_say_what_they_hold(tmp_path):
             query = normal(2, 2, 2, 1, 7)
             want = cache.attend(query)
         magic, version, _, name = struct.unpack_from("<8sII16s", path.read_bytes())
-        assert (magic, version, name.rstrip(b"\0")) == (b"regardKV", 3, dtype.encode())
+        assert (magic, version, name.rstrip(b"\0")) == (b"regardKV", 4, dtype.encode())
         with regard.KVCache.open(path, "r") as cache:
             assert_same_bits(cache.attend(query), want)
             fork = cache.fork()

@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-import regard
-from cache_kinds import CHANGES, KINDS, make
+from cache_kinds import CHANGES, KINDS, make, opened
 from cache_model import assert_answers, normal, tokens, told
 from inside_cache import assert_owners_are_right
 
@@ -100,10 +99,10 @@ def test_a_change_that_is_interrupted(kind, change, step, tmp_path):
             change(cache)
         if told(cache) != before:
             change(model)
-        assert_usable(cache, model, fork, same, path)
+        assert_usable(kind, cache, model, fork, same, path)
 
 
-def assert_usable(cache, model, fork, same, path):
+def assert_usable(kind, cache, model, fork, same, path):
     assert_answers(cache, model, normal(1, len(model.keys), 4, 1, 8).astype("f4"))
     for each in (cache, model):
         each.append(*tokens(8, len(model.keys), 20))
@@ -115,8 +114,8 @@ def assert_usable(cache, model, fork, same, path):
     cache.close()
     assert_answers(fork, same, normal(1, len(same.keys), 4, 1, 8).astype("f4"))
     if path.exists():
-        with regard.KVCache.open(path) as opened:
-            assert_answers(opened, model, normal(1, len(model.keys), 4, 1, 8).astype("f4"))
+        with opened(kind, path) as again:
+            assert_answers(again, model, normal(1, len(model.keys), 4, 1, 8).astype("f4"))
         path.unlink()
 
 
@@ -154,16 +153,16 @@ def test_forking_and_closing_that_are_interrupted(kind, step, tmp_path):
             fork, same = cache.fork(), model.fork()
             with pytest.raises(Stop), stop_at(moment):
                 change(cache)
-            if repr(cache) == "KVCache(closed)":
+            if repr(cache).endswith("(closed)"):
                 cache.close()  # what was begun is finished
                 for each in (fork, same):
                     each.append(*tokens(9, 2, 20))
                 assert_answers(fork, same, normal(1, 2, 4, 1, 8).astype("f4"))
                 if path.exists():
-                    with regard.KVCache.open(path) as opened:
-                        assert_answers(opened, model, normal(1, 2, 4, 1, 8).astype("f4"))
+                    with opened(kind, path) as again:
+                        assert_answers(again, model, normal(1, 2, 4, 1, 8).astype("f4"))
             else:
-                assert_usable(cache, model, fork, same, path)
+                assert_usable(kind, cache, model, fork, same, path)
 
 
 @pytest.mark.parametrize("step", [pytest.param(3, id="some"), *STEPS[1:]])
@@ -181,8 +180,8 @@ def test_wherever_a_process_dies_its_file_has_what_was_before_or_after(
         if count % step == 0:
             sys.settrace(None)
             shutil.copy(path, copied)
-            with regard.KVCache.open(copied, "r") as opened:
-                found.append(told(opened))
+            with opened(kind, copied, "r") as again:
+                found.append(told(again))
             moments.__enter__()
 
     moments = Moments(look, each="line")
@@ -191,8 +190,8 @@ def test_wherever_a_process_dies_its_file_has_what_was_before_or_after(
     after = told(cache)
     assert len(found) > 5
     shutil.copy(path, copied)
-    with regard.KVCache.open(copied, "r") as opened:
-        assert told(opened) == after
+    with opened(kind, copied, "r") as again:
+        assert told(again) == after
     turned = [state == after for state in found]
     assert all(state in (before, after) for state in found)
     assert turned == sorted(turned)  # never back
@@ -211,13 +210,13 @@ def test_an_error_that_leaves_no_memory_leaves_all_as_it_was(tmp_path, monkeypat
             with pytest.raises(MemoryError):
                 cache.append(*tokens(2, 2, 90))
         assert told(cache) == before
-        assert_usable(cache, model, fork, same, tmp_path / "cache")
+        assert_usable(kind, cache, model, fork, same, tmp_path / "cache")
 
 
 # A file that is open and whose object is not assigned yet is closed by the garbage collector.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO")
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("kind", ["pages", "window", "int8", "pages file", "int8 file"])
+@pytest.mark.parametrize("kind", ["pages", "window", "int8", "layers", "pages file", "int8 file"])
 def test_a_text_on_its_way_to_a_file_and_back_is_never_lost(kind, step, tmp_path):
     """It is in the cache, in the file, or in both; the other text is untouched."""
 
@@ -237,8 +236,8 @@ def test_a_text_on_its_way_to_a_file_and_back_is_never_lost(kind, step, tmp_path
         lengths = cache.lengths.tolist()
         if lengths == other.lengths:  # it has left the cache
             assert_answers(cache, other, normal(1, 1, 4, 1, 8).astype("f4"))
-            with regard.KVCache.open(waiting, "r") as opened:
-                assert_answers(opened, text, normal(1, 1, 4, 1, 8).astype("f4"))
+            with opened(kind, waiting, "r") as again:
+                assert_answers(again, text, normal(1, 1, 4, 1, 8).astype("f4"))
         else:
             first = lengths.index(text.lengths[0])
             both = text.fork([0])

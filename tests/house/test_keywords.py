@@ -161,7 +161,7 @@ CALLS = [
     (regard.KVCache, (1, 2, 4), "sliding_window", "pass keep_last=n"),
     (regard.KVCache, (1, 2, 4), "window_size", "pass keep_last=n"),
     (regard.KVCache, (1, 2, 4), "heads", "pass num_kv_heads="),
-    (regard.KVCache, (1, 2, 4), "num_layers", "one cache for each layer"),
+    (regard.KVCache, (1, 2, 4), "num_layers", "a regard.KVCaches for all layers"),
     (CACHE.attend, (X,), "causal", "causal unless is_causal=False"),
     (CACHE.attend, (X,), "left_padding", "append with lengths="),
     (CACHE.attend, (X,), "k", "cache.append(key, value)"),

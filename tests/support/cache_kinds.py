@@ -4,6 +4,7 @@ import numpy as np
 
 import regard
 from cache_model import Model, packed_tokens, tokens
+from layered_caches import AllLayers
 
 KINDS = {
     "growing": {},
@@ -12,12 +13,16 @@ KINDS = {
     "alike": {"page_size": 16, "are_alike": True},  # entries of one length, which have shorter ways
     "window": {"keep_last": 20, "keep_first": 3, "page_size": 16},
     "int8": {"dtype": "int8", "page_size": 32},
+    "layers": {"layers": 3, "page_size": 16},
+    "layers window": {"layers": 2, "keep_last": 20, "keep_first": 3, "page_size": 16},
     "growing file": {"path": True},
     "capacity file": {"path": True, "capacity": 900},
     "pages file": {"path": True, "page_size": 16},
     "alike file": {"path": True, "page_size": 16, "are_alike": True},
     "window file": {"path": True, "keep_last": 20, "keep_first": 3, "page_size": 16},
     "int8 file": {"path": True, "dtype": "int8", "page_size": 16, "keep_last": 33},
+    "layers file": {"path": True, "layers": 3, "page_size": 16},
+    "layers int8 file": {"path": True, "layers": 2, "dtype": "int8", "page_size": 16},
 }
 
 
@@ -27,7 +32,11 @@ def make(kind, path, batch=2):
     if options.pop("path", False):
         options["path"] = path
     first = [25] * batch if options.pop("are_alike", False) else [25, *[7] * (batch - 1)]
-    cache = regard.KVCache(batch, 2, 8, 5, **options)
+    layers = options.pop("layers", None)
+    if layers is None:
+        cache = regard.KVCache(batch, 2, 8, 5, **options)
+    else:
+        cache = AllLayers.made(layers, batch, 2, 8, 5, **options)
     window = {name: options.get(name, 0) for name in ("keep_last", "keep_first")}
     window["keep_last"] = window["keep_last"] or None
     model = Model(batch, 2, 8, 5, np.dtype(options.get("dtype", "float32")), **window)
@@ -35,6 +44,12 @@ def make(kind, path, batch=2):
         each.append(*tokens(0, batch, 25), first)
         each.append(*tokens(1, batch, 30))
     return cache, model
+
+
+def opened(kind, path, mode="r+"):
+    """A file of such a cache, opened again."""
+    layers = KINDS[kind].get("layers")
+    return regard.KVCache.open(path, mode) if layers is None else AllLayers.open(path, mode)
 
 
 def token(each, seed=5):

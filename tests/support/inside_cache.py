@@ -35,7 +35,7 @@ def table_of(cache):
 
 def arrays_of(cache):
     """Keys, values and, with int8, scales, in pages."""
-    return cache._content.rows.arrays
+    return cache._layer.rows.arrays
 
 
 def stored_rows(cache, entry=0):

@@ -131,7 +131,7 @@ _DILATED = (
     "leave it out, and call this for each i < dilation with query[..., i::dilation, :], and key "
     "and value likewise"
 )
-_PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make one cache for each layer"}
+_PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make a regard.KVCaches for all layers"}
 _OTHER_WINDOWS = {
     _CACHE_CONSTRUCTOR: "pass keep_last=n, which counts the query's own token too",
     _LAYER: "pass window=(left, right) to the constructor, MultiHeadAttention()",

@@ -1,18 +1,25 @@
-"""Cache of keys and values for texts that grow.
+"""Caches of keys and values for texts that grow.
 
-Callers use `cache.KVCache`. It holds a `content.Content`, which consists of a `state` (the pages,
-length and evictions of each batch entry) that changes in one assignment, and a `pool` of pages that
-forks share::
+`cache.KVCache` has one layer, and `caches.KVCaches` those of a model. Both hold a
+`content.Content`, which consists of a `state` (the pages, length and evictions of each batch entry)
+that changes in one assignment, and a `pool` of pages that forks share::
 
-    cache           the public class; arguments checks the arguments of its calls
-    content         appends, truncates, reorders and forks; growth plans the pages of an append
+    cache, caches   the public classes; created checks the arguments of their constructors
+    storing         their methods that append to a layer
+    attending       their methods that attend to a layer
+    entries         their methods that change texts, in all layers
+    opening, sizes  what concerns files, sizes and lengths
+    arguments       checks the arguments of calls
+    layer           appends to the pages of a layer; a step ends when all layers have appended
+    content         truncates, reorders and forks; growth plans the pages of an append
     attend, explain attention to a state; window determines the visible keys
     stored          keys and values as arrays
-    file            creates and opens the files of caches
+    file, preempt   files of caches, and of texts that wait
 
 `storage` has the state, the pool, and their pages in memory and in files.
 """
 
 from regard._cache.cache import KVCache
+from regard._cache.caches import KVCaches, LayerCache
 
-__all__ = ["KVCache"]
+__all__ = ["KVCache", "KVCaches", "LayerCache"]

@@ -14,38 +14,38 @@ from regard._cache.storage.state import per_entry
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._cache.content import Content
+    from regard._cache.layer import Layer
     from regard._cache.storage.state import PerEntry
 
     Array = NDArray[Any]
 
 
-def append(content: Content, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None) -> None:
+def append(layer: Layer, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None) -> None:
     """Append tokens (batch, kv_heads, new, dim), of which the first `lengths` are real."""
-    if lengths is None and content.append_plain(key, value):
+    if lengths is None and layer.append_plain(key, value):
         return
-    geometry, state = content.geometry, content.state
+    geometry, state = layer.geometry, layer.state
     assert state is not None
     keys, values = arguments.new_tokens(geometry, state.batch, key, value)
     counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
     alike = counts if isinstance(counts, int) else per_entry(counts)
-    _store(content, keys, values, alike, counts, is_packed=False)
+    _store(layer, keys, values, alike, counts, is_packed=False)
 
 
-def append_ragged(content: Content, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
+def append_ragged(layer: Layer, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
     """Append packed tokens (tokens, kv_heads, dim)."""
-    if starts is not None and content.append_plain(key, value, starts):
+    if starts is not None and layer.append_plain(key, value, starts):
         return
-    geometry, state = content.geometry, content.state
+    geometry, state = layer.geometry, layer.state
     assert state is not None
     keys, values = arguments.packed_tokens(geometry, key, value)
     tokens = keys.shape[2]
     counts = token_counts(starts, "key", tokens, state.batch)
-    _store(content, keys, values, per_entry(counts), tokens, is_packed=True)
+    _store(layer, keys, values, per_entry(counts), tokens, is_packed=True)
 
 
 def _store(
-    content: Content,
+    layer: Layer,
     keys: Array,
     values: Array,
     counts: PerEntry,
@@ -54,7 +54,7 @@ def _store(
     is_packed: bool,
 ) -> None:
     """Append `counts` tokens to each entry. The first `real` rows of the arrays are tokens."""
-    geometry, state = content.geometry, content.state
+    geometry, state = layer.geometry, layer.state
     assert state is not None
     if state.batch == 0 or not (counts if isinstance(counts, int) else counts.any()):
         return
@@ -68,9 +68,9 @@ def _store(
             arguments.as_stored(name, array, geometry.dtype, real)
             for name, array in (("key", keys), ("value", values))
         ]
-    if not content.append(rows, counts, is_packed=is_packed):
+    if not layer.append(rows, counts, is_packed=is_packed):
         rows = [
             arguments.converted(name, array, geometry.dtype, real)
             for name, array in zip(("key", "value"), rows, strict=True)
         ]
-        content.append(rows, counts, is_packed=is_packed)
+        layer.append(rows, counts, is_packed=is_packed)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._cache.content import Content
-    from regard._cache.storage.rows import Rows
+    from regard._cache.layer import Layer
+    from regard._cache.storage.rows import LayerRows
     from regard._cache.storage.state import PerEntry, State
 
     Array = NDArray[Any]
@@ -29,7 +29,7 @@ class CachedCall(NamedTuple):
 
     query: Array
     starts: Any  # of packed queries, or None
-    rows: Rows
+    rows: LayerRows
     pages: Array
     evicted: PerEntry
     keep_first: int
@@ -37,23 +37,21 @@ class CachedCall(NamedTuple):
     mask: Any
 
 
-def attend(
-    content: Content, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]
-) -> Any:
+def attend(layer: Layer, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]) -> Any:
     """Attend with queries at the last positions, or from a query offset on.
 
     If there are `starts`, the queries of all entries are packed.
     """
     options = with_arrays(options)
-    return _called(_core.attention_cached, _call(content, query, starts, mask, options), options)
+    return _called(_core.attention_cached, _call(layer, query, starts, mask, options), options)
 
 
 def plan(
-    content: Content, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]
+    layer: Layer, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]
 ) -> tuple[CachedCall, _core._Plan]:
     """Return the arguments of the kernels in `attend`, and the plan of the computation."""
     options = with_arrays(options)
-    call = _call(content, query, starts, mask, options)
+    call = _call(layer, query, starts, mask, options)
     found: _core._Plan = _called(_core.attention_cached_plan, call, options)
     return call, found
 
@@ -67,12 +65,10 @@ def _called(function: Callable[..., Any], call: CachedCall, options: dict[str, A
     return result
 
 
-def _call(
-    content: Content, query: Any, starts: Any, mask: Any, options: dict[str, Any]
-) -> CachedCall:
+def _call(layer: Layer, query: Any, starts: Any, mask: Any, options: dict[str, Any]) -> CachedCall:
     """Return the arguments of the kernels, and complete the options from the cache."""
     options.setdefault("is_causal", True)
-    state, geometry = content.state, content.geometry
+    state, geometry = layer.state, layer.geometry
     assert state is not None
     if starts is None:
         query = arguments.fitting_query(geometry, state.batch, query)
@@ -95,13 +91,13 @@ def _call(
             options["query_offset"] = "end" if geometry.keep_last is None else state.lengths - q_len
     options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
     if geometry.keep_last is None:
-        return CachedCall(query, starts, content.rows, state.pages, 0, 0, state.longest, mask)
+        return CachedCall(query, starts, layer.rows, state.pages, 0, 0, state.longest, mask)
     seen = visible(state, geometry, options.get("window"), mask, options["query_offset"], q_len)
     options["window"] = seen.window
     return CachedCall(
         query,
         starts,
-        content.rows,
+        layer.rows,
         seen.pages,
         seen.evicted,
         seen.keep_first,

@@ -14,7 +14,7 @@ from regard._arguments.options import (
     takes_options,
 )
 from regard._cache import attend, explain
-from regard._cache.opened import opened_content
+from regard._cache.opened import opened_layer
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -266,7 +266,7 @@ class Attending:
         names = names_of(CacheExplainOptions)
         check_options("KVCache.explain", options, names, reasons=_OF_THE_CACHE, kind="cache")
         given: dict[str, Any] = {**options}
-        return explain.explain(opened_content(self, "explain"), query, starts, mask, given)
+        return explain.explain(opened_layer(self, "explain"), query, starts, mask, given)
 
 
 def _attended(
@@ -277,6 +277,6 @@ def _attended(
     if mask is not None:
         warn_if_zero_one(mask)
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(
-        opened_content(cache, method), query, starts, mask, options
+        opened_layer(cache, method), query, starts, mask, options
     )
     return result

@@ -1,43 +1,29 @@
-"""The public cache class."""
+"""The cache of one layer."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import MOST, choice, count, file_path
-from regard._cache import append, arguments, file
 from regard._cache.attending import Attending
-from regard._cache.content import Content
+from regard._cache.created import new_content
 from regard._cache.entries import Entries
-from regard._cache.opened import opened_content, opened_state, writable_content
-from regard._cache.storage.geometry import Geometry, stored_type
-from regard._cache.storage.memory_room import MemoryRoom
-from regard._cache.storage.pool import Pool
-from regard._cache.storage.rows import PageLayout
-from regard._cache.storage.state import State
-from regard._cache.stored import stored_tokens
+from regard._cache.layer import Layer
+from regard._cache.sizes import Sizes
+from regard._cache.storing import Storing
 from regard._runtime.public import public
-from regard._show.shows_options import ShowsOptions
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from numpy.typing import DTypeLike
 
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
-
-    Array = NDArray[Any]
-    Path = str | os.PathLike[str]
-
-
-# The maximum number of lengths in a representation, which is one line.
-_MOST_LENGTHS = 16
+    from regard._cache.content import Content
+    from regard._cache.created import Path
 
 
 @public
-class KVCache(Attending, Entries, ShowsOptions):
+class KVCache(Storing, Attending, Entries, Sizes):
     """Cache of the keys and values of past tokens, to which new queries attend.
 
     A layer that generates text appends the keys and values of its new tokens and attends with their
@@ -181,6 +167,8 @@ class KVCache(Attending, Entries, ShowsOptions):
     (array([100]), array([101]))
     """
 
+    _layers = 1
+
     @refuses_unknown
     def __init__(
         self,
@@ -197,290 +185,27 @@ class KVCache(Attending, Entries, ShowsOptions):
         max_bytes: int | None = None,
         path: Path | None = None,
     ) -> None:
-        entries = count("batch", batch, maximum=2**31 - 1)
-        last, first = arguments.kept_tokens(keep_last, keep_first)
-        room = None if capacity is None else count("capacity", capacity, maximum=MOST)
-        if room is not None and last is not None and room <= first + last:
-            raise ValueError(
-                f"capacity must be at least {first + last + 1}, keep_first + keep_last + 1, got "
-                f"{room}"
+        self._set(
+            new_content(
+                1,
+                batch,
+                num_kv_heads,
+                head_dim,
+                value_dim,
+                capacity=capacity,
+                dtype=dtype,
+                keep_last=keep_last,
+                keep_first=keep_first,
+                page_size=page_size,
+                max_bytes=max_bytes,
+                path=path,
             )
-        heads = count("num_kv_heads", num_kv_heads, minimum=1, maximum=MOST)
-        dim = count("head_dim", head_dim, minimum=1, maximum=MOST)
-        geometry = Geometry(
-            heads,
-            dim,
-            dim if value_dim is None else count("value_dim", value_dim, minimum=1, maximum=MOST),
-            stored_type(dtype),
-            last,
-            first,
-            room,
-            arguments.size_of_pages(page_size, room, last),
         )
-        # With a fixed capacity, one page per entry, so that a lack of memory shows now.
-        has_fixed_room = room is not None and page_size is None and last is None
-        reserved = entries if has_fixed_room else 0
-        limit = None if max_bytes is None else count("max_bytes", max_bytes, minimum=1)
-        if path is not None:
-            self._content = file.create(file_path(path), geometry, entries, reserved, limit)
-        else:
-            pool = Pool(geometry, MemoryRoom(PageLayout.of(geometry), 0), limit)
-            pool.reserve(reserved)
-            self._content = Content(pool, State.empty(entries))
 
-    @classmethod
-    def open(cls, path: Path, mode: Literal["r", "r+"] = "r+") -> Self:
-        """Open the file of a cache that was created with `path`.
-
-        Parameters
-        ----------
-        path : path-like
-            File of the cache.
-        mode : {"r+", "r"}
-            Whether to read and write the file, or only to read it.
-
-        Returns
-        -------
-        KVCache
-            A cache with the content of the file.
-
-        Raises
-        ------
-        ValueError
-            If the file is not a cache file, has another version, is truncated or is damaged (the
-            message says which), or if `mode` is unknown.
-        BlockingIOError
-            If the file is open elsewhere: it may have one writer or many readers.
-        OSError
-            If the file cannot be opened.
-        """
-        choice("mode", mode, ("r", "r+"))
-        return cls._of(file.opened(file_path(path), is_writable=mode == "r+"))
-
-    def __len__(self) -> int:
-        """Return the number of tokens that the longest entry has seen."""
-        return opened_state(self).longest
-
-    def _shown_options(self) -> dict[str, str] | str:
-        geometry, state = self._content.geometry, self._content.state
-        if state is None:
-            return "closed"
-        shown = {"batch": state.batch}
-        shown |= {"num_kv_heads": geometry.kv_heads}
-        shown |= {"head_dim": geometry.head_dim, "value_dim": geometry.value_dim}
-        limits = {}
-        if geometry.capacity is not None:
-            limits["capacity"] = f"{geometry.capacity}"
-        if geometry.keep_last is not None:
-            limits["keep_last"] = f"{geometry.keep_last}"
-            limits["keep_first"] = f"{geometry.keep_first}"
-        lengths = state.all_lengths()
-        more = f" and {len(lengths) - _MOST_LENGTHS} more" if len(lengths) > _MOST_LENGTHS else ""
-        return {
-            **{name: f"{number}" for name, number in shown.items()},
-            "dtype": geometry.dtype.name,
-            **limits,
-            "page_size": f"{geometry.page_size}",
-            "lengths": f"{lengths[:_MOST_LENGTHS].tolist()}{more}",
-        }
+    def _set(self, content: Content) -> None:
+        self._content = content
+        self._layer = Layer(content, 0)
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Number of tokens seen by each entry, which is the position of its next token (a copy)."""
-        return opened_state(self).all_lengths()
-
-    @property
-    def batch(self) -> int:
-        """Number of batch entries."""
-        return opened_state(self).batch
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Number of key and value heads."""
-        return self._content.geometry.kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        """Size of the keys."""
-        return self._content.geometry.head_dim
-
-    @property
-    def value_dim(self) -> int:
-        """Size of the values."""
-        return self._content.geometry.value_dim
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Storage type of keys and values."""
-        return self._content.geometry.dtype
-
-    @property
-    def capacity(self) -> int | None:
-        """Maximum number of tokens per entry, or None."""
-        return self._content.geometry.capacity
-
-    @property
-    def keep_last(self) -> int | None:
-        """Number of last tokens that a query sees, or None for all."""
-        return self._content.geometry.keep_last
-
-    @property
-    def keep_first(self) -> int:
-        """Number of first tokens that a query also sees, with `keep_last`."""
-        return self._content.geometry.keep_first
-
-    @property
-    def page_size(self) -> int:
-        """Number of tokens in a page."""
-        return self._content.geometry.page_size
-
-    @property
-    def keys(self) -> Array:
-        """A copy of the keys, shape (batch, kv_heads, len(cache), head_dim).
-
-        The copy has the storage type, or float32 instead of int8. Keys beyond an entry's length and
-        evicted keys are 0.
-        """
-        return stored_tokens(opened_content(self, "keys"), "key")
-
-    @property
-    def values(self) -> Array:
-        """A copy of the values, shape (batch, kv_heads, len(cache), value_dim), as for `keys`."""
-        return stored_tokens(opened_content(self, "values"), "value")
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes of the used pages, scales included, and of the page table.
-
-        A page counts from its first use on, even after it has been given back and waits for reuse.
-        All caches that share pages count them in full.
-        """
-        return opened_content(self, "nbytes").nbytes
-
-    def append(self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None) -> None:
-        """Append the keys and values of new tokens.
-
-        Parameters
-        ----------
-        key : array_like, shape (batch, kv_heads, new, head_dim)
-            Any floating-point type, converted to the cache's type. With a batch of 1, the batch
-            axis may be omitted.
-        value : array_like, shape (batch, kv_heads, new, value_dim)
-            As for `key`.
-        lengths : array_like of int, shape (batch,), optional
-            Number of real new tokens in each entry. The tokens after them are padding and are not
-            stored. All tokens are real by default.
-
-        Raises
-        ------
-        TypeError
-            If an argument has the wrong type.
-        ValueError
-            If shapes disagree, `lengths` are out of range, the capacity is exceeded, a number to be
-            stored as int8 is not finite, or the cache is closed or read-only.
-        MemoryError, OSError
-            If there is no room to grow in memory or on the disk. OSError also if another program
-            has truncated the file.
-        FloatingPointError
-            Instead of the warning, with ``numpy.errstate(over="raise")``. Nothing is appended.
-
-        Warns
-        -----
-        RuntimeWarning
-            If a finite number becomes infinite in the cache's type, unless `numpy.errstate` is set
-            otherwise.
-
-        Examples
-        --------
-        Two prompts of 3 and 2 tokens, padded on the right. The position of their first queries,
-        which is the length of the cache before the append, must be passed to `attend`:
-
-        >>> import numpy as np
-        >>> import regard
-        >>> cache = regard.KVCache(2, 1, 4)
-        >>> tokens = np.ones((2, 1, 3, 4))
-        >>> offset = cache.lengths
-        >>> cache.append(tokens, tokens, lengths=[3, 2])
-        >>> cache.attend(tokens, query_offset=offset).shape
-        (2, 1, 3, 4)
-        >>> cache.lengths
-        array([3, 2])
-        """
-        append.append(writable_content(self, "append"), key, value, lengths)
-
-    def append_ragged(self, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
-        """Append the keys and values of new tokens, any number of them for each entry, packed.
-
-        Parameters
-        ----------
-        key : array_like, shape (tokens, kv_heads, head_dim)
-            The new tokens of all entries, one entry after the other, of any floating-point type.
-        value : array_like, shape (tokens, kv_heads, value_dim)
-            As for `key`.
-        starts : array_like of int, shape (batch + 1,)
-            Where each entry's tokens start, followed by the number of all tokens:
-            ``key[starts[b]:starts[b + 1]]`` are appended to entry ``b``, which may be none.
-
-        Raises
-        ------
-        TypeError, ValueError, MemoryError, OSError, FloatingPointError
-            As for `append`; ValueError also if `starts` do not begin with 0, decrease, or do not
-            end with the number of tokens.
-
-        Warns
-        -----
-        RuntimeWarning
-            As for `append`.
-
-        See Also
-        --------
-        attend_ragged : attends with the queries of these tokens.
-
-        Examples
-        --------
-        A prompt of 5 tokens joins a text that grows by one:
-
-        >>> import numpy as np
-        >>> import regard
-        >>> cache = regard.KVCache(2, 1, 4)
-        >>> cache.append_ragged(*np.ones((2, 3, 1, 4)), starts=[0, 3, 3])
-        >>> starts = [0, 1, 6]
-        >>> cache.append_ragged(*np.ones((2, 6, 1, 4)), starts)
-        >>> cache.lengths
-        array([4, 5])
-        >>> cache.attend_ragged(np.ones((6, 2, 4)), starts).shape
-        (6, 2, 4)
-        """
-        append.append_ragged(writable_content(self, "append_ragged"), key, value, starts)
-
-    def flush(self) -> None:
-        """Wait until the content of the file is on the disk."""
-        opened_content(self, "flush").flush()
-
-    def close(self) -> None:
-        """Unlock the file, if there is one, and free the memory. A closed cache cannot be used.
-
-        The content of forks of a cache in a file is copied to memory.
-
-        Raises
-        ------
-        MemoryError, OSError
-            If there is not enough memory for the forks of a cache in a file, or another program has
-            truncated the file. The cache then stays open.
-        """
-        self._content.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> Any:
-        """Refuse to copy, because a copy would silently share keys and values."""
-        raise TypeError("a KVCache is copied with fork(), and kept with path=")
+    def _source(self) -> Layer:
+        return self._layer

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._cache.growth import Growth, plan_growth, spare_alike
+from regard._cache.growth import plan_growth, spare_alike
+from regard._cache.step import Step
 from regard._cache.storage.state import State, pages_between, per_entry
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from regard._cache.storage.geometry import Geometry
     from regard._cache.storage.ledger import Ledger
     from regard._cache.storage.pool import Pool
-    from regard._cache.storage.rows import Rows
     from regard._cache.storage.state import PerEntry
 
     Array = NDArray[Any]
@@ -37,6 +37,7 @@ class Content:
     def __init__(self, pool: Pool, state: State, ledger: Ledger | None = None) -> None:
         self.pool = pool
         self.state: State | None = state  # None if it is closed
+        self.step: Step | None = None  # see `unfinished`
         self._ledger = ledger
         pool.members.add(self)
 
@@ -53,13 +54,6 @@ class Content:
         return self.pool.geometry
 
     @property
-    def rows(self) -> Rows:
-        """The pages, valid until they move."""
-        room = self.pool.room
-        room.check_length()
-        return room.rows
-
-    @property
     def is_writable(self) -> bool:
         """Whether the content may be changed, which a read-only file does not allow."""
         return self._ledger is None or self._ledger.file.is_writable
@@ -71,60 +65,83 @@ class Content:
         pool = self.pool
         return pool.used * pool.room.layout.stride + self.state.pages.nbytes
 
-    def shared_state(self) -> State | None:
-        """Return the state whose pages this content owns, or None if the ledger of a file does."""
-        return self.state if self._ledger is None else None
+    def owned_pages(self) -> list[Array]:
+        """Return the pages that this content owns: those of its state belong to a file's ledger."""
+        return self._pages_of_step() if self._ledger is not None else self.held_pages()
 
-    def append_plain(self, key: Any, value: Any, starts: Any = None) -> bool:
-        """Append tokens that fit into the last pages of all entries, or return False.
+    def held_pages(self) -> list[Array]:
+        """Return the pages of the state and of an unfinished step."""
+        if self.state is None:
+            return []
+        return [self.state.held_pages(self.geometry), *self._pages_of_step()]
 
-        This is the fast path for single tokens: plain arrays, with no page taken or evicted. The
-        tokens are packed if there are `starts`.
-        """
-        pool, ledger = self.pool, self._ledger
-        with pool.lock:
-            state = self.state
-            assert state is not None
-            if not state.spare or (ledger is not None and ledger.committed is not state):
-                return False
-            core, place = self.rows.core, state.row_after(pool.geometry.page_size)
-            new: PerEntry | None
-            if starts is None:
-                new = core.store_plain(state.pages, place, state.spare, key, value)
-            else:
-                new = core.store_packed(state.pages, place, state.spare, key, value, starts)
-            if new is None or (isinstance(new, int) and new < 0):
-                return False
-            if not isinstance(new, int) or new:
-                self.state = after = state.longer(new)
-                if ledger is not None:
-                    ledger.commit(after, extends=True)
-        return True
+    def _pages_of_step(self) -> list[Array]:
+        step = self.unfinished()
+        if step is None:
+            return []
+        after, before = (each.held_pages(self.geometry) for each in (step.after, step.before))
+        return [np.setdiff1d(after, before)]
 
-    def append(self, rows: list[Array], counts: PerEntry, *, is_packed: bool = False) -> bool:
-        """Store the first `counts` new tokens: keys, values and, with int8, their scales.
+    def unfinished(self) -> Step | None:
+        """Return the step that some layers have finished and others have not, if there is one."""
+        step = self.step
+        return step if step is not None and step.before is self.state else None
 
-        If they are packed, the tokens of all entries are in one entry of `rows`. If a finite number
-        would become infinite, return False and append nothing.
+    def is_committed(self, state: State) -> bool:
+        """Return whether the file, if there is one, has this state."""
+        return self._ledger is None or self._ledger.committed is state
+
+    def extend(self, after: State) -> None:
+        """Let a state with more tokens in the same pages become effective."""
+        self.state = after
+        if self._ledger is not None:
+            self._ledger.commit(after, extends=True)
+
+    def plan(self, counts: PerEntry) -> Step:
+        """Begin a change, and take pages for `counts` new tokens of each entry.
+
+        The pool's lock is held. The caller stores the tokens, and calls `complete`.
         """
         pool, geometry = self.pool, self.geometry
-        with pool.lock:
-            state = self._begin()
-            if (counts if isinstance(counts, int) else int(counts.max())) <= state.spare:
-                growth = Growth(state.longer(counts), [], _NO_PAGES, extends=True)
-            else:
-                growth = plan_growth(state, counts, geometry, pool)
-            after = growth.state
-            held = pool.room.rows
-            for copy in growth.copies:
-                held.copy_page(copy.page, copy.to, copy.tokens)
-            start = state.lengths - after.evicted * geometry.page_size
-            if not held.core.store(after.pages, start, counts, is_packed, *_four(rows)):
-                return False  # no end(): the next change frees the pages that were taken
-            self._become(after, extends=growth.extends)
-            pool.give_back(growth.freed)
-            pool.end()
-        return True
+        state = self._begin()
+        if (counts if isinstance(counts, int) else int(counts.max())) <= state.spare:
+            return Step(state, state.longer(counts), counts, _NO_PAGES, extends=True)
+        growth = plan_growth(state, counts, geometry, pool)
+        for copy in growth.copies:
+            pool.room.rows.copy_page(copy.page, copy.to, copy.tokens)
+        if geometry.layers > 1 and self._ledger is not None:  # so that no later layer fails
+            self._ledger.make_room(growth.state, extends=growth.extends)
+        return Step(state, growth.state, counts, growth.freed, extends=growth.extends)
+
+    def resume_step(self, step: Step) -> None:
+        """Begin a change that a step goes on with."""
+        self._resumed()
+        assert step.before is self.state
+
+    def complete(self, step: Step, layer: int) -> None:
+        """End the change after which a layer has its new tokens.
+
+        With the last layer, they become effective.
+        """
+        if len(step.layers) + 1 == self.geometry.layers:
+            self._become(step.after, extends=step.extends)
+            self.pool.give_back(step.freed)
+            self.step = None
+        else:
+            step.layers.add(layer)
+            self.step = step
+        self.pool.end()
+
+    def rollback(self) -> None:
+        """Remove the tokens of an unfinished step."""
+        with self.pool.lock:
+            self._resumed()
+            step = self.unfinished()
+            if step is not None:
+                pages = self._pages_of_step()
+                self.step = None
+                self.pool.give_back(pages[0])
+            self.pool.end()
 
     def truncate_alike(self, length: Any) -> bool:
         """Truncate entries of equal lengths to a shorter length, or return False.
@@ -232,7 +249,9 @@ class Content:
             columns = theirs.columns(geometry)
             held = pages_between(theirs.pages, 0, columns)
             taken = np.array(pool.take(len(held)), np.int32)
-            for array, source in zip(pool.room.rows.arrays, other.rows.arrays, strict=True):
+            other.pool.room.check_length()
+            sources = other.pool.room.rows.arrays
+            for array, source in zip(pool.room.rows.arrays, sources, strict=True):
                 array[taken] = source[held]
             pages = np.zeros((theirs.batch, int(columns.max(initial=0))), np.int32)
             pages[np.arange(pages.shape[1]) < columns[:, None]] = taken
@@ -263,8 +282,8 @@ class Content:
             for page in range(len(taken)):
                 part = slice(page * size, (page + 1) * size)
                 for array in held.arrays:
-                    rows = array[old[columns[part]], :, wanted[part] % size]
-                    array[taken[page], :, : len(rows)] = rows.swapaxes(0, 1)
+                    rows = array[old[columns[part]], :, :, wanted[part] % size]
+                    array[taken[page], :, :, : len(rows)] = np.moveaxis(rows, 0, 2)
             pages = state.pages.copy()
             pages[entry, column : column + len(taken)] = taken
             last = int(state.columns(geometry)[entry])
@@ -289,7 +308,8 @@ class Content:
         """Wait until all content is on the disk."""
         if self._ledger is not None:
             with self.pool.lock:
-                self._begin()
+                self.pool.room.check_length()
+                self._resumed()
                 self.pool.end()
                 if self._ledger.file.is_writable:
                     self.pool.room.flush()
@@ -303,7 +323,8 @@ class Content:
                 return
             if self.state is not None:
                 pool.begin()
-                pages, self.state = self.state.held_pages(self.geometry), None
+                pages = np.concatenate(self.held_pages())
+                self.state = None
                 pool.give_back(pages)
                 pool.end()
 
@@ -312,8 +333,10 @@ class Content:
         if pool.ledger is not None:
             if self.state is not None:
                 self._resumed()
-            states = [state for member in list(pool.members) if (state := member.shared_state())]
-            held = [_NO_PAGES, *(state.held_pages(pool.geometry) for state in states)]
+            held = [_NO_PAGES]
+            for member in list(pool.members):
+                if member is not self:
+                    held += member.owned_pages()
             pages = np.unique(np.concatenate(held))
             if pages.size:
                 pool.room.check_length()
@@ -327,6 +350,9 @@ class Content:
 
     def _begin(self) -> State:
         """Begin a change, and return the state."""
+        step = self.unfinished()
+        if step is not None:
+            step.refuse_change(self.geometry.layers)
         self.pool.room.check_length()
         return self._resumed()
 
@@ -358,7 +384,3 @@ def first_of_last_append(state: State, entry: int) -> int:
         raise ValueError("keep must follow the append of the tokens that it chooses from")
     lengths = state.before[0]
     return lengths if isinstance(lengths, int) else int(lengths[entry])
-
-
-def _four(rows: list[Array]) -> list[Array | None]:
-    return [*rows, *[None] * (4 - len(rows))]

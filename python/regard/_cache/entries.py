@@ -8,6 +8,7 @@ from regard._arguments.numbers import file_path
 from regard._cache import arguments, preempt
 from regard._cache.content import first_of_last_append
 from regard._cache.opened import opened_content, opened_state, writable_content
+from regard._cache.opening import Opening
 
 if TYPE_CHECKING:
     import os
@@ -17,16 +18,8 @@ if TYPE_CHECKING:
     from regard._cache.content import Content
 
 
-class Entries:
+class Entries(Opening):
     """A cache of several texts."""
-
-    _content: Content
-
-    @classmethod
-    def _of(cls, content: Content) -> Self:
-        cache = cls.__new__(cls)
-        cache._content = content
-        return cache
 
     def truncate(self, length: ArrayLike) -> None:
         """Remove the last tokens.
@@ -48,7 +41,7 @@ class Entries:
         """
         content = writable_content(self, "truncate")
         if not content.truncate_alike(length):
-            lengths = opened_state(self).all_lengths()
+            lengths = opened_state(content).all_lengths()
             content.truncate(arguments.shorter_lengths(length, lengths))
 
     def reorder(self, batch_indices: ArrayLike) -> None:
@@ -87,7 +80,7 @@ class Entries:
         array([3, 3, 0])
         """
         content = writable_content(self, "reorder")
-        content.reorder(arguments.entries(batch_indices, opened_state(self).batch))
+        content.reorder(arguments.entries(batch_indices, opened_state(content).batch))
 
     def drop(self, entries: ArrayLike) -> None:
         """Remove entries, whose texts have ended. The others keep their order.
@@ -117,14 +110,14 @@ class Entries:
         array([1, 3])
         """
         content = writable_content(self, "drop")
-        content.reorder(arguments.left_entries(entries, opened_state(self).batch))
+        content.reorder(arguments.left_entries(entries, opened_state(content).batch))
 
     def adopt(self, other: Self, entry: SupportsIndex = 0) -> int:
         """Move an entry of another cache here, for example a prompt that was read by itself.
 
         Parameters
         ----------
-        other : KVCache
+        other : KVCache or KVCaches
             A cache that shares this cache's pages: its fork, such as ``cache.fork([-1])``, which
             begins with one empty entry. It loses the entry.
         entry : int, default 0
@@ -161,7 +154,7 @@ class Entries:
         >>> texts.lengths, prompt.lengths
         (array([3]), array([], dtype=int64))
         """
-        content, others = writable_content(self, "adopt"), _content_of("other", other)
+        content, others = writable_content(self, "adopt"), _content_of("other", other, type(self))
         if others is content:
             raise ValueError("other must be another cache, got the cache itself")
         if others.pool is not content.pool:
@@ -215,7 +208,7 @@ class Entries:
         (array([3]), 1, array([3, 2]))
         """
         content = writable_content(self, "preempt")
-        number = arguments.entry_number("entry", entry, opened_state(self).batch)
+        number = arguments.entry_number("entry", entry, opened_state(content).batch)
         preempt.preempt(content, number, file_path(path))
 
     def resume(self, path: str | os.PathLike[str]) -> int:
@@ -285,7 +278,8 @@ class Entries:
         >>> cache.lengths, cache.keys[0, 0, 10:, 0]
         (array([12]), array([0., 8.], dtype=float32))
         """
-        content, state = writable_content(self, "keep"), opened_state(self)
+        content = writable_content(self, "keep")
+        state = opened_state(content)
         number = arguments.entry_number("entry", entry, state.batch)
         start, length = first_of_last_append(state, number), int(state.all_lengths()[number])
         content.keep(number, arguments.kept_positions(positions, start, length))
@@ -300,7 +294,7 @@ class Entries:
 
         Returns
         -------
-        KVCache
+        KVCache or KVCaches
             A cache that shares pages with this one.
 
         Raises
@@ -330,12 +324,12 @@ class Entries:
         content = opened_content(self, "fork")
         chosen = None
         if batch_indices is not None:
-            chosen = arguments.entries(batch_indices, opened_state(self).batch)
+            chosen = arguments.entries(batch_indices, opened_state(content).batch)
         return self._of(content.fork(chosen))
 
 
-def _content_of(name: str, cache: Any) -> Content:
+def _content_of(name: str, cache: Any, kind: type[Entries]) -> Content:
     """Return the content of a cache that is an argument, and may be changed."""
-    if not isinstance(cache, Entries):
-        raise TypeError(f"{name} must be a KVCache, got {type(cache).__name__}")
+    if not isinstance(cache, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {type(cache).__name__}")
     return writable_content(cache, name)

@@ -13,19 +13,19 @@ from regard._cache import attend
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from regard._cache.content import Content
+    from regard._cache.layer import Layer
 
 
 def explain(
-    content: Content,
+    layer: Layer,
     query: ArrayLike,
     starts: ArrayLike | None,
     mask: ArrayLike | None,
     options: dict[str, Any],
 ) -> Explanation:
     """Report what `attend` would compute with these arguments, and how."""
-    geometry, notes = content.geometry, []
-    call, plan = attend.plan(content, query, starts, mask, options)
+    geometry, notes = layer.geometry, []
+    call, plan = attend.plan(layer, query, starts, mask, options)
     if geometry.is_quantized:
         notes.append("keys and values are 8-bit integers, and a scale for each row of them")
     elif geometry.dtype != call.query.dtype:
@@ -35,19 +35,19 @@ def explain(
     if masks.bias is not None:
         notes.append(FLOAT_MASK)
     bytes_read = distinct_bytes(call.query) + sum(map(distinct_bytes, masks.arrays))
-    bytes_read += _bytes_of_tokens(content)
+    bytes_read += _bytes_of_tokens(layer)
     key, value = call.rows.arrays[:2]
     precision = options.get("precision")
     packed = None
     if starts is not None:
-        assert content.state is not None
-        packed = np.asarray(starts), np.concatenate([[0], content.state.all_lengths().cumsum()])
+        assert layer.state is not None
+        packed = np.asarray(starts), np.concatenate([[0], layer.state.all_lengths().cumsum()])
     return Explanation.of_plan(plan, key, value, precision, bytes_read, notes, masks, packed)
 
 
-def _bytes_of_tokens(content: Content) -> int:
+def _bytes_of_tokens(layer: Layer) -> int:
     """Return the number of bytes of the stored tokens, without unused room."""
-    state, geometry = content.state, content.geometry
+    state, geometry = layer.state, layer.geometry
     assert state is not None
     tokens = int((state.all_lengths() - state.all_evicted() * geometry.page_size).sum())
     scales = 2 * 4 if geometry.is_quantized else 0

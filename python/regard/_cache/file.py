@@ -34,11 +34,15 @@ def create(
         raise
 
 
-def opened(path: str, *, is_writable: bool) -> Content:
+def opened(path: str, *, is_writable: bool, layers: int | None = None) -> Content:
     """Return the content of a file, or raise a ValueError that describes the defect."""
     file = LockedFile.open(path, is_writable=is_writable)
     try:
         geometry, layout = header.read_description(file.read(header.RECORDS), file.path)
+        if layers is not None and geometry.layers != layers:
+            raise ValueError(
+                f"{file.path} has {geometry.layers} layers: open it with KVCaches.open()"
+            )
         if file.size < header.FIRST_PAGE:
             raise ValueError(
                 f"{file.path} is truncated: its pages begin after {header.FIRST_PAGE} bytes, and "

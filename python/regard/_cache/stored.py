@@ -11,17 +11,17 @@ from regard._cache.storage.quantize import restored
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.content import Content
+    from regard._cache.layer import Layer
 
     Array = NDArray[Any]
 
 
-def stored_tokens(content: Content, which: Literal["key", "value"]) -> Array:
+def stored_tokens(layer: Layer, which: Literal["key", "value"]) -> Array:
     """Return keys or values, (batch, kv_heads, longest, dim), with 0 for missing tokens."""
-    state, geometry = content.state, content.geometry
+    state, geometry = layer.state, layer.geometry
     assert state is not None
     number = 0 if which == "key" else 1
-    arrays = content.rows.arrays
+    arrays = layer.rows.arrays
     dtype = np.dtype(np.float32) if geometry.is_quantized else geometry.dtype
     dim = arrays[number].shape[3]
     found = np.zeros((state.batch, geometry.kv_heads, state.longest, dim), dtype)

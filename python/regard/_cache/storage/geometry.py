@@ -18,12 +18,14 @@ STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 # Default number of tokens in a page: a multiple of the 96 keys in a block of a kernel, so that no
 # block crosses a page and is copied.
 _PAGE_TOKENS = 192
+MOST_LAYERS = 2**16 - 1
 MOST_PAGES = 2**31 - 1  # page tables have 32-bit entries
 
 
 class Geometry(NamedTuple):
-    """Sizes, type and limits of a cache, the same for all batch entries."""
+    """Sizes, type and limits of a cache, the same for all layers and batch entries."""
 
+    layers: int
     kv_heads: int
     head_dim: int
     value_dim: int

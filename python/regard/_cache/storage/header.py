@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._cache.storage.geometry import STORED_TYPES, Geometry, stored_type
+from regard._cache.storage.geometry import MOST_LAYERS, STORED_TYPES, Geometry, stored_type
 from regard._cache.storage.rows import PageLayout
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 MAGIC = b"regardKV"
-VERSION = 3
-# magic, version, checksum of all with this field 0; type, kv_heads, head_dim, value_dim, keep_last,
-# keep_first, capacity, page_size. -1 stands for None.
-_DESCRIPTION = struct.Struct("<8sII16s7q")
+VERSION = 4
+# magic, version, checksum of all with this field 0; type, layers, kv_heads, head_dim, value_dim,
+# keep_last, keep_first, capacity, page_size. -1 stands for None.
+_DESCRIPTION = struct.Struct("<8sII16s8q")
 RECORDS = 512
 _RECORD = struct.Struct("<QI4x")  # number, checksum of it and of the numbers that follow
 FIRST_AREA = 4096
@@ -41,9 +41,9 @@ FIRST_PAGE = FIRST_AREA + 2 * AREA_BYTES
 
 def describe(geometry: Geometry) -> bytes:
     """Return the description of a file."""
-    kv_heads, head_dim, value_dim, dtype, keep_last, keep_first, capacity, page_size = geometry
-    optional = [-1 if number is None else number for number in (keep_last, keep_first, capacity)]
-    numbers = [kv_heads, head_dim, value_dim, *optional, page_size]
+    layers, kv_heads, head_dim, value_dim, dtype, *limits, page_size = geometry
+    optional = [-1 if number is None else number for number in limits]
+    numbers = [layers, kv_heads, head_dim, value_dim, *optional, page_size]
     return _described(dtype.name.encode(), numbers)
 
 
@@ -62,9 +62,9 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, PageLayout]:
             f"{len(start)}"
         )
     _, version, _, name, *numbers = _DESCRIPTION.unpack_from(start)
-    if version in (1, 2):
+    if version in (1, 2, 3):
         raise ValueError(
-            f"{path} has version {version}, of regard 0.1, and this regard reads version "
+            f"{path} has version {version}, of an earlier regard, and this regard reads version "
             f"{VERSION}: make a new cache, and append the keys and values again"
         )
     if version != VERSION:
@@ -74,16 +74,18 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, PageLayout]:
         )
     if _described(name, numbers) != start[: _DESCRIPTION.size]:
         raise ValueError(f"{path} is damaged: the checksum of its description is wrong")
-    kv_heads, head_dim, value_dim, keep_last, keep_first, capacity, page_size = numbers
+    layers, kv_heads, head_dim, value_dim, keep_last, keep_first, capacity, page_size = numbers
     text = name.rstrip(b"\0").decode("ascii", "replace")
     # A correct checksum does not prove that regard has written the description.
-    possible = min(kv_heads, head_dim, value_dim) >= 1 and text in STORED_TYPES
+    possible = 1 <= layers <= MOST_LAYERS and min(kv_heads, head_dim, value_dim) >= 1
+    possible &= text in STORED_TYPES
     possible &= keep_last >= 1 or (keep_last == -1 and keep_first == 0)
     possible &= capacity == -1 or keep_last == -1 or capacity > keep_first + keep_last
     possible &= keep_first >= 0 and capacity >= -1 and page_size > 0 and page_size % 16 == 0
     if not possible:
         raise ValueError(f"{path} is damaged: its description is {text} {numbers}")
     geometry = Geometry(
+        layers,
         kv_heads,
         head_dim,
         value_dim,

@@ -28,8 +28,11 @@ class Holder(Protocol):
     state: State | None
     """None if it is closed."""
 
-    def shared_state(self) -> State | None:
-        """Return the state whose pages this holder owns, or None if a ledger owns them."""
+    def owned_pages(self) -> list[Array]:
+        """Return the pages that this holder owns, with repetitions; a ledger may own others."""
+
+    def held_pages(self) -> list[Array]:
+        """Return all pages that this holder needs, with repetitions."""
 
 
 class Committed(Protocol):
@@ -195,16 +198,18 @@ class Pool:
 
     def _held_pages(self) -> Array:
         """Return the pages of all caches and of the ledger, with repetitions."""
-        states = [state for member in list(self.members) if (state := member.shared_state())]
-        found = [np.zeros(0, np.int32), *(state.held_pages(self.geometry) for state in states)]
+        found = [np.zeros(0, np.int32)]
+        for member in list(self.members):
+            found += member.owned_pages()
         if self.ledger is not None:
             found += [self.ledger.committed.held_pages(self.geometry), self.ledger.own_pages]
         return np.concatenate(found)
 
     def _leave_room(self) -> None:
         """Copy the pages of all caches to memory, in a child of the process that writes a file."""
-        states = [state for member in list(self.members) if (state := member.state)]
-        found = [np.zeros(0, np.int32), *(state.held_pages(self.geometry) for state in states)]
+        found = [np.zeros(0, np.int32)]
+        for member in list(self.members):
+            found += member.held_pages()
         self.room = self.room.copied(np.unique(np.concatenate(found)))
         self.ledger = None
         self._is_counted = False

@@ -30,18 +30,27 @@ def aligned(offset: int) -> int:
 
 
 class PageRegion(NamedTuple):
-    """One array of a page, of shape (kv_heads, page_size, dim), or without dim for scales."""
+    """One array of a layer, of shape (kv_heads, page_size, dim), or without dim for scales."""
 
-    offset: int  # in bytes, from the page's beginning
+    offset: int  # in bytes, from the layer's beginning
     shape: tuple[int, ...]
     dtype: DType
 
 
 class PageLayout(NamedTuple):
-    """The layout of a page: keys, values and, with int8, the scales of both."""
+    """The layout of a page.
 
-    regions: tuple[PageRegion, ...]
-    stride: int  # bytes of a page
+    It has its tokens' keys, values and, with int8, the scales of both, one layer after another.
+    """
+
+    layers: int
+    regions: tuple[PageRegion, ...]  # of each layer
+    layer_stride: int  # bytes of a layer
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a page."""
+        return self.layers * self.layer_stride
 
     @classmethod
     def of(cls, geometry: Geometry) -> PageLayout:
@@ -49,14 +58,14 @@ class PageLayout(NamedTuple):
         regions, end = [], 0
         for shape, dtype in _forms(geometry):
             size = math.prod(shape) * dtype.itemsize
-            if aligned(end + size) > _MOST_BYTES:
+            if geometry.layers * aligned(end + size) > _MOST_BYTES:
                 raise MemoryError(
                     f"no memory for {size} bytes, {dtype.name} of shape {shape}: an array has at "
                     f"most {_MOST_BYTES}"
                 )
             regions.append(PageRegion(end, shape, dtype))
             end = aligned(end + size)
-        return cls(tuple(regions), end)
+        return cls(geometry.layers, tuple(regions), end)
 
 
 def _forms(geometry: Geometry) -> Iterator[tuple[tuple[int, ...], DType]]:
@@ -67,22 +76,36 @@ def _forms(geometry: Geometry) -> Iterator[tuple[tuple[int, ...], DType]]:
         yield from [(axes, SCALE_TYPE)] * 2
 
 
-class Rows:
-    """Keys, values and, with int8, scales in consecutive pages of memory.
+class LayerRows(NamedTuple):
+    """Keys, values and, with int8, scales of a layer.
 
     The arrays have the shape (pages, kv_heads, page_size, dim), or without dim for scales.
     """
 
-    __slots__ = ("arrays", "core")
+    arrays: list[Array]
+    core: _core.PageRows
+
+
+class Rows:
+    """Keys, values and, with int8, scales in consecutive pages of memory.
+
+    The arrays have the shape (pages, layers, kv_heads, page_size, dim), or without dim for scales.
+    """
+
+    __slots__ = ("arrays", "layers")
 
     def __init__(self, layout: PageLayout, memory: Any, offset: int, pages: int) -> None:
         self.arrays = [_view(layout, region, memory, offset, pages) for region in layout.regions]
-        self.core = _core.PageRows(*self.arrays, *[None] * (4 - len(self.arrays)))
+        none = [None] * (4 - len(self.arrays))
+        self.layers = []
+        for layer in range(layout.layers):
+            arrays = [array[:, layer] for array in self.arrays]
+            self.layers.append(LayerRows(arrays, _core.PageRows(*arrays, *none)))
 
     def copy_page(self, page: int, to: int, tokens: int) -> None:
         """Copy the first tokens of a page to another page."""
         for array in self.arrays:
-            array[to, :, :tokens] = array[page, :, :tokens]
+            array[to, :, :, :tokens] = array[page, :, :, :tokens]
 
     def copy_pages(self, other: Rows, pages: Array) -> None:
         """Copy these sorted pages from the same places in `other`."""
@@ -94,9 +117,11 @@ class Rows:
 
 
 def _view(layout: PageLayout, region: PageRegion, memory: Any, offset: int, pages: int) -> Array:
-    shape, dtype = region.shape, region.dtype
+    form, dtype = region.shape, region.dtype
+    shape = (pages, layout.layers, *form)
     if pages == 0:
-        return np.empty((0, *shape), dtype)
-    sizes = (*shape[1:], dtype.itemsize)
-    strides = (layout.stride, *(math.prod(sizes[axis:]) for axis in range(len(shape))))
-    return np.ndarray((pages, *shape), dtype, memory, offset + region.offset, strides)
+        return np.empty(shape, dtype)
+    sizes = (*form[1:], dtype.itemsize)
+    inner = (math.prod(sizes[axis:]) for axis in range(len(form)))
+    strides = (layout.stride, layout.layer_stride, *inner)
+    return np.ndarray(shape, dtype, memory, offset + region.offset, strides)

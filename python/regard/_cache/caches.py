@@ -1,0 +1,223 @@
+"""The caches of all layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from regard._arguments.keywords import refuses_unknown
+from regard._arguments.numbers import count
+from regard._cache.attending import Attending
+from regard._cache.created import new_content
+from regard._cache.entries import Entries
+from regard._cache.layer import Layer
+from regard._cache.opened import writable_content, writable_layer
+from regard._cache.sizes import Sizes
+from regard._cache.storage.geometry import MOST_LAYERS
+from regard._cache.storing import Storing
+from regard._runtime.public import public
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
+
+    from regard._cache.content import Content
+    from regard._cache.created import Path
+
+
+@public
+class LayerCache(Storing, Attending, Sizes):
+    """One layer of a `KVCaches`, to which a layer of a model appends and attends.
+
+    It has the methods of a `KVCache` that append and attend, and is made by ``caches[layer]``.
+    Entries come, go and change places for all layers at once, by the methods of `KVCaches`.
+    """
+
+    def __init__(self) -> None:
+        raise TypeError("a LayerCache is made by indexing a KVCaches: caches[layer]")
+
+    @classmethod
+    def _of_layer(cls, layer: Layer) -> LayerCache:
+        cache = cls.__new__(cls)
+        cache._layer = layer
+        return cache
+
+    @property
+    def _source(self) -> Layer:
+        return self._layer
+
+    def __reduce__(self) -> Any:
+        """Refuse to copy one of several layers."""
+        raise TypeError("a LayerCache is copied with the fork() of its KVCaches")
+
+    def _shown_options(self) -> dict[str, str] | str:
+        shown = super()._shown_options()
+        return shown if isinstance(shown, str) else {"layer": f"{self._layer.number}", **shown}
+
+    def truncate(self, length: ArrayLike) -> None:
+        """Remove the last tokens of all layers, which have the same lengths.
+
+        In the middle of a step, only the new tokens can be removed, which undoes the step.
+
+        Parameters
+        ----------
+        length : int or array_like of int, shape (batch,)
+            As for `KVCaches.truncate`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `KVCaches.truncate`.
+        """
+        content = writable_layer(self, "truncate").content
+        state = content.state
+        assert state is not None
+        if content.unfinished() is not None and np.array_equal(length, state.all_lengths()):
+            content.rollback()
+        else:
+            KVCaches._of(content).truncate(length)
+
+
+@public
+class KVCaches(Entries, Sizes, Sequence[LayerCache]):
+    """The keys and values of all layers of a model: a sequence of caches that change together.
+
+    ``caches[layer]`` is what a layer of the model appends its new keys and values to, and attends
+    to, as to a `KVCache`. A step appends tokens in every layer, the same numbers of tokens, in any
+    order of the layers::
+
+        for layer, block in enumerate(model):
+            x = block(x, cache=caches[layer])
+
+    The tokens become part of the caches once the last layer has appended them: `lengths`, forks and
+    the file then have all of them, and until then none. Only the layers that have appended see them
+    before. If a step ends early, by an error or an interruption, `rollback` removes its tokens.
+
+    Entries are changed for all layers in one call: `truncate`, `reorder`, `fork`, `drop`, `adopt`,
+    `keep`, `preempt` and `resume`.
+
+    Parameters
+    ----------
+    layers : int
+        Number of layers, which have the same sizes.
+    batch, num_kv_heads, head_dim, value_dim, capacity, dtype, keep_last, keep_first
+        As for `KVCache`.
+    page_size : int, optional
+        Number of tokens in a page, which has the keys and values of all layers. The default is that
+        of `KVCache`. The last page of a text is half empty on average, so servers of many short
+        texts choose less.
+    max_bytes : int, optional
+        Budget of the pages of all layers, as for `KVCache`.
+    path : path-like, optional
+        File to create, for all layers, which `KVCaches.open` opens again.
+
+    Raises
+    ------
+    TypeError, ValueError, FileExistsError, OSError, MemoryError
+        As for `KVCache`.
+
+    See Also
+    --------
+    KVCache : the cache of one layer, and what is said there of files, types and interruptions.
+
+    Notes
+    -----
+    All layers share a table of pages, and each page holds its tokens of every layer. A change of
+    entries is therefore one change, whatever the number of layers, and is complete or has not
+    happened: after an error, after a signal, and in the file of a process that has died.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> caches = regard.KVCaches(layers=3, batch=1, num_kv_heads=2, head_dim=64)
+    >>> for new in (5, 1):  # a prompt, then a token
+    ...     for cache in caches:
+    ...         key, value = rng.standard_normal((2, 1, 2, new, 64), dtype=np.float32)
+    ...         cache.append(key, value)
+    ...         output = cache.attend(rng.standard_normal((1, 8, new, 64), dtype=np.float32))
+    >>> caches.lengths, len(caches)
+    (array([6]), 3)
+
+    A step that ends early:
+
+    >>> caches[0].append(*np.ones((2, 1, 2, 1, 64)))
+    >>> caches.lengths, caches[0].lengths, caches[1].lengths
+    (array([6]), array([7]), array([6]))
+    >>> caches.rollback()
+    >>> caches[0].lengths
+    array([6])
+    """
+
+    @refuses_unknown
+    def __init__(
+        self,
+        layers: int,
+        batch: int,
+        num_kv_heads: int,
+        head_dim: int,
+        value_dim: int | None = None,
+        *,
+        capacity: int | None = None,
+        dtype: DTypeLike = np.float32,
+        keep_last: int | None = None,
+        keep_first: int = 0,
+        page_size: int | None = None,
+        max_bytes: int | None = None,
+        path: Path | None = None,
+    ) -> None:
+        self._set(
+            new_content(
+                count("layers", layers, minimum=1, maximum=MOST_LAYERS),
+                batch,
+                num_kv_heads,
+                head_dim,
+                value_dim,
+                capacity=capacity,
+                dtype=dtype,
+                keep_last=keep_last,
+                keep_first=keep_first,
+                page_size=page_size,
+                max_bytes=max_bytes,
+                path=path,
+            )
+        )
+
+    def _set(self, content: Content) -> None:
+        super()._set(content)
+        layers = range(content.geometry.layers)
+        self._caches = tuple(LayerCache._of_layer(Layer(content, layer)) for layer in layers)
+
+    @property
+    def _source(self) -> Content:
+        return self._content
+
+    def __len__(self) -> int:
+        """Return the number of layers."""
+        return len(self._caches)
+
+    @overload
+    def __getitem__(self, layer: int) -> LayerCache: ...
+    @overload
+    def __getitem__(self, layer: slice) -> Sequence[LayerCache]: ...
+    def __getitem__(self, layer: int | slice) -> LayerCache | Sequence[LayerCache]:
+        """Return the cache of a layer, or a tuple of those of several."""
+        return self._caches[layer]
+
+    def _shown_options(self) -> dict[str, str] | str:
+        shown = super()._shown_options()
+        return shown if isinstance(shown, str) else {"layers": f"{len(self)}", **shown}
+
+    def rollback(self) -> None:
+        """Remove the tokens of a step that some layers have finished and others have not.
+
+        Otherwise, nothing changes.
+
+        Raises
+        ------
+        ValueError
+            If the cache is closed or read-only.
+        """
+        writable_content(self, "rollback").rollback()

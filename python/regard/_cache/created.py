@@ -1,0 +1,67 @@
+"""New caches, from the arguments of their constructors."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from regard._arguments.numbers import MOST, count, file_path
+from regard._cache import arguments, file
+from regard._cache.content import Content
+from regard._cache.storage.geometry import Geometry, stored_type
+from regard._cache.storage.memory_room import MemoryRoom
+from regard._cache.storage.pool import Pool
+from regard._cache.storage.rows import PageLayout
+from regard._cache.storage.state import State
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+Path = str | os.PathLike[str]
+
+
+def new_content(
+    layers: int,
+    batch: int,
+    num_kv_heads: int,
+    head_dim: int,
+    value_dim: int | None,
+    *,
+    capacity: int | None,
+    dtype: DTypeLike,
+    keep_last: int | None,
+    keep_first: int,
+    page_size: int | None,
+    max_bytes: int | None,
+    path: Path | None,
+) -> Content:
+    """Return the content of a new cache, or raise an error that names an argument."""
+    entries = count("batch", batch, maximum=2**31 - 1)
+    last, first = arguments.kept_tokens(keep_last, keep_first)
+    room = None if capacity is None else count("capacity", capacity, maximum=MOST)
+    if room is not None and last is not None and room <= first + last:
+        raise ValueError(
+            f"capacity must be at least {first + last + 1}, keep_first + keep_last + 1, got {room}"
+        )
+    heads = count("num_kv_heads", num_kv_heads, minimum=1, maximum=MOST)
+    dim = count("head_dim", head_dim, minimum=1, maximum=MOST)
+    geometry = Geometry(
+        layers,
+        heads,
+        dim,
+        dim if value_dim is None else count("value_dim", value_dim, minimum=1, maximum=MOST),
+        stored_type(dtype),
+        last,
+        first,
+        room,
+        arguments.size_of_pages(page_size, room, last),
+    )
+    # With a fixed capacity, one page per entry, so that a lack of memory shows now.
+    has_fixed_room = room is not None and page_size is None and last is None
+    reserved = entries if has_fixed_room else 0
+    limit = None if max_bytes is None else count("max_bytes", max_bytes, minimum=1)
+    if path is not None:
+        return file.create(file_path(path), geometry, entries, reserved, limit)
+    pool = Pool(geometry, MemoryRoom(PageLayout.of(geometry), 0), limit)
+    pool.reserve(reserved)
+    return Content(pool, State.empty(entries))

@@ -1,0 +1,70 @@
+"""New tokens of all layers, which become effective together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from regard._cache.storage.state import PerEntry, State
+
+    Array = NDArray[Any]
+
+
+class Step:
+    """The states before and after new tokens that some layers have stored and others have not.
+
+    It is over once the content has another state than the one before.
+    """
+
+    __slots__ = ("after", "before", "counts", "extends", "freed", "layers")
+
+    def __init__(
+        self, before: State, after: State, counts: PerEntry, freed: Array, *, extends: bool
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.counts = counts  # of new tokens of each entry
+        self.freed = freed  # pages that `after` does not have any more
+        self.extends = extends  # as for `Ledger.commit`
+        self.layers: set[int] = set()  # those that have stored their tokens
+
+    def start(self, page_size: int) -> PerEntry:
+        """Return the place of the first new token, in tokens from the table's first column."""
+        return self.before.lengths - self.after.evicted * page_size
+
+    def check_layer(self, layer: int, layers: int) -> None:
+        """Raise ValueError if a layer has already stored its tokens."""
+        if layer in self.layers:
+            raise ValueError(
+                f"layer {layer} has already appended in this step, and {self._missing(layers)} not "
+                "yet: append to them first, or undo the step with rollback()"
+            )
+
+    def check_counts(self, layer: int, counts: PerEntry) -> None:
+        """Raise ValueError if a layer has other numbers of new tokens than those before it."""
+        if not np.array_equal(counts, self.counts):
+            raise ValueError(
+                f"layer {layer} must append as many tokens as layer {min(self.layers)} has "
+                f"appended in this step, {_listed(self.counts)}, got {_listed(counts)}"
+            )
+
+    def refuse_change(self, layers: int) -> None:
+        """Raise ValueError, since entries cannot change in the middle of a step."""
+        raise ValueError(
+            f"a step is not finished: {self._missing(layers)} not appended yet; append to them "
+            "first, or undo the step with rollback()"
+        )
+
+    def _missing(self, layers: int) -> str:
+        missing = [layer for layer in range(layers) if layer not in self.layers]
+        if len(missing) == 1:
+            return f"layer {missing[0]} has"
+        return f"layers {', '.join(map(str, missing[:3]))}{', ...' * (len(missing) > 3)} have"
+
+
+def _listed(counts: PerEntry) -> str:
+    return f"{counts}" if isinstance(counts, int) else f"{counts.tolist()}"

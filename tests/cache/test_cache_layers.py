@@ -1,0 +1,287 @@
+"""The caches of all layers: steps that become effective with the last layer."""
+
+import itertools
+import os
+import pickle
+
+import numpy as np
+import pytest
+from test_cache_interrupts import Moments, Stop, stop_at
+
+import regard
+from cache_kinds import make
+from cache_model import normal, packed_tokens, tokens
+from inside_cache import assert_owners_are_right, pool_of, taken
+from messages import says
+
+LAYERS = 3
+
+
+def made(batch=2, **options):
+    """Caches of three layers, and each layer by itself."""
+    options = {"page_size": 16} | options
+    caches = regard.KVCaches(LAYERS, batch, 2, 8, 5, **options)
+    options.pop("path", None)
+    return caches, [regard.KVCache(batch, 2, 8, 5, **options) for _ in range(LAYERS)]
+
+
+def step(seed, caches, alone, new, lengths=None, order=range(LAYERS)):
+    """Append tokens to all layers in this order, other ones in each."""
+    for layer in order:
+        for cache in (caches[layer], alone[layer]):
+            cache.append(*tokens(seed + 100 * layer, cache.batch, new), lengths)
+
+
+def assert_alike(caches, alone):
+    assert caches.lengths.tolist() == alone[0].lengths.tolist()
+    assert pool_of(caches) is caches[0]._layer.content.pool
+    query = normal(0, caches.batch, 4, 1, 8)
+    for one, other in zip(caches, alone, strict=True):
+        assert np.array_equal(one.lengths, other.lengths)
+        assert np.array_equal(one.keys, other.keys)
+        assert np.array_equal(one.values, other.values)
+        if len(other):
+            assert np.array_equal(one.attend(query), other.attend(query))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"keep_last": 20, "keep_first": 3}, {"dtype": "int8"}, {"dtype": "float16"}],
+    ids=["plain", "window", "int8", "float16"],
+)
+@pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
+def test_layers_have_the_bits_of_caches_of_their_own(options, in_file, tmp_path):
+    path = tmp_path / "caches" if in_file else None
+    caches, alone = made(path=path, **options)
+    for seed, order in enumerate(itertools.permutations(range(LAYERS))):
+        step(seed, caches, alone, 1 + 11 * (seed % 3), order=order)
+        assert_alike(caches, alone)
+    step(7, caches, alone, 30, [30, 2])
+    assert_alike(caches, alone)
+    packed = packed_tokens(8, [1, 19])
+    for cache in (*caches, *alone):
+        cache.append_ragged(*packed)
+    assert_alike(caches, alone)
+    assert_owners_are_right([caches])
+    if in_file:
+        caches.close()
+        with pytest.raises(ValueError, match=says("has 3 layers", "KVCaches.open()")):
+            regard.KVCache.open(path)
+        caches = regard.KVCaches.open(path)
+        assert len(caches) == LAYERS
+        assert_alike(caches, alone)
+        step(9, caches, alone, 5)
+        assert_alike(caches, alone)
+
+
+def test_entries_change_for_all_layers(tmp_path):
+    for path in (None, tmp_path / "caches"):
+        caches, alone = made(path=path)
+        step(0, caches, alone, 25, [25, 9])
+        fork, forks = caches.fork(), [cache.fork() for cache in alone]
+        for each in (caches, *alone):
+            each.reorder([1, 0, -1])
+        step(1, caches, alone, 20)
+        step(2, fork, forks, 1)
+        assert caches.adopt(fork, 1) == 3
+        for cache, other in zip(alone, forks, strict=True):
+            cache.adopt(other, 1)
+        for each in (caches, *alone):
+            each.truncate([28, 20, 7, 10])
+        step(3, caches, alone, 6)
+        for each in (caches, *alone):
+            each.keep(1, [21, 24])
+            each.drop(2)
+        for number, each in enumerate((caches, *alone)):
+            each.preempt(0, tmp_path / f"waiting{number}")
+        step(4, caches, alone, 1)
+        for number, each in enumerate((caches, *alone)):
+            assert each.resume(tmp_path / f"waiting{number}") == 2
+        assert_alike(caches, alone)
+        assert_alike(fork, forks)
+        assert_owners_are_right([caches, fork])
+
+
+def test_an_unfinished_step_is_seen_by_its_layers_only(tmp_path):
+    path = tmp_path / "caches"
+    caches, alone = made(path=path)
+    step(0, caches, alone, 20)
+    before = path.read_bytes()
+    caches[1].append(*tokens(1, 2, 30))
+    assert [cache.lengths.tolist() for cache in caches] == [[20, 20], [50, 50], [20, 20]]
+    assert caches.lengths.tolist() == [20, 20]
+    assert [len(cache) for cache in caches] == [20, 50, 20]
+    caches.flush()
+    pool_of(caches).must_recount = True  # as after an interruption of another cache
+    assert_owners_are_right([caches])
+    assert taken(caches) == 8  # four for the first tokens, and as many more
+    caches[2].append(*tokens(1, 2, 30))
+    caches.close()
+    with regard.KVCaches.open(path) as opened:
+        assert_alike(opened, alone)
+    assert path.read_bytes()[: 4096 + 2 * 32768] == before[: 4096 + 2 * 32768]
+
+
+@pytest.mark.parametrize("spare", [True, False], ids=["room", "new pages"])
+def test_a_step_that_does_not_go_on_is_refused_and_rolled_back(spare):
+    caches, alone = made()
+    step(0, caches, alone, 20)
+    used = taken(caches)
+    new = 2 if spare else 40
+    key, value = tokens(1, 2, new)
+    caches[2].append(key, value)
+    with pytest.raises(ValueError, match=says("layer 2", "layers 0, 1 have not", "rollback()")):
+        caches[2].append(key, value)
+    with pytest.raises(ValueError, match=says("layer 0", "layer 2 has appended", f"{new}, got 1")):
+        caches[0].append(key[:, :, :1], value[:, :, :1])
+    with pytest.raises(ValueError, match=says("layer 0", f"{new}, got [1, {new}]")):
+        caches[0].append(key, value, [1, new])
+    with pytest.raises(ValueError, match=says("value", "got shape")):
+        caches[0].append(key, key)
+    caches[0].append(key, value)
+    for change in (
+        caches.fork,
+        lambda: caches.truncate(3),
+        lambda: caches.reorder([0]),
+        lambda: caches.drop(0),
+        lambda: caches.keep(0, []),
+        lambda: caches.preempt(0, "/nowhere"),
+        lambda: caches[1].truncate(3),
+    ):
+        with pytest.raises(ValueError, match=says("not finished", "layer 1 has not appended")):
+            change()
+    caches.rollback()
+    caches.rollback()
+    assert_alike(caches, alone)
+    assert_owners_are_right([caches])
+    assert taken(caches) == used
+    step(2, caches, alone, 50)
+    assert_alike(caches, alone)
+
+
+def test_a_step_copies_shared_pages_once_for_all_layers():
+    caches, alone = made()
+    step(0, caches, alone, 20)
+    fork, forks = caches.fork(), [cache.fork() for cache in alone]
+    caches[1].append(*tokens(1, 2, 1))
+    step(2, fork, forks, 3)
+    for layer in (0, 2):
+        caches[layer].append(*tokens(1, 2, 1))
+    for cache in alone:
+        cache.append(*tokens(1, 2, 1))
+    assert_alike(caches, alone)
+    assert_alike(fork, forks)
+    assert_owners_are_right([caches, fork])
+    caches[0].append(*tokens(3, 2, 1))
+    fork.close()
+    caches.rollback()
+    assert_alike(caches, alone)
+    assert_owners_are_right([caches])
+    caches[0].append(*tokens(3, 2, 60))
+    caches.close()
+    assert taken(caches) == 0
+
+
+def test_a_full_pool_is_noticed_by_the_first_layer():
+    page = LAYERS * 2 * 16 * (8 + 5) * 4
+    caches, alone = made(1, max_bytes=2 * page)
+    step(0, caches, alone, 20)
+    with pytest.raises(MemoryError, match="full"):
+        caches[0].append(*tokens(1, 1, 20))
+    step(1, caches, alone, 12)
+    assert_alike(caches, alone)
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_a_layer_of_a_model_that_fails_undoes_the_step(layer):
+    model = [regard.MultiHeadAttention(16, 2, rng=seed) for seed in range(LAYERS)]
+    caches = regard.KVCaches(LAYERS, 2, 2, 8)
+    x = normal(0, 2, 5, 16, dtype=np.float32)
+    for cache, block in zip(caches, model, strict=True):
+        block(x, cache=cache)
+    for number, block in enumerate(model):
+        cache = caches[number]
+        if number == layer:
+            with pytest.raises(ValueError, match="mask"):
+                block(x, cache=cache, mask=np.ones((3, 3), bool))
+            break
+        block(x, cache=cache)
+    assert caches.lengths.tolist() == [5, 5]
+    assert all(cache.lengths.tolist() == [5, 5] for cache in caches)
+    for cache, block in zip(caches, model, strict=True):
+        block(x, cache=cache)
+    assert caches.lengths.tolist() == [10, 10]
+
+
+@pytest.mark.parametrize("kind", ["layers", "layers window", "layers file", "layers int8 file"])
+@pytest.mark.parametrize("new", [1, 40])
+def test_a_step_that_was_interrupted_goes_on(kind, new, tmp_path):
+    """The layer whose append was stopped has its tokens or not; then the step is finished."""
+    whole, _ = make(kind, tmp_path / "whole")
+    with Moments(lambda count: None) as moments:
+        whole.append(*tokens(5, 2, new))
+    assert moments.count > 50
+    for moment in range(0, moments.count, 7):
+        path = tmp_path / f"{moment}"
+        cache, _ = make(kind, path)
+        layers, start = cache.caches, cache.lengths
+
+        def go_on(layers=layers, start=start):
+            for layer in (*range(1, len(layers)), 0):
+                if np.array_equal(layers[layer].lengths, start):
+                    key, value = tokens(5, 2, new)
+                    layers[layer].append(key, value * 2.0**layer)
+
+        with pytest.raises(Stop), stop_at(moment):
+            go_on()
+        go_on()
+        assert np.array_equal(cache.keys, whole.keys)
+        assert np.array_equal(cache.values, whole.values)
+        assert_owners_are_right([cache])
+        cache.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_does_not_write_to_its_parents_file(tmp_path):
+    """Tokens that fit into a fork's own last page were once written there."""
+    cache = regard.KVCache(1, 2, 8, 5, page_size=16, path=tmp_path / "cache")
+    cache.append(*tokens(0, 1, 3))
+    fork = cache.fork()
+    fork.append(*tokens(1, 1, 1))
+    child = os.fork()
+    if child == 0:
+        try:
+            fork.append(*np.split(np.full((1, 2, 1, 13), 99, np.float32), [8], axis=3))
+        finally:
+            os._exit(0)
+    before = fork.keys
+    fork.append(*tokens(2, 1, 1, dtype=np.float32))  # into the same place
+    os.waitpid(child, 0)
+    assert np.array_equal(fork.keys[:, :, :4], before)
+    assert np.array_equal(fork.keys[:, :, 4:], tokens(2, 1, 1, dtype=np.float32)[0])
+
+
+def test_what_layers_are():
+    caches, _ = made()
+    assert isinstance(caches[-1], regard.LayerCache)
+    assert [*caches] == [*caches[:]] == [caches[layer] for layer in range(LAYERS)]
+    with pytest.raises(IndexError):
+        caches[LAYERS]
+    assert "layers=3" in repr(caches)
+    assert "layer=2" in repr(caches[2])
+    with pytest.raises(TypeError, match=says("caches[layer]")):
+        regard.LayerCache()
+    for each in (caches, caches[0]):
+        with pytest.raises(TypeError, match=r"fork\(\)"):
+            pickle.dumps(each)
+    with pytest.raises(TypeError, match="other must be a KVCaches, got KVCache"):
+        caches.adopt(regard.KVCache(1, 2, 8))
+    for layers in (0, 2**16):
+        with pytest.raises(ValueError, match=f"layers must be .*, got {layers}"):
+            regard.KVCaches(layers, 1, 1, 1)
+    caches.close()
+    for call in (lambda: len(caches[0]), lambda: caches[0].append(0, 0), caches.rollback):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    assert repr(caches) == "KVCaches(closed)"
+    assert repr(caches[1]) == "LayerCache(closed)"
