@@ -61,7 +61,11 @@ def main():
     prefilled = time.perf_counter()
     progress("")
     print(asked.prompt, end="", flush=True)
-    pick = picker(asked.temperature, asked.seed)
+    rng = np.random.default_rng(asked.seed)
+
+    def pick(logits):
+        return regard.layers.sample(logits, asked.temperature, rng=rng)
+
     end = metadata["tokenizer.ggml.eos_token_id"]
     tokens = write(model, logits, pick, asked.tokens, end, caches)
     for text in stream(tokenizer, tokens):
@@ -70,7 +74,7 @@ def main():
     decoded = len(caches[0]) - len(prompt)
     report("prefill", len(prompt), prefilled - started)
     report("decode", decoded, time.perf_counter() - prefilled)
-    print(f"cache    {sum(cache.nbytes for cache in caches) / 1e6:.1f} MB", file=sys.stderr)
+    print(f"cache    {caches.nbytes / 1e6:.1f} MB", file=sys.stderr)
     if (peak := peak_megabytes()) is not None:
         print(f"peak     {peak:.0f} MB in the whole process", file=sys.stderr)
 
@@ -104,17 +108,6 @@ def write(model, logits, pick, count, end, caches):
             return
         yield token
         logits = model.logits(model(np.array([[token]]), caches)[0, -1])
-
-
-def picker(temperature, seed):
-    """Return a function that picks a token from logits: the most likely one, or a random one."""
-    rng = np.random.default_rng(seed)
-
-    def draw(logits):
-        chances = regard.softmax(logits.astype(np.float64) / temperature)
-        return int(rng.choice(logits.size, p=chances))
-
-    return draw if temperature > 0 else lambda logits: int(logits.argmax())
 
 
 def progress(text):

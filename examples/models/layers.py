@@ -26,16 +26,6 @@ def layer_norm(x, weight, bias, epsilon):
     return centered / np.sqrt(variance + epsilon) * weight + bias
 
 
-def rms_norm(x, weight, epsilon):
-    """Normalize each row to mean square 1, then scale it."""
-    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * weight
-
-
-def silu(x):
-    """Multiply by the sigmoid, written so that no exponential overflows."""
-    return x * (0.5 * np.tanh(0.5 * x) + 0.5)
-
-
 # The normal distribution function, 1/2 (1 + erf(x / sqrt 2)). NumPy has no erf; interpolating
 # linearly between this many points is off by 2e-9 at most, far less than float32's rounding.
 _AT = np.linspace(-8, 8, 1 << 16)

@@ -3,7 +3,8 @@
 import numpy as np
 
 import regard
-from models.layers import join_heads, linear, rms_norm, silu, split_heads
+from models.layers import linear
+from regard.layers import rms_norm, swiglu
 
 
 class Llama:
@@ -25,45 +26,55 @@ class Llama:
         self.rotary_dim = metadata["llama.rope.dimension_count"]
 
     def caches(self, batch=1, **options):
-        """Return an empty cache for each block; `options` are those of KVCache."""
-        return [
-            regard.KVCache(batch, self.kv_heads, self.head_dim, **options)
-            for _ in range(self.blocks)
-        ]
+        """Return empty caches for all blocks; `options` are those of KVCaches."""
+        return regard.KVCaches(self.blocks, batch, self.kv_heads, self.head_dim, **options)
 
-    def __call__(self, tokens, caches):
-        """Read `tokens` (batch, new) after those in `caches`; return (batch, new, width)."""
-        x = self.parameters["token_embd.weight"][tokens].astype(np.float32, copy=False)
-        positions = caches[0].lengths[:, None] + np.arange(x.shape[1])
+    def __call__(self, tokens, caches, starts=None):
+        """Read the texts' new tokens after those in `caches`; return a row of x for each.
+
+        The tokens are (batch, new) or, with `starts` as for KVCache.append_ragged, packed.
+        """
+        tokens = np.asarray(tokens)
+        if starts is None:
+            starts = np.arange(len(tokens) + 1) * tokens.shape[1]
+        embedding = self.parameters["token_embd.weight"]
+        x = embedding[tokens.ravel()].astype(np.float32, copy=False)
+        before = np.repeat(caches[0].lengths - starts[:-1], np.diff(starts))
+        positions = before + np.arange(len(x))
         turns = regard.positional.rotary_cache(
             positions, self.rotary_dim, base=self.rotary_base, dtype=x.dtype
         )
         for block, cache in enumerate(caches):
-            x = x + self._attention(x, block, cache, turns)
+            x = x + self._attention(x, block, cache, turns, starts)
             x = x + self._feed_forward(x, block)
-        return rms_norm(x, self.parameters["output_norm.weight"], self.epsilon)
+        x = rms_norm(x, self.parameters["output_norm.weight"], self.epsilon)
+        return x.reshape(*tokens.shape, -1)
 
     def logits(self, x):
         """Score every token of the vocabulary as the next one after each row of `x`."""
         embedding = self.parameters["token_embd.weight"]
         return linear(x, self.parameters.get("output.weight", embedding))
 
-    def _attention(self, x, block, cache, turns):
+    def _attention(self, x, block, cache, turns, starts):
         weight = self._weights(block)
         x = rms_norm(x, weight("attn_norm"), self.epsilon)
-        query = split_heads(linear(x, weight("attn_q")), self.heads)
-        key = split_heads(linear(x, weight("attn_k")), self.kv_heads)
-        value = split_heads(linear(x, weight("attn_v")), self.kv_heads)
         # GGUF orders the rows of the projections so that neighboring columns are rotated.
-        query = regard.positional.rotary(query, cache=turns, interleaved=True)
-        key = regard.positional.rotary(key, cache=turns, interleaved=True)
-        cache.append(key, value)
-        return linear(join_heads(cache.attend(query)), weight("attn_output"))
+        query, key = (
+            regard.positional.rotary(heads.swapaxes(0, 1), cache=turns, interleaved=True)
+            for heads in (self._heads(x, weight("attn_q")), self._heads(x, weight("attn_k")))
+        )
+        cache.append_ragged(key.swapaxes(0, 1), self._heads(x, weight("attn_v")), starts)
+        output = cache.attend_ragged(query.swapaxes(0, 1), starts)
+        return linear(output.reshape(len(x), -1), weight("attn_output"))
+
+    def _heads(self, x, weight):
+        """Project to (tokens, heads, head_dim)."""
+        return linear(x, weight).reshape(len(x), -1, self.head_dim)
 
     def _feed_forward(self, x, block):
         weight = self._weights(block)
         x = rms_norm(x, weight("ffn_norm"), self.epsilon)
-        gated = silu(linear(x, weight("ffn_gate"))) * linear(x, weight("ffn_up"))
+        gated = swiglu(linear(x, weight("ffn_gate")), linear(x, weight("ffn_up")))
         return linear(gated, weight("ffn_down"))
 
     def _weights(self, block):

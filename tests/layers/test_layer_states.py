@@ -35,6 +35,7 @@ def apart(names, kv=D, biases=("query", "key", "value", "out")):
 BIASES = {"qkv_bias": True, "out_bias": True}
 PROJ = ("q_proj", "k_proj", "v_proj", "o_proj")
 OUT_PROJ = (*PROJ[:3], "out_proj")
+GGUF = ("attn_q", "attn_k", "attn_v", "attn_output")
 TORCH = {"in_proj_weight": (3 * D, D), "out_proj.weight": (D, D)}
 TORCH_BIASES = {"in_proj_bias": (3 * D,), "out_proj.bias": (D,)}
 GPT2 = {
@@ -70,6 +71,17 @@ STATES = {
     "gpt2": (GPT2, BIASES),
     "bart": (apart(OUT_PROJ), BIASES),
     "whisper": (apart(OUT_PROJ, biases=("query", "value", "out")), BIASES),
+    "gguf": (apart(GGUF, kv=DIM, biases=()), {"num_kv_heads": 1}),
+    "gguf, Qwen 3": (
+        apart(GGUF, kv=DIM, biases=()) | {f"attn_{name}": s for name, s in NORMS.items()},
+        {"num_kv_heads": 1, "qk_norm": "rms"},
+    ),
+    "gguf, biases": (apart(GGUF), BIASES),
+    "gguf, stacked": (
+        {"attn_qkv.weight": (3 * D, D), "attn_qkv.bias": (3 * D,)}
+        | {"attn_output.weight": (D, D), "attn_output.bias": (D,)},
+        BIASES,
+    ),
     "regard": (apart(("W_query", "W_key", "W_value", "out_proj")), BIASES),
     "regard, distances": (
         apart(("W_query", "W_key", "W_value", "out_proj"), biases=())
@@ -93,6 +105,17 @@ def as_its_owner_computes(title, state, inputs, kv_heads):
             for i, x in enumerate(inputs)
         ]
         out = (state["c_proj.weight"], state["c_proj.bias"])
+    elif "attn_qkv.weight" in state:
+        products = [
+            x @ weight.T + bias
+            for x, weight, bias in zip(
+                inputs,
+                np.split(state["attn_qkv.weight"], 3),
+                np.split(state["attn_qkv.bias"], 3),
+                strict=True,
+            )
+        ]
+        out = (state["attn_output.weight"].T, state["attn_output.bias"])
     elif title.startswith("torch"):
         bias = state.get("in_proj_bias", np.zeros(3 * D)).reshape(3, D)
         weights = (
@@ -103,9 +126,13 @@ def as_its_owner_computes(title, state, inputs, kv_heads):
         products = [x @ weights[i].T + bias[i] for i, x in enumerate(inputs)]
         out = (state["out_proj.weight"].T, state.get("out_proj.bias", 0))
     else:
-        names = {"bert": BERT, "llama": PROJ, "bart": OUT_PROJ, "whisper": OUT_PROJ}.get(
-            title.partition(",")[0], ("W_query", "W_key", "W_value", "out_proj")
-        )
+        names = {
+            "bert": BERT,
+            "llama": PROJ,
+            "bart": OUT_PROJ,
+            "whisper": OUT_PROJ,
+            "gguf": GGUF,
+        }.get(title.partition(",")[0], ("W_query", "W_key", "W_value", "out_proj"))
         products = [
             x @ state[f"{name}.weight"].T + state.get(f"{name}.bias", 0)
             for name, x in zip(names[:3], inputs, strict=True)
@@ -116,12 +143,22 @@ def as_its_owner_computes(title, state, inputs, kv_heads):
         for product, count in zip(products, (HEADS, kv_heads, kv_heads), strict=True)
     ]
     for i, letter in enumerate("qk"):
-        if f"{letter}_norm.weight" in state:
+        name = f"{'attn_' * title.startswith('gguf')}{letter}_norm.weight"
+        if name in state:
             mean = np.mean(heads[i] ** 2, axis=-1, keepdims=True) + 1e-6
-            heads[i] = heads[i] / np.sqrt(mean) * state[f"{letter}_norm.weight"]
+            heads[i] = heads[i] / np.sqrt(mean) * state[name]
     options = {name: state[name] for name in ("distance_bias",) if name in state}
     output = reference.attention(*heads, **options).output.swapaxes(-2, -3)
     return output.reshape(*output.shape[:-2], D) @ out[0] + out[1]
+
+
+def unstacked(state):
+    """The state of a GGUF block with its stacked projections apart."""
+    apart = {name: array for name, array in state.items() if "qkv" not in name}
+    for part in ("weight", "bias"):
+        rows = np.split(state[f"attn_qkv.{part}"], 3)
+        apart |= {f"{name}.{part}": row for name, row in zip(GGUF[:3], rows, strict=True)}
+    return apart
 
 
 def inputs_for(options):
@@ -146,6 +183,8 @@ def test_a_state_of_others_computes_what_its_owner_does(title, prefix):
     wanted = as_its_owner_computes(title, own, inputs, options.get("num_kv_heads", HEADS))
     limit = 64 * np.finfo(float).eps * reference.largest(wanted)
     assert reference.error(layer(*inputs), wanted) <= limit
+    if title == "gguf, stacked":  # it is read, and written apart
+        state = {dotted + name: array for name, array in unstacked(own).items()}
     back = layer.state_dict(title.partition(",")[0], prefix)
     assert set(back) == set(state)
     for name, array in back.items():
@@ -161,6 +200,7 @@ def test_a_state_of_others_computes_what_its_owner_does(title, prefix):
         ("bert", ["output.LayerNorm.weight", "output.LayerNorm.bias"]),
         ("bert", ["output.LayerNorm.gamma", "output.LayerNorm.beta"]),
         ("llama", ["rotary_emb.inv_freq"]),
+        ("gguf", ["attn_norm.weight", "ffn_norm.weight", "ffn_gate.weight", "ffn_down.bias"]),
         ("regard", ["mask"]),
     ],
 )
@@ -214,7 +254,7 @@ LAYOUTS = (
     "state must have the names of one of the layouts regard (W_query.weight, ...), torch "
     "(in_proj_weight, ...), torch (q_proj_weight, ...), llama (q_proj.weight, ...), bert "
     "(self.query.weight, ...), gpt2 (c_attn.weight, ...), bart (q_proj.weight, ...), whisper "
-    "(q_proj.weight, ...)"
+    "(q_proj.weight, ...), gguf (attn_q.weight, ...), gguf (attn_qkv.weight, ...)"
 )
 
 

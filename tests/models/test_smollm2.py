@@ -150,12 +150,12 @@ def test_texts_that_begin_alike_share_pages(model, text):
     caches = model.caches(page_size=16)
     model(prompt[None], caches)
     for end in ends:
-        forks = [cache.fork() for cache in caches]
+        forks = caches.fork()
         logits = model.logits(model(end[None], forks)[0])
         alone = model.caches()
         model(prompt[None], alone)
         assert np.array_equal(logits, model.logits(model(end[None], alone)[0]))
-        assert taken(forks[0]) == 5  # 40 tokens, and 8 of them again with 2 more
+        assert taken(forks) == 5  # 40 tokens, and 8 of them again with 2 more
 
 
 def test_a_prompt_read_in_parts_gives_the_same_text(model, text):
@@ -174,13 +174,13 @@ def test_a_batch_reads_each_text_as_alone(model, text, smollm2):
         oracle.check_rounding(model.logits(x), oracle.llama, *smollm2, tokens)
 
 
-@pytest.mark.parametrize("options", [{"window": 68}, {"capacity": 68}])
+@pytest.mark.parametrize("options", [{"keep_last": 68}, {"capacity": 68}])
 def test_caches_that_forget_nothing_write_the_text(options, model, text):
     assert np.array_equal(picks(replay(model, text, caches=model.caches(**options))), text[4:])
 
 
 def test_a_short_window_is_the_oracles(model, text, smollm2):
-    logits = replay(model, text, caches=model.caches(window=16))
+    logits = replay(model, text, caches=model.caches(keep_last=16))
     oracle.check_rounding(logits, oracle.llama, *smollm2, text, window=16)
 
 

@@ -17,13 +17,13 @@ TEXT = (
 class Recorder(regard.KVCache):
     """A cache that keeps the arrays that it is given."""
 
-    def append(self, key, value, lengths=None):
-        self.key, self.value = key, value
-        return super().append(key, value, lengths)
+    def append_ragged(self, key, value, starts):
+        self.key, self.value = (packed.swapaxes(0, 1) for packed in (key, value))
+        return super().append_ragged(key, value, starts)
 
-    def attend(self, query, **options):
-        self.query = query
-        return super().attend(query, **options)
+    def attend_ragged(self, query, starts):
+        self.query = query.swapaxes(0, 1)
+        return super().attend_ragged(query, starts)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def blocks(smollm2):
     tokens = np.array(gguf_tokenizer(smollm2[1]).encode(4 * TEXT).ids)
     caches = [Recorder(1, model.kv_heads, model.head_dim) for _ in range(model.blocks)]
     model(tokens[None], caches)
-    return [tuple(x[0] for x in (cache.query, cache.key, cache.value)) for cache in caches]
+    return [(cache.query, cache.key, cache.value) for cache in caches]
 
 
 def cosine(a, b):

@@ -1,10 +1,22 @@
-"""Attention layers with parameters, which read and write the states of other libraries."""
+"""Attention layers with parameters, which read and write the states of other libraries.
+
+Beside them are the functions that language models need around attention, and NumPy lacks.
+"""
 
 from regard._runtime.public import publish as _publish
 from regard.layers._backward import InputGradients
+from regard.layers._functions import rms_norm, sample, silu, swiglu
 from regard.layers._multi_head import MultiHeadAttention
 from regard.layers._self_attention import SelfAttention
 
-__all__ = ["InputGradients", "MultiHeadAttention", "SelfAttention"]
+__all__ = [
+    "InputGradients",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "rms_norm",
+    "sample",
+    "silu",
+    "swiglu",
+]
 
 _publish(globals())

@@ -129,8 +129,8 @@ class NamedParameters(Trainable):
             ``q_proj_weight`` and so on if inputs differ in size), or a Hugging Face layout:
             ``"llama"`` (``q_proj`` .. ``o_proj``; also Qwen, Mistral), ``"bert"``
             (``self.query`` .. ``output.dense``), ``"gpt2"`` (``c_attn``, ``c_proj``, transposed),
-            ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP) or ``"whisper"`` (the same
-            without a key bias).
+            ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP), ``"whisper"`` (the same
+            without a key bias), or ``"gguf"`` (``attn_q`` .. ``attn_output``, or ``attn_qkv``).
         prefix : str, optional
             A prefix for every name, joined to it by a dot.
 
@@ -169,11 +169,14 @@ class NamedParameters(Trainable):
             Floating-point arrays, converted to the layer's dtype, or weights of type
             `QuantizedWeight`. Every layout of `state_dict` is recognized. Other entries of models
             are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
-            ``rotary_emb.inv_freq``, a ``mask``. The key bias, which Whisper lacks, is 0.
+            ``rotary_emb.inv_freq``, the norms and feed-forward part of a GGUF block, a ``mask``.
+            The key bias, which Whisper lacks, is 0. Llama models in GGUF files have their rows in
+            the order of ``rotary={"interleaved": True}``.
         prefix : str, optional
             The layer to read from a model's state: ``"model.layers.3.self_attn"``,
             ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
-            ``"model.decoder.layers.0.encoder_attn"`` (Whisper). Other names are ignored.
+            ``"model.decoder.layers.0.encoder_attn"`` (Whisper), ``"blk.0"`` (GGUF). Other names are
+            ignored.
 
         Raises
         ------

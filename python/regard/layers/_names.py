@@ -76,6 +76,18 @@ _TORCH_REST = {
 }
 _NORMS = {"q_norm.weight": ("norm_query",), "k_norm.weight": ("norm_key",)}
 _NORM = "output.LayerNorm"
+# A block of a GGUF file, whose other tensors belong to its norms and feed-forward part.
+_GGUF_OUT = {"attn_output.weight": ("W_out",), "attn_output.bias": ("b_out",)}
+_GGUF_NORMS = {"attn_q_norm.weight": ("norm_query",), "attn_k_norm.weight": ("norm_key",)}
+_GGUF_BESIDE = frozenset(
+    f"{module}.{part}"
+    for module in (
+        *("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
+        *("ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp"),
+        *("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"),
+    )
+    for part in ("weight", "bias")
+)
 LAYOUTS = (
     StateLayout(
         "regard",
@@ -120,6 +132,16 @@ LAYOUTS = (
             if name != "k_proj.bias"
         },
         without=frozenset({"b_key"}),
+    ),
+    StateLayout(
+        "gguf",
+        _apart("attn_q", "attn_k", "attn_v", "attn_output") | _GGUF_NORMS,
+        beside=_GGUF_BESIDE,
+    ),
+    StateLayout(
+        "gguf",
+        {"attn_qkv.weight": _WEIGHTS, "attn_qkv.bias": _BIASES} | _GGUF_OUT | _GGUF_NORMS,
+        beside=_GGUF_BESIDE,
     ),
 )
 

@@ -1,0 +1,232 @@
+"""The functions between the attention of a language model and its next token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+import numpy as np
+
+from regard._arguments.arrays import as_array, as_native, compute_type, stored
+from regard._arguments.numbers import count, finite_number
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    FloatArray = NDArray[Any]
+
+
+def rms_norm(
+    x: ArrayLike, weight: ArrayLike | None = None, eps: SupportsFloat = 1e-6
+) -> FloatArray:
+    r"""Divide vectors by their root mean square, and multiply them by a weight.
+
+    .. math:: y = \frac{x}{\sqrt{\operatorname{mean}(x^2) + \epsilon}} \, w
+
+    from Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., dim)
+        Vectors, along the last axis. float16 and bfloat16 are computed in float32.
+    weight : array_like, shape (dim,), optional
+        One factor for each component; 1 by default.
+    eps : float, default 1e-6
+        Added to the mean square. Models state it (``rms_norm_eps``).
+
+    Returns
+    -------
+    ndarray, shape (..., dim)
+        In the type of `x`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not of real numbers.
+    ValueError
+        If `x` has no axes, `weight` has another shape, or `eps` is negative or not finite.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.layers.rms_norm([3.0, -4.0], eps=0)
+    array([ 0.84852814, -1.13137085])
+    """
+    given, wide = _widened("x", x)
+    if given.ndim == 0:
+        raise ValueError("x must have at least one axis, got a number")
+    small = finite_number("eps", eps, minimum=0)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        mean = np.mean(np.square(wide), axis=-1, keepdims=True)
+        result: FloatArray = wide / np.sqrt(mean + wide.dtype.type(small))
+        if weight is not None:
+            factors = stored("weight", weight)
+            if factors.shape != given.shape[-1:]:
+                raise ValueError(f"weight must be {given.shape[-1:]}, got shape {factors.shape}")
+            result *= factors.astype(wide.dtype, copy=False)
+        return result.astype(given.dtype, copy=False)
+
+
+def silu(x: ArrayLike) -> FloatArray:
+    r"""Multiply numbers by their sigmoid.
+
+    .. math:: y = \frac{x}{1 + e^{-x}}
+
+    from Elfwing, Uchibe and Doya 2018, "Sigmoid-weighted linear units for neural network function
+    approximation in reinforcement learning", equation 7.
+
+    Parameters
+    ----------
+    x : array_like
+        float16 and bfloat16 are computed in float32.
+
+    Returns
+    -------
+    ndarray
+        In the shape and type of `x`. No exponential overflows.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not of real numbers.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.layers.silu([-1.0, 0.0, 1.0]).round(4)
+    array([-0.2689,  0.    ,  0.7311])
+    """
+    given, wide = _widened("x", x)
+    small = np.exp(-np.abs(wide))  # e^-x or e^x, the one that does not overflow
+    with np.errstate(invalid="ignore"):  # -inf * 0, whose limit is 0
+        product = np.asarray(wide * np.where(wide < 0, small, 1))
+    np.copyto(product, 0, where=wide == -np.inf)
+    result: FloatArray = product / (1 + small)
+    return result.astype(given.dtype, copy=False)
+
+
+def swiglu(gate: ArrayLike, up: ArrayLike) -> FloatArray:
+    r"""Multiply numbers by the SiLU of others, as between the matrices of a feed-forward part.
+
+    .. math:: y = \operatorname{silu}(g) \, u
+
+    from Shazeer 2020, "GLU Variants Improve Transformer", equation 6.
+
+    Parameters
+    ----------
+    gate, up : array_like
+        Of one shape: the products of the input with the gate's weight, and with the other weight.
+
+    Returns
+    -------
+    ndarray
+        In the common type of both.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not of real numbers.
+    ValueError
+        If the shapes differ.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.layers.swiglu([1.0, -1.0], [2.0, 2.0]).round(4)
+    array([ 1.4621, -0.5379])
+    """
+    gates, ups = stored("gate", gate), stored("up", up)
+    if gates.shape != ups.shape:
+        raise ValueError(
+            f"gate and up must have one shape, got shapes {gates.shape} and {ups.shape}"
+        )
+    result: FloatArray = silu(gates) * ups
+    return result
+
+
+def sample(
+    logits: ArrayLike,
+    temperature: SupportsFloat = 1.0,
+    *,
+    top_k: SupportsIndex | None = None,
+    top_p: SupportsFloat | None = None,
+    rng: Any = None,
+) -> Any:
+    """Draw the next token of each row of logits.
+
+    Parameters
+    ----------
+    logits : array_like, shape (..., vocabulary)
+        -inf excludes a token.
+    temperature : float, default 1.0
+        Divides the logits. 0 picks the most likely token, of several the first.
+    top_k : int, optional
+        Draw from this many of the most likely tokens; ties with the last of them are kept.
+    top_p : float, optional
+        Draw from the fewest most likely tokens whose chances, after `top_k`, add up to this
+        number, at most 1 (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration").
+    rng : None, int or numpy.random.Generator, optional
+        As for `numpy.random.default_rng`. One number is drawn for each row.
+
+    Returns
+    -------
+    int, or ndarray of int64, shape (...)
+        The number of a token for each row.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If a row has a NaN, +inf or no finite logit; if there are no tokens; if a number is out of
+        range.
+
+    Examples
+    --------
+    >>> import regard
+    >>> logits = [[2.0, 1.0, 0.0, -1.0], [0.0, 0.0, 3.0, 0.0]]
+    >>> regard.layers.sample(logits, temperature=0)
+    array([0, 2])
+    >>> regard.layers.sample(logits[0], 0.8, top_k=3, top_p=0.9, rng=0)
+    0
+    """
+    heat = finite_number("temperature", temperature, minimum=0)
+    scores = stored("logits", logits).astype(np.float64)
+    if scores.ndim == 0 or scores.shape[-1] == 0:
+        raise ValueError(f"logits must be (..., vocabulary), got shape {scores.shape}")
+    best = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    if not np.isfinite(best).all():
+        raise ValueError("logits must have a finite maximum in each row, and no NaN")
+    most = None if top_k is None else count("top_k", top_k, minimum=1)
+    share = None if top_p is None else finite_number("top_p", top_p)
+    if share is not None and share > 1:
+        raise ValueError(f"top_p must be at most 1, got {share}")
+    if heat == 0:
+        drawn = scores.argmax(axis=-1)
+    else:
+        with np.errstate(over="ignore"):
+            chances = np.exp((scores - best) / heat)
+        rows = chances.reshape(-1, chances.shape[-1])
+        numbers = np.random.default_rng(rng).random(len(rows))
+        picked = [_pick(row, most, share, n) for row, n in zip(rows, numbers, strict=True)]
+        drawn = np.array(picked, np.int64).reshape(scores.shape[:-1])
+    return int(drawn) if drawn.ndim == 0 else drawn
+
+
+def _pick(chances: FloatArray, most: int | None, share: float | None, number: float) -> int:
+    """Return the token at `number`, from 0 to 1, of the chances that are left."""
+    tokens = np.arange(len(chances))
+    if most is not None and most < len(chances):
+        tokens = np.flatnonzero(chances >= np.partition(chances, -most)[-most])
+    if share is not None:
+        tokens = tokens[np.argsort(-chances[tokens], kind="stable")]
+        below = np.cumsum(chances[tokens])
+        # A token stays if those before it do not reach the share.
+        tokens = tokens[: 1 + np.count_nonzero(below[:-1] < share * below[-1])]
+    below = np.cumsum(chances[tokens])
+    return int(tokens[np.searchsorted(below, number * below[-1], side="right")])
+
+
+def _widened(name: str, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return an array, and the same numbers in the type to compute in."""
+    given = stored(name, as_array(name, x))
+    return given, as_native(given, compute_type(given.dtype))

@@ -1,0 +1,124 @@
+"""The functions of language models beside attention: norms, activations, the next token."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cache_model import normal
+from regard.layers import rms_norm, sample, silu, swiglu
+
+TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+
+
+def assert_near(actual, expected, dtype):
+    assert actual.dtype == dtype
+    error = 4 * float(ml_dtypes.finfo(dtype).eps)
+    assert np.allclose(actual.astype(np.float64), expected, rtol=error, atol=0)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_functions_of_numbers(dtype):
+    x, other = (normal(seed, 3, 5, 64).astype(dtype) for seed in (0, 1))
+    weight = normal(2, 64).astype(dtype)
+    wide, up, factors = (each.astype(np.float64) for each in (x, other, weight))
+    before = x.copy()
+    root = np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3)
+    assert_near(rms_norm(x, weight, 1e-3), wide / root * factors, dtype)
+    assert_near(rms_norm(x, eps=1e-3), wide / root, dtype)
+    sigmoid = 1 / (1 + np.exp(-wide))
+    assert_near(silu(x), wide * sigmoid, dtype)
+    assert_near(swiglu(x, other), wide * sigmoid * up, dtype)
+    assert np.array_equal(x, before)
+
+
+def test_numbers_at_the_ends():
+    """Nothing warns, either."""
+    assert silu([-np.inf, -1e30, 0.0, 1e30, np.inf]).tolist() == [0, 0, 0, 1e30, np.inf]
+    assert np.isnan(silu(np.nan))
+    assert rms_norm(np.zeros(4), eps=0).tolist() != [0, 0, 0, 0]  # 0 / 0
+    assert rms_norm(np.zeros(4)).tolist() == [0, 0, 0, 0]
+    assert rms_norm(np.full(4, 300, np.float16)).tolist() == [1, 1, 1, 1]  # 300**2 > 65504
+    assert rms_norm(np.zeros((0, 4), np.float32)).shape == (0, 4)
+    assert swiglu(1, 2).dtype == np.float64
+
+
+def likely(logits, temperature, top_k, top_p):
+    """The chances of all tokens, by the definitions."""
+    chances = np.exp((logits - logits.max()) / temperature)
+    if top_k is not None:
+        chances[chances < np.sort(chances)[::-1][min(top_k, len(chances)) - 1]] = 0
+    chances /= chances.sum()
+    if top_p is not None:
+        total = 0.0
+        for token in np.argsort(-chances, kind="stable"):
+            if total >= top_p:
+                chances[token] = 0
+            total += chances[token]
+    return chances / chances.sum()
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [
+        (1.0, None, None),
+        (0.5, None, None),
+        (2.0, 3, None),
+        (1.0, 1, None),
+        (1.0, 100, None),
+        (1.0, None, 0.6),
+        (1.0, None, 1e-9),
+        (1.0, None, 1.0),
+        (1.3, 4, 0.7),
+        (1e-9, None, None),
+    ],
+)
+def test_tokens_come_as_often_as_they_should(temperature, top_k, top_p):
+    logits = np.array([0.3, 2.0, -np.inf, 1.2, 0.3, 1.9, -3.0, 2.0])
+    draws = 20_000
+    expected = likely(logits, temperature, top_k, top_p)
+    options = {"top_k": top_k, "top_p": top_p}
+    tokens = sample(np.broadcast_to(logits, (draws, 8)), temperature, **options, rng=0)
+    assert tokens.dtype == np.int64
+    counts = np.bincount(tokens, minlength=8)
+    assert (counts[expected == 0] == 0).all()
+    spread = np.sqrt(draws * expected * (1 - expected))
+    assert (np.abs(counts - draws * expected) <= 4.5 * spread + 1e-9).all()
+
+
+def test_a_row_has_one_number_of_the_stream():
+    logits = normal(0, 2, 3, 50, dtype=np.float32)
+    together = sample(logits, top_p=0.9, rng=1)
+    rng = np.random.default_rng(1)
+    apart = [sample(row, top_p=0.9, rng=rng) for row in logits.reshape(6, 50)]
+    assert together.shape == (2, 3)
+    assert together.ravel().tolist() == apart
+    assert type(apart[0]) is int
+    assert sample(logits, 0).tolist() == logits.argmax(-1).tolist()
+    assert sample(np.zeros((0, 5))).shape == (0,)
+    assert sample([1, 3, 3], temperature=0) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: rms_norm(3.0), ValueError, "x must have at least one axis"),
+        (lambda: rms_norm(np.ones(4), np.ones(3)), ValueError, r"weight must be \(4,\), got shape"),
+        (lambda: rms_norm(np.ones(4), eps=-1), ValueError, "eps must be at least 0 .*, got -1"),
+        (lambda: rms_norm(np.ones(4, complex)), TypeError, "x must be an array of float16"),
+        (lambda: silu(["a"]), TypeError, "x must be"),
+        (lambda: swiglu([1, 2], [1]), ValueError, "gate and up must have one shape"),
+        (lambda: sample(1.0), ValueError, r"logits must be \(..., vocabulary\), got shape \(\)"),
+        (lambda: sample(np.ones((2, 0))), ValueError, "logits must be"),
+        (lambda: sample([0, np.nan]), ValueError, "logits must have a finite maximum"),
+        (lambda: sample([0, np.inf]), ValueError, "logits must have a finite maximum"),
+        (lambda: sample([-np.inf]), ValueError, "logits must have a finite maximum"),
+        (lambda: sample([0, 1], -1), ValueError, "temperature must be at least 0"),
+        (lambda: sample([0, 1], "hot"), TypeError, "temperature must be a real number, got str"),
+        (lambda: sample([0, 1], top_k=0), ValueError, "top_k must be at least 1, got 0"),
+        (lambda: sample([0, 1], top_p=0), ValueError, "top_p must be positive"),
+        (lambda: sample([0, 1], top_p=1.5), ValueError, "top_p must be at most 1, got 1.5"),
+    ],
+)
+def test_what_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
