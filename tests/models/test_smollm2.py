@@ -133,7 +133,7 @@ def test_what_8_bits_lose_of_these_weights(smollm2, smollm2_path, record_propert
         assert (off <= steps * (0.5 + 2**-15)).all()
         root = np.sqrt(np.square(smollm2[0][name]).mean())
         worst = max(worst, float(np.sqrt(np.square(off).mean()) / root))
-    record_property("worst relative error", worst)
+    record_property("worst relative error", float(worst))
     assert worst < 0.01
 
 
