@@ -54,6 +54,7 @@ class CachedCall : public AttentionCall {
     if (rows.is_int8()) {
       problem.key_scales = page_operand(rows.key_scales, false);
       problem.value_scales = page_operand(rows.value_scales, false);
+      problem.are_keys_upright = rows.are_keys_upright;
     }
     problem.pages = table.data;
     problem.pages_stride = table.stride;

@@ -100,7 +100,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("merge_attention_states", &merge_attention_states);
   module.def("quantize_rows", &quantize_rows);
   py::class_<PageRows>(module, "PageRows")
-      .def(py::init<py::handle, py::handle, py::handle, py::handle>())
+      .def(py::init<py::handle, py::handle, py::handle, py::handle, bool>())
       .def("store_plain", &PageRows::store_plain)
       .def("store_packed", &PageRows::store_packed)
       .def("store", &PageRows::store);

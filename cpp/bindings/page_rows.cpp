@@ -40,8 +40,6 @@ ArrayView scales_view(const char* name, py::handle object, const ArrayView& rows
   if (view.shape != wanted)
     throw py::value_error(std::string(name) + " must have shape " + to_text(wanted) + ", got " +
                           to_text(view.shape));
-  if (!has_columns_side_by_side(view))
-    throw py::value_error(std::string(name) + " must have its last axis side by side");
   return view;
 }
 
@@ -145,16 +143,17 @@ PageTable::PageTable(py::handle object) {
     throw py::type_error("pages must be an array of int32 with 2 axes");
   entries = array.shape(0);
   columns = array.shape(1);
-  if (array.strides(1) != 4 && columns > 1)
+  if (array.strides(1) != 4 && columns > 1 && entries > 0)
     throw py::value_error("pages must have its last axis side by side");
   stride = array.strides(0) / 4;
   data = static_cast<const std::int32_t*>(array.data());
 }
 
 PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle key_scales_object,
-                   py::handle value_scales_object)
+                   py::handle value_scales_object, bool are_upright)
     : key(taken_view("key", key_object, Accepts::cache)),
-      value(taken_view("value", value_object, Accepts::cache)) {
+      value(taken_view("value", value_object, Accepts::cache)),
+      are_keys_upright(are_upright) {
   for (const ArrayView* view : {&key, &value}) {
     if (view->axes() != 4)
       throw py::value_error(std::string(view->name) + " must have 4 dimensions, got shape " +
@@ -165,8 +164,7 @@ PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle ke
   if (!std::equal(key.shape.begin(), key.shape.begin() + 3, value.shape.begin()))
     throw py::value_error("key and value must share all but their last axis (shapes " +
                           to_text(key.shape) + " and " + to_text(value.shape) + ")");
-  if (page_rows() < 1 || page_rows() % 16 != 0)
-    throw py::value_error("page_size must be a multiple of 16, got " + std::to_string(page_rows()));
+  if (page_rows() < 1) throw py::value_error("pages must have at least one row, got shape " + to_text(key.shape));
   if ((key.element == Element::int8) != (value.element == Element::int8))
     throw py::type_error("key and value must both be int8, or neither");
   if (!is_int8()) return;

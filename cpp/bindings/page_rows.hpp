@@ -19,10 +19,11 @@ struct PageTable {
 };
 
 // Arrays of shape (pages, kv_heads, page_rows, dim), and of what int8 is multiplied by, without `dim`.
-// They are looked at once: a cache makes such an object whenever its memory moves.
+// They are looked at once: a cache makes such an object whenever its memory moves. Keys of int8 are rotated unless
+// they are upright.
 class PageRows {
  public:
-  PageRows(py::handle key, py::handle value, py::handle key_scales, py::handle value_scales);
+  PageRows(py::handle key, py::handle value, py::handle key_scales, py::handle value_scales, bool are_keys_upright);
 
   bool is_int8() const { return key.element == Element::int8; }
   std::int64_t pages() const { return key.shape[0]; }
@@ -45,6 +46,7 @@ class PageRows {
              py::handle new_value, py::handle new_key_scales, py::handle new_value_scales) const;
 
   ArrayView key, value, key_scales, value_scales;
+  bool are_keys_upright;
 };
 
 }  // namespace regard

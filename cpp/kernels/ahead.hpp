@@ -44,14 +44,12 @@ class Ahead {
   // Adds `count` rows from the row `first` on, which are read where they lie.
   void add(const KvRows& rows, std::int64_t first, std::int64_t count, std::int64_t columns) {
     const std::int64_t bytes = bytes_of(rows.operand.element);
-    for (std::int64_t row = first, end = first + count; row < end;) {
-      const std::int64_t together = rows_together(rows, row, end - row);
-      if (!is_evicted(rows, row)) {
-        if (rows.scales) add_run(scales_at(rows, row), 0, together * 4, 1);
-        add_run(row_at(rows, row), rows.operand.row_stride * bytes, columns * bytes, together);
-      }
-      row += together;
-    }
+    for_runs(rows, first, count, [&](auto done, auto together, auto page, auto) {
+      if (page < 0) return;
+      const std::int64_t row = first + done;
+      if (rows.scales) add_run(scales_at(rows, row), 0, together * 4, 1);
+      add_run(row_at(rows, row), rows.operand.row_stride * bytes, columns * bytes, together);
+    });
   }
 
   // Hands out the place to ask at, and takes it back after a number of calls of `ask`.
@@ -99,6 +97,7 @@ class Ahead {
 
   void add_run(const void* first, std::ptrdiff_t stride, std::int64_t row_bytes,
                std::int64_t rows) {
+    if (run_count_ == kMostRuns) return;
     if (stride == row_bytes) {
       row_bytes *= rows;
       rows = 1;
@@ -124,8 +123,10 @@ class Ahead {
   const Run* run_;
   std::int64_t rows_;  // of the run at hand, yet to be asked for
   int run_count_ = 0;
-  // A block's rows lie in at most 7 pages of at least 16; keys, values, and the scales of both.
-  Run runs_[29];
+  // A block's keys and values have few runs in large pages, and some hundreds in pages of one row.
+  // Of more than this, the last ones are not asked for: a larger frame costs decodes of int8 4%.
+  static constexpr int kMostRuns = 60;
+  Run runs_[kMostRuns + 1];
 };
 
 }  // namespace

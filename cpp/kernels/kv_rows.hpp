@@ -50,13 +50,6 @@ REGARD_INLINE KvRows values_of(const AttentionProblem& problem, const AttentionT
           task.pages,    problem.page_rows, evicted_pages_of(problem, task)};
 }
 
-// Whether the row lies in an evicted page: it is hidden from every query and never read.
-REGARD_INLINE bool is_evicted(const KvRows& rows, std::int64_t row) {
-  if (rows.evicted.end == 0) return false;
-  const std::int64_t page = row / rows.page_rows;
-  return page >= rows.evicted.begin && page < rows.evicted.end;
-}
-
 // Counts the elements from the operand's first row to a row that is not evicted.
 REGARD_INLINE std::int64_t offset_of(const KvRows& rows, const Operand& operand, std::int64_t row) {
   if (rows.page_rows == 0) return row * operand.row_stride;
@@ -70,7 +63,7 @@ REGARD_INLINE const void* row_at(const KvRows& rows, std::int64_t row) {
          offset_of(rows, rows.operand, row) * bytes_of(rows.operand.element);
 }
 
-// The scales of this row and of those after it in its page.
+// The scale of this row. Those after it in its page are row_stride apart.
 REGARD_INLINE const float* scales_at(const KvRows& rows, std::int64_t row) {
   return rows.scales ? rows.scales + offset_of(rows, rows.scale_operand, row) : nullptr;
 }
@@ -80,12 +73,22 @@ REGARD_INLINE bool lie_together(const KvRows& rows, std::int64_t first, std::int
   return rows.page_rows == 0 || first % rows.page_rows + count <= rows.page_rows;
 }
 
-// How many of the `count` rows from `first` on lie like that.
-REGARD_INLINE std::int64_t rows_together(const KvRows& rows, std::int64_t first,
-                                         std::int64_t count) {
-  if (rows.page_rows == 0) return count;
-  const std::int64_t left = rows.page_rows - first % rows.page_rows;
-  return left < count ? left : count;
+// Calls body(done, together, page, at) for the rows from `first` on that lie together, one page
+// after another: `done` rows come before them, and the first is row `at` of the page. The page is
+// negative where it is evicted, and 0 where rows are not in pages.
+template <class Body>
+REGARD_INLINE void for_runs(const KvRows& rows, std::int64_t first, std::int64_t count, Body body) {
+  if (rows.page_rows == 0) return body(std::int64_t{0}, count, std::int64_t{0}, first);
+  std::int64_t page = first / rows.page_rows, at = first % rows.page_rows;
+  for (std::int64_t done = 0; done < count; ++page, at = 0) {
+    const std::int64_t left = rows.page_rows - at;
+    const std::int64_t together = left < count - done ? left : count - done;
+    const std::int64_t gone = rows.evicted.end - rows.evicted.begin;
+    const std::int64_t column = page < rows.evicted.end ? page : page - gone;
+    const bool is_there = page < rows.evicted.begin || page >= rows.evicted.end;
+    body(done, together, is_there ? std::int64_t{rows.pages[column]} : std::int64_t{-1}, at);
+    done += together;
+  }
 }
 
 // Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros to their
@@ -94,37 +97,39 @@ template <class T>
 REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int64_t count,
                                std::int64_t columns, T* to, std::int64_t padded_count,
                                std::int64_t padded_columns) {
-  for (const std::int64_t end = first + count, padded_end = first + padded_count;
-       first < padded_end;) {
-    const std::int64_t together = rows_together(rows, first, end - first);
-    const bool is_last = first + together >= end;
-    const std::int64_t padded = is_last ? padded_end - first : together;
-    const bool is_there = !is_evicted(rows, first);
-    with_stored_element<T>(rows.operand.element, [&](auto element) {
-      using From = typename decltype(element)::Type;
-      const From* from = is_there ? static_cast<const From*>(row_at(rows, first)) : nullptr;
-      copy_padded<T>(from, rows.operand.row_stride, rows.operand.column_stride,
-                     is_there ? together : 0, columns, to, padded, padded_columns);
+  const Operand& operand = rows.operand;
+  with_stored_element<T>(operand.element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    for_runs(rows, first, count, [&](auto done, auto together, auto page, auto at) {
+      const bool is_there = page >= 0;
+      const From* from = static_cast<const From*>(rows.data);
+      if (is_there) from += page * operand.page_stride + at * operand.row_stride;
+      const std::int64_t padding = done + together == count ? padded_count - count : 0;
+      copy_padded<T>(from, operand.row_stride, operand.column_stride, is_there ? together : 0,
+                     columns, to + done * padded_columns, together + padding, padded_columns);
     });
-    first += padded;
-    to += padded * padded_columns;
-  }
+  });
+  if (count == 0) copy_padded<T, T>(nullptr, 0, 1, 0, columns, to, padded_count, padded_columns);
 }
 
-// Copies their scales, which lie side by side in a page, with zeros after them and for evicted
-// rows.
+// Copies their scales, with zeros after them and for evicted rows.
 template <class T>
 REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::int64_t count, T* to,
                                  std::int64_t padded_count) {
-  T* const end_of_padding = to + padded_count;
-  for (const std::int64_t end = first + count; first < end;) {
-    const std::int64_t together = rows_together(rows, first, end - first);
-    const float* from = is_evicted(rows, first) ? nullptr : scales_at(rows, first);
-    for (std::int64_t i = 0; i < together; ++i) to[i] = from ? static_cast<T>(from[i]) : T(0);
-    first += together;
-    to += together;
-  }
-  for (; to < end_of_padding; ++to) *to = T(0);
+  const std::int64_t stride = rows.scale_operand.row_stride;
+  for_runs(rows, first, count, [&](auto done, auto together, auto page, auto at) {
+    T* const scales = to + done;
+    if (page < 0) {
+      for (std::int64_t i = 0; i < together; ++i) scales[i] = T(0);
+      return;
+    }
+    const float* from = rows.scales + page * rows.scale_operand.page_stride + at * stride;
+    if (stride == 1)  // vectors
+      for (std::int64_t i = 0; i < together; ++i) scales[i] = static_cast<T>(from[i]);
+    else
+      for (std::int64_t i = 0; i < together; ++i) scales[i] = static_cast<T>(from[i * stride]);
+  });
+  for (std::int64_t i = count; i < padded_count; ++i) to[i] = T(0);
 }
 
 }  // namespace

@@ -65,9 +65,11 @@ struct AttentionProblem {
   Operand key;
   Operand value;
   // What int8 stands for: an element is stored * scale of its row, and keys are such rows rotated and divided
-  // by the size of a group (kernels/hadamard.hpp). Data is null where keys and values are not int8.
+  // by the size of a group (kernels/hadamard.hpp) unless they are upright. Data is null where keys and values are
+  // not int8.
   Operand key_scales;
   Operand value_scales;
+  bool are_keys_upright;
   // Where page_rows is not 0, keys, values and scales lie in pages of this many rows: row r of a batch
   // entry is row r % page_rows of page pages[entry][column], and the column is r / page_rows unless
   // pages have been evicted. These follow the pages that hold sink tokens and have no column: every

@@ -51,6 +51,7 @@ __all__ = [
     "matmul",
     "merge_attention_states",
     "merge_attention_states_backward",
+    "paged_attention",
     "plot",
     "positional",
     "register_with_threadpoolctl",
@@ -82,6 +83,7 @@ _MODULES_OF = {
     "KVCache": "regard._cache",
     "KVCaches": "regard._cache",
     "LayerCache": "regard._cache",
+    "paged_attention": "regard._cache",
     "KeyValueChunks": "regard._stream.source",
     "MultiHeadAttention": "regard.layers",
     "ScoreFunction": "regard._arguments.score_function",
@@ -112,7 +114,7 @@ if _TYPE_CHECKING:
     from regard._arguments.score_function import ScoreFunction
     from regard._attention.explain import explain
     from regard._attention.explanation import Explanation
-    from regard._cache import KVCache, KVCaches, LayerCache
+    from regard._cache import KVCache, KVCaches, LayerCache, paged_attention
     from regard._explore import Explorer, explore
     from regard._gradients.backward import (
         AttentionGradients,

@@ -83,7 +83,15 @@ def attention_ragged_plan(
 class PageRows:
     """Keys, values and scales in pages; see cpp/bindings/page_rows.hpp."""
 
-    def __init__(self, key: Any, value: Any, key_scales: Any, value_scales: Any, /) -> None: ...
+    def __init__(
+        self,
+        key: Any,
+        value: Any,
+        key_scales: Any,
+        value_scales: Any,
+        are_keys_upright: bool,
+        /,
+    ) -> None: ...
     def store_plain(
         self, pages: NDArray[Any], starts: Any, most: int, key: Any, value: Any, /
     ) -> int: ...

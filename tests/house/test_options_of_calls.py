@@ -47,6 +47,7 @@ CALLS = {
     "cuda.scaled_dot_product_attention_ragged": (RAGGED, "cuda"),
     "KVCache.attend": ((CACHE, X), "cache"),
     "KVCache.explain": ((CACHE, X), "cache"),
+    "paged_attention": ((X[None], *[X[:, None]] * 2, [[0, 1, 1]], [3]), "pages"),
     "MultiHeadAttention.__call__": ((regard.MultiHeadAttention(4, 2, rng=0), X), "layer"),
     "SelfAttention.__call__": ((regard.SelfAttention(4, 2, rng=0), X[0]), "self-attention"),
 }

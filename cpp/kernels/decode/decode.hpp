@@ -31,11 +31,11 @@ struct AttentionDecode {
   static_assert(Shape::kBlockKeys % kDecodeStep<Shape> == 0, "blocks are whole steps");
 
   static bool copies_keys(const AttentionProblem& problem) {
-    return !decodes_keys_in_place<T>(problem);
+    return !decodes_keys_in_place<Shape>(problem);
   }
 
   static bool copies_values(const AttentionProblem& problem) {
-    return !decodes_values_in_place<T>(problem);
+    return !decodes_values_in_place<Shape>(problem);
   }
 
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t) {
@@ -168,13 +168,15 @@ struct AttentionDecode {
   }
 
  private:
-  // What is copied is read in order, so the processor prefetches it.
+  // What is copied is read in order, so the processor prefetches it, but not beyond a page.
   static void look_ahead(const AttentionProblem& problem, const AttentionTask& task,
                          std::int64_t key, const DecodeWorkspace<T>& work, Ahead& ahead) {
     const KeyInterval seen = seen_of_block(work.seen, key, Shape::kBlockKeys);
     const std::int64_t first = key + seen.begin, count = seen.end - seen.begin;
-    if (!copies_keys(problem)) ahead.add(keys_of(problem, task), first, count, problem.head_dim);
-    if (!copies_values(problem))
+    const bool has_pages = problem.page_rows != 0;
+    if (has_pages || !copies_keys(problem))
+      ahead.add(keys_of(problem, task), first, count, problem.head_dim);
+    if (has_pages || !copies_values(problem))
       ahead.add(values_of(problem, task), first, count, problem.value_dim);
   }
 

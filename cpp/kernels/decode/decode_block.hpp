@@ -37,18 +37,24 @@ REGARD_INLINE bool decodes_element(Element element) {
   return kDecodesOtherTypes<T> || is_stored_as<T>(element);
 }
 
+// Whether no step crosses a page. Rows in pages of other sizes are copied, block by block.
+template <class Shape>
+REGARD_INLINE bool have_whole_steps(const AttentionProblem& problem) {
+  return problem.page_rows % kDecodeStep<Shape> == 0;
+}
+
 // Keys are read in place where columns fill vectors; a lane takes four columns of int8.
-template <class T>
+template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE bool decodes_keys_in_place(const AttentionProblem& problem) {
   const std::int64_t columns = problem.key.element == Element::int8 ? 4 * kLanes<T> : kLanes<T>;
   return problem.key.column_stride == 1 && problem.head_dim % columns == 0 &&
-         decodes_element<T>(problem.key.element);
+         have_whole_steps<Shape>(problem) && decodes_element<T>(problem.key.element);
 }
 
-template <class T>
+template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE bool decodes_values_in_place(const AttentionProblem& problem) {
   return problem.value.column_stride == 1 && problem.value_dim % kLanes<T> == 0 &&
-         decodes_element<T>(problem.value.element);
+         have_whole_steps<Shape>(problem) && decodes_element<T>(problem.value.element);
 }
 
 // Calls `body` with the type of a block's keys or values.
@@ -71,7 +77,7 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
   const KvRows keys = keys_of(problem, task), values = values_of(problem, task);
   DecodeBlock<Shape> block{};
   block.count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
-  if (decodes_keys_in_place<T>(problem)) {
+  if (decodes_keys_in_place<Shape>(problem)) {
     block.key_element = problem.key.element;
     block.key_stride = problem.key.row_stride;
     for_steps<Shape>(steps, [&](int k) { block.keys[k / kStep] = row_at(keys, key + k); });
@@ -83,7 +89,7 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
     for_steps<Shape>(steps,
                      [&](int k) { block.keys[k / kStep] = work.keys + k * work.padded_head_dim; });
   }
-  if (decodes_values_in_place<T>(problem)) {
+  if (decodes_values_in_place<Shape>(problem)) {
     block.value_element = problem.value.element;
     block.value_stride = problem.value.row_stride;
     for_steps<Shape>(steps, [&](int k) { block.values[k / kStep] = row_at(values, key + k); });

@@ -40,7 +40,7 @@ REGARD_INLINE void unpack_rows(const AttentionProblem& problem, const Operand& o
 
 // Whether queries must be rotated, as stored keys of int8 are.
 REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
-  return problem.key.element == Element::int8;
+  return problem.key.element == Element::int8 && !problem.are_keys_upright;
 }
 
 // The factors of a vector of queries, from a lane on.

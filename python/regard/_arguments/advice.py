@@ -158,7 +158,9 @@ def _documents(name: str) -> dict[str, dict[str, str]]:
     advice: dict[str, str] = {
         "query_starts": "leave it out: query_starts= and key_starts= separate the sequences",
         "cuda": f"pass mask=regard.masks.segments({name}), {ragged}",
-        **dict.fromkeys(("cache", "gradients", "pattern", "torch", "weights", _LAYER), mask),
+        **dict.fromkeys(
+            ("cache", "pages", "gradients", "pattern", "torch", "weights", _LAYER), mask
+        ),
         _ATTENTION: f"{mask}, {ragged}",
         _ONE_HEAD: f"{mask}, and add [:, 0] after it if x is a batch",
     }
@@ -265,11 +267,14 @@ _ADVICE = {
     "cu_seqlens_k": _starts("key_starts", "pass key_starts="),
     "max_seqlen_q": _LENGTHS,
     "max_seqlen_k": _LENGTHS,
-    "block_table": {"": "leave it out: a regard.KVCache with page_size= keeps its own"},
+    "block_table": {"": "call paged_attention, which accepts block_table="},
     "head": {
         "query_starts": "leave it out: select the head in the arrays, query[:, head : head + 1] "
         "and the same of its key and value",
-        "cache": "leave it out: select the head in the results, output[:, head]",
+        **dict.fromkeys(
+            ("cache", "pages"),
+            "leave it out: select the head in the results, output[:, head]",
+        ),
         _ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and the "
         "same of its key and value",
         _LAYER: "leave it out: return_weights=True returns the weights of all heads",

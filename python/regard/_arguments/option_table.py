@@ -40,6 +40,7 @@ Kind = Literal[
     "pattern",
     "stream",
     "cache",
+    "pages",
     "layer",
     "self-attention",
     "dask",
@@ -178,6 +179,7 @@ _ROWS = (
         ),
         refusals={
             "cache": _OF_THE_CACHE,
+            "pages": "pass lengths=",
             "self-attention": "pass mask=regard.masks.padding(lengths, length)[:, 0]",
         },
     ),
@@ -196,6 +198,7 @@ _ROWS = (
         aliases=("cache_leftpad",),
         refusals={
             "cache": "leave it out: pad on the right, and append with lengths=",
+            "pages": "leave it out: the first column of block_table has the first tokens",
             "self-attention": 'pass mask=regard.masks.padding(lengths, length, side="left")[:, 0]',
         },
     ),

@@ -13,6 +13,7 @@ that changes in one assignment, and a `pool` of pages that forks share::
     layer           appends to the pages of a layer; a step ends when all layers have appended
     content         truncates, reorders and forks; growth plans the pages of an append
     attend, explain attention to a state; window determines the visible keys
+    paged           attention to the pages of other engines
     stored          keys and values as arrays
     file, preempt   files of caches, and of texts that wait
 
@@ -21,5 +22,6 @@ that changes in one assignment, and a `pool` of pages that forks share::
 
 from regard._cache.cache import KVCache
 from regard._cache.caches import KVCaches, LayerCache
+from regard._cache.paged import paged_attention
 
-__all__ = ["KVCache", "KVCaches", "LayerCache"]
+__all__ = ["KVCache", "KVCaches", "LayerCache", "paged_attention"]

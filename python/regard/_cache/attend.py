@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from regard import _core
 from regard._arguments.arrays import as_stored_arrays
@@ -18,10 +18,27 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from regard._cache.layer import Layer
+    from regard._cache.storage.geometry import Geometry
     from regard._cache.storage.rows import LayerRows
     from regard._cache.storage.state import PerEntry, State
 
     Array = NDArray[Any]
+
+
+class Attended(Protocol):
+    """Keys and values in pages: a layer of a cache, or the pages of another engine."""
+
+    @property
+    def state(self) -> State | None:
+        """The pages and lengths of all entries."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """The sizes, and the limits of a cache."""
+
+    @property
+    def rows(self) -> LayerRows:
+        """The pages."""
 
 
 class CachedCall(NamedTuple):
@@ -37,7 +54,9 @@ class CachedCall(NamedTuple):
     mask: Any
 
 
-def attend(layer: Layer, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]) -> Any:
+def attend(
+    layer: Attended, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]
+) -> Any:
     """Attend with queries at the last positions, or from a query offset on.
 
     If there are `starts`, the queries of all entries are packed.
@@ -65,7 +84,9 @@ def _called(function: Callable[..., Any], call: CachedCall, options: dict[str, A
     return result
 
 
-def _call(layer: Layer, query: Any, starts: Any, mask: Any, options: dict[str, Any]) -> CachedCall:
+def _call(
+    layer: Attended, query: Any, starts: Any, mask: Any, options: dict[str, Any]
+) -> CachedCall:
     """Return the arguments of the kernels, and complete the options from the cache."""
     options.setdefault("is_causal", True)
     state, geometry = layer.state, layer.geometry

@@ -85,6 +85,14 @@ class LayerRows(NamedTuple):
     arrays: list[Array]
     core: _core.PageRows
 
+    @classmethod
+    def of(cls, arrays: list[Array], *, are_keys_upright: bool = False) -> LayerRows:
+        """Return the rows of a layer, whose keys of int8 are rotated unless they are upright."""
+        key, value, *scales = arrays
+        of_key, of_value = scales or (None, None)
+        core = _core.PageRows(key, value, of_key, of_value, are_keys_upright)
+        return cls(arrays, core)
+
 
 class Rows:
     """Keys, values and, with int8, scales in consecutive pages of memory.
@@ -96,11 +104,10 @@ class Rows:
 
     def __init__(self, layout: PageLayout, memory: Any, offset: int, pages: int) -> None:
         self.arrays = [_view(layout, region, memory, offset, pages) for region in layout.regions]
-        none = [None] * (4 - len(self.arrays))
-        self.layers = []
-        for layer in range(layout.layers):
-            arrays = [array[:, layer] for array in self.arrays]
-            self.layers.append(LayerRows(arrays, _core.PageRows(*arrays, *none)))
+        self.layers = [
+            LayerRows.of([array[:, layer] for array in self.arrays])
+            for layer in range(layout.layers)
+        ]
 
     def copy_page(self, page: int, to: int, tokens: int) -> None:
         """Copy the first tokens of a page to another page."""

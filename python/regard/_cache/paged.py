@@ -1,0 +1,317 @@
+"""Attention to the pages of other engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
+
+import numpy as np
+
+from regard._arguments.arrays import as_array
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.keywords import check_options
+from regard._arguments.numbers import choice, integers
+from regard._arguments.options import CacheOptions, ResultOptions, names_of, takes_options
+from regard._arguments.starts import token_counts
+from regard._cache import arguments, attend
+from regard._cache.storage.geometry import STORED_TYPES, Geometry
+from regard._cache.storage.rows import SCALE_TYPE, LayerRows
+from regard._cache.storage.state import State, per_entry
+from regard._runtime.public import public
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+_OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
+_OF_THE_PAGES = {"causal": "leave it out: it is causal unless is_causal=False"}
+
+
+class Pages(NamedTuple):
+    """The pages of another engine, as attention to caches reads them."""
+
+    state: State
+    geometry: Geometry
+    rows: LayerRows
+
+
+@overload
+def paged_attention(
+    query: ArrayLike,
+    key_pages: ArrayLike,
+    value_pages: ArrayLike,
+    block_table: ArrayLike,
+    lengths: ArrayLike,
+    starts: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    layout: Literal["NHD", "HND"] = "NHD",
+    key_scales: ArrayLike | None = None,
+    value_scales: ArrayLike | None = None,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    **options: Unpack[CacheOptions],
+) -> Array: ...
+@overload
+def paged_attention(
+    query: ArrayLike,
+    key_pages: ArrayLike,
+    value_pages: ArrayLike,
+    block_table: ArrayLike,
+    lengths: ArrayLike,
+    starts: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    layout: Literal["NHD", "HND"] = "NHD",
+    key_scales: ArrayLike | None = None,
+    value_scales: ArrayLike | None = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+    **options: Unpack[CacheOptions],
+) -> Any: ...
+@public
+@takes_options(
+    CacheOptions,
+    ResultOptions,
+    is_causal=True,
+    query_offset=None,
+    reference="as for `KVCache.attend`",
+)
+def paged_attention(
+    query: ArrayLike,
+    key_pages: ArrayLike,
+    value_pages: ArrayLike,
+    block_table: ArrayLike,
+    lengths: ArrayLike,
+    starts: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    layout: Literal["NHD", "HND"] = "NHD",
+    key_scales: ArrayLike | None = None,
+    value_scales: ArrayLike | None = None,
+    **options: Any,
+) -> Any:
+    """Attend to keys and values in the pages of another engine, without copying the pages.
+
+    Engines such as vLLM and FlashInfer keep the keys and values of all texts in pools of pages, and
+    a table of the pages of each text. Prefill, decode and both in one call are the same here.
+
+    Parameters
+    ----------
+    query : array_like, shape (batch, heads, q_len, head_dim)
+        Or packed, of shape ``(tokens, heads, head_dim)``, with `starts`. ``heads`` is a multiple of
+        ``kv_heads``. Queries of one token each, ``(batch, heads, head_dim)``, are packed with
+        ``starts=np.arange(batch + 1)``.
+    key_pages : ndarray, shape (pages, page_size, kv_heads, head_dim)
+        The pool, of float16, bfloat16, float32, float64 or int8. Pages may have any size and
+        strides, if the last axis is contiguous.
+    value_pages : ndarray, shape (pages, page_size, kv_heads, value_dim)
+        As for `key_pages`.
+    block_table : array_like of int, shape (batch, columns)
+        The page of each ``page_size`` tokens of a text. Columns after its last token are not read.
+    lengths : array_like of int, shape (batch,)
+        Number of tokens of each text in the pool, those of the queries included.
+    starts : array_like of int, shape (batch + 1,), optional
+        Where each text's queries start, followed by the number of all queries, as for
+        `KVCache.attend_ragged`. A text may have none.
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
+        As for `KVCache.attend`, or with `starts` as for `KVCache.attend_ragged`, with a column for
+        each of ``max(lengths)`` positions.
+    layout : {"NHD", "HND"}
+        The order of the axes of a page: ``(page_size, kv_heads, dim)``, or
+        ``(kv_heads, page_size, dim)`` with ``"HND"``.
+    key_scales, value_scales : array_like of float, optional
+        What int8 is multiplied by: a number, one number for each key head, or one for each row, of
+        the shape of the pages without the last axis. Only with int8, which requires them.
+    is_causal : bool, default True
+        Whether a query sees no keys after its own position.
+    query_offset : int or array_like of int, optional
+        Position of the first query of each text. By default, the queries belong to the last tokens.
+    {options}
+
+    Returns
+    -------
+    output : ndarray, shape (batch, heads, q_len, value_dim) or (tokens, heads, value_dim)
+        In the result type of `query` and the pages, or of only `query` with int8.
+    weights : ndarray, shape (batch, heads, q_len, max(lengths)) or (tokens, heads, max(lengths))
+        If `return_weights`.
+    lse : ndarray, shape (batch, heads, q_len) or (tokens, heads)
+        If `return_lse`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type or is unknown.
+    ValueError
+        If shapes disagree or a number is out of range; if a text has more queries than tokens, and
+        `query_offset` is not given.
+    IndexError
+        If `block_table` names a page that is not in the pool. Nothing has been read then.
+
+    See Also
+    --------
+    KVCache : keeps its own pages and tables.
+
+    Notes
+    -----
+    Results are bitwise identical to those of `scaled_dot_product_attention` with the keys of each
+    text. The rows of pages whose size is a multiple of 16 are read where they are; those of others
+    are gathered block by block, in memory that stays in the processor's cache.
+
+    Keys of int8 are multiplied as they are. `KVCache` rotates them first, which loses less.
+
+    Examples
+    --------
+    Two texts of 5 and 2 tokens in pages of 4:
+
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> key_pages, value_pages = rng.standard_normal((2, 10, 4, 2, 64), dtype=np.float32)
+    >>> table, lengths = [[7, 3], [5, 0]], [5, 2]
+    >>> query = rng.standard_normal((2, 8, 1, 64), dtype=np.float32)
+    >>> output = regard.paged_attention(query, key_pages, value_pages, table, lengths)
+    >>> key, value = (
+    ...     pages[[7, 3]].reshape(8, 2, 64)[:5].swapaxes(0, 1) for pages in (key_pages, value_pages)
+    ... )
+    >>> alone = regard.scaled_dot_product_attention(query[0], key, value)
+    >>> np.array_equal(output[0], alone)
+    True
+    """
+    if not _OPTIONS.issuperset(options):
+        check_options("paged_attention", options, _OPTIONS, reasons=_OF_THE_PAGES, kind="pages")
+    if mask is not None:
+        warn_if_zero_one(mask)
+    scales = key_scales, value_scales
+    pages = _pages(key_pages, value_pages, scales, block_table, lengths, layout)
+    if options.get("query_offset") is None:
+        options["query_offset"] = _last_positions(pages, query, starts, options)
+    return attend.attend(pages, query, starts, mask, options)
+
+
+def _pages(
+    key_pages: ArrayLike,
+    value_pages: ArrayLike,
+    scales: tuple[ArrayLike | None, ArrayLike | None],
+    block_table: ArrayLike,
+    lengths: ArrayLike,
+    layout: str,
+) -> Pages:
+    """Return the pages in the order of `KVCache`, (pages, kv_heads, page_size, dim)."""
+    choice("layout", layout, ("NHD", "HND"))
+    key, value = _pool("key_pages", key_pages), _pool("value_pages", value_pages)
+    if value.dtype != key.dtype:
+        raise TypeError(
+            f"value_pages must have the type of key_pages, {key.dtype}, got {value.dtype}"
+        )
+    if value.shape[:3] != key.shape[:3]:
+        raise ValueError(
+            f"value_pages must have the first axes of key_pages, {key.shape[:3]}, got shape "
+            f"{value.shape}"
+        )
+    arrays = [key, value]
+    names = "key_scales", "value_scales"
+    heads_at = 2 if layout == "NHD" else 1
+    for name, given in zip(names, scales, strict=True):
+        if (given is not None) != (key.dtype == np.int8):
+            needed = "given with" if given is None else "left out without"
+            raise TypeError(f"{name} must be {needed} pages of int8, which are {key.dtype}")
+        if given is not None:
+            arrays.append(_scales(name, given, key.shape[:3], heads_at))
+    if layout == "NHD":
+        arrays = [array.swapaxes(1, 2) for array in arrays]
+    count, kv_heads, page_size, head_dim = arrays[0].shape
+    table, numbers = _table(block_table, lengths, count, page_size)
+    state = State(table, per_entry(numbers), int(numbers.max(initial=0)), 0, 0)
+    value_dim = value.shape[3]
+    geometry = Geometry(1, kv_heads, head_dim, value_dim, key.dtype, None, 0, None, page_size)
+    return Pages(state, geometry, LayerRows.of(arrays, are_keys_upright=True))
+
+
+def _pool(name: str, pages: ArrayLike) -> Array:
+    array = as_array(name, pages)
+    if array.dtype.name not in STORED_TYPES or not array.dtype.isnative:
+        raise TypeError(
+            f"{name} must be an array of float16, bfloat16, float32, float64 or int8, got "
+            f"{array.dtype}"
+        )
+    if array.ndim != 4 or 0 in array.shape[1:]:
+        raise ValueError(
+            f"{name} must have 4 axes, a page's of at least 1, got shape {array.shape}"
+        )
+    is_contiguous = array.strides[3] == array.itemsize or array.shape[3] == 1
+    is_even = array.flags.aligned and all(step % array.itemsize == 0 for step in array.strides)
+    if not (is_contiguous and is_even):
+        raise ValueError(
+            f"{name} must be aligned, with a contiguous last axis, and would be copied otherwise: "
+            f"got strides {array.strides}"
+        )
+    return array
+
+
+def _scales(name: str, given: ArrayLike, rows: tuple[int, ...], heads_at: int) -> Array:
+    """Return one scale for each row, of which many may be one number in memory."""
+    scales = as_array(name, given)
+    if scales.dtype.kind not in "fiu" and scales.dtype.name != "bfloat16":
+        raise TypeError(f"{name} must be an array of floats, got {scales.dtype}")
+    scales = scales.astype(SCALE_TYPE, copy=False)
+    per_head = (rows[heads_at],)
+    if scales.shape not in ((), per_head, rows):
+        raise ValueError(
+            f"{name} must be a number, or have shape {per_head} or {rows}, got {scales.shape}"
+        )
+    if scales.shape == per_head:
+        scales = scales[:, None] if heads_at == 1 else scales
+    return np.broadcast_to(scales, rows)
+
+
+def _table(
+    block_table: ArrayLike, lengths: ArrayLike, count: int, page_size: int
+) -> tuple[Array, Array]:
+    """Return the table of pages as int32, with 0 where nothing is read, and the lengths."""
+    table = integers("block_table", block_table, "an integer array of shape (batch, columns)")
+    if table.ndim != 2:
+        raise ValueError(f"block_table must be (batch, columns), got shape {table.shape}")
+    numbers = integers("lengths", lengths, "an integer array of shape (batch,)")
+    if numbers.shape != table.shape[:1]:
+        raise ValueError(f"lengths must be {table.shape[:1]}, got shape {numbers.shape}")
+    room = table.shape[1] * page_size
+    wrong = (numbers < 0) | (numbers > room)
+    if wrong.any():
+        entry = int(np.argmax(wrong))
+        raise ValueError(
+            f"lengths must be from 0 to {room}, which block_table has columns for, got "
+            f"{numbers[entry]} for entry {entry}"
+        )
+    numbers = numbers.astype(np.int64)
+    is_read = np.arange(table.shape[1]) < -(-numbers // page_size)[:, None]
+    is_absent = is_read & ((table < 0) | (table >= count))
+    if is_absent.any():
+        entry, column = np.argwhere(is_absent)[0].tolist()
+        raise IndexError(
+            f"block_table must name pages from 0 to {count - 1}, got {table[entry, column]} in "
+            f"entry {entry}, column {column}"
+        )
+    return np.where(is_read, table, 0).astype(np.int32), numbers
+
+
+def _last_positions(
+    pages: Pages, query: ArrayLike, starts: ArrayLike | None, options: dict[str, Any]
+) -> Array:
+    """Return the positions of the first queries if they belong to the last tokens."""
+    state, geometry = pages.state, pages.geometry
+    if starts is None:
+        array = arguments.fitting_query(geometry, state.batch, query)
+        counts = np.full(state.batch, array.shape[-2], np.int64)
+    else:
+        array = arguments.fitting_packed_query(geometry, query)
+        counts = token_counts(starts, "query", len(array), state.batch)
+    first: Array = state.all_lengths() - counts
+    if options.get("is_causal", True) and (first < 0).any():
+        entry = int(np.argmax(first < 0))
+        raise ValueError(
+            f"lengths must count the tokens of the queries, got {state.all_lengths()[entry]} for "
+            f"entry {entry}, which has {counts[entry]} queries; pass query_offset if their keys "
+            "are not in the pool"
+        )
+    return first

@@ -1,0 +1,246 @@
+"""Attention to the pages of other engines."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import reference
+import regard
+from cache_model import normal
+from messages import says
+
+LENGTHS = np.array([37, 1, 100, 64])
+KV_HEADS, HEADS, DIM, VALUE_DIM = 2, 6, 32, 48
+TYPES = ["float16", "bfloat16", "float32", "float64", "int8"]
+# Sizes that fill the steps of the decode kernel, and others.
+SIZES = [1, 2, 5, 16, 24, 32, 100]
+
+
+class Pool:
+    """Texts in pages that lie in any order among the pages of others."""
+
+    def __init__(self, size, layout, dtype, *, scales="row", seed=0):
+        columns = -(-int(LENGTHS.max()) // size)
+        count = len(LENGTHS) * columns + 3
+        rng = np.random.default_rng(seed)
+        self.table = rng.permutation(count)[: len(LENGTHS) * columns].reshape(-1, columns)
+        self.layout, self.dtype, self.size = layout, np.dtype(dtype), size
+        self.pages, self.scales = [], {}
+        self.rows = []  # (batch, kv_heads, columns * size, dim), as float64
+        for name, dim in (("key_scales", DIM), ("value_scales", VALUE_DIM)):
+            pages = rng.standard_normal((count, size, KV_HEADS, dim))
+            if dtype == "int8":
+                pages = np.rint(40 * pages).clip(-128, 127)
+                shape = {"row": pages.shape[:3], "head": (KV_HEADS,), "tensor": ()}[scales]
+                factors = rng.uniform(0.01, 0.03, shape).astype(np.float32)
+                held = np.broadcast_to(factors[..., None] if factors.ndim else factors, pages.shape)
+                self.scales[name] = factors
+                if layout == "HND" and scales == "row":
+                    self.scales[name] = factors.swapaxes(1, 2).copy()
+            pages = pages.astype(dtype)
+            wide = pages.astype(np.float64) * (held if dtype == "int8" else 1)
+            texts = wide[self.table].reshape(len(LENGTHS), columns * size, KV_HEADS, dim)
+            self.rows.append(texts.swapaxes(1, 2))
+            self.pages.append(pages if layout == "NHD" else pages.swapaxes(1, 2).copy())
+
+    def attend(self, query, *arguments, **options):
+        options = {"layout": self.layout, **self.scales, **options}
+        return regard.paged_attention(
+            query, *self.pages, self.table, LENGTHS, *arguments, **options
+        )
+
+    def text(self, entry, dtype=np.float64):
+        """Key and value of a text."""
+        return [rows[entry, :, : LENGTHS[entry]].astype(dtype) for rows in self.rows]
+
+
+def query_of(dtype, q_len, seed=1):
+    kind = np.float64 if dtype == "float64" else np.float32
+    return normal(seed, len(LENGTHS), HEADS, q_len, DIM, dtype=kind)
+
+
+@pytest.mark.parametrize(
+    ("size", "layout", "dtype"),
+    [
+        (size, ("NHD", "HND")[(i + j) % 2], dtype)
+        for i, size in enumerate(SIZES)
+        for j, dtype in enumerate(TYPES)
+    ],
+)
+def test_the_answer_is_the_oracles(size, layout, dtype, target):
+    """One query a text, some, and more than there are keys before them."""
+    pool = Pool(size, layout, dtype)
+    for q_len in (1, 9, 40):
+        query = query_of(dtype, q_len)
+        offset = np.maximum(LENGTHS - q_len, 0)
+        output, lse = pool.attend(query, query_offset=offset, return_lse=True)
+        assert output.dtype == query.dtype
+        for entry, first in enumerate(offset.tolist()):
+            key, value = pool.text(entry, query.dtype if dtype == "int8" else dtype)
+            options = {"is_causal": True, "query_offset": first}
+            want = reference.expected(query[entry], key, value, None, **options)
+            reference.assert_matches(want, output=output[entry], lse=lse[entry])
+
+
+@pytest.mark.parametrize("dtype", TYPES[:4])
+@pytest.mark.parametrize(("size", "threads"), [(1, 1), (7, 3), (16, 2), (48, 1)])
+def test_the_bits_are_those_of_dense_calls(size, threads, dtype, target):
+    pool = Pool(size, "NHD", dtype)
+    for q_len in (1, 3, 30):
+        query = query_of(dtype, q_len)
+        counts = np.minimum(LENGTHS, [q_len, 1, 0, q_len])
+        starts = np.concatenate([[0], counts.cumsum()])
+        packed = np.concatenate([query[b, :, :n].swapaxes(0, 1) for b, n in enumerate(counts)])
+        window = {"window": (20, 0)} if q_len == 3 else {}
+        output = pool.attend(packed, starts, threads=threads, **window)
+        assert output.shape == (len(packed), HEADS, VALUE_DIM)
+        for entry, (start, end) in enumerate(itertools.pairwise(starts)):
+            key, value = pool.text(entry, dtype)
+            alone = regard.scaled_dot_product_attention(
+                query[entry, :, : end - start],
+                key,
+                value,
+                is_causal=True,
+                query_offset=int(LENGTHS[entry] - (end - start)),
+                **window,
+            )
+            assert np.array_equal(output[start:end].swapaxes(0, 1), alone)
+
+
+@pytest.mark.parametrize("scales", ["row", "head", "tensor"])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_scales_of_int8(layout, scales):
+    pool = Pool(16, layout, "int8", scales=scales)
+    whole = Pool(16, layout, "int8", scales=scales)
+    rows = whole.pages[0].shape[:3]
+    for name, factors in pool.scales.items():
+        if scales == "head" and layout == "HND":
+            factors = factors[:, None]
+        whole.scales[name] = np.broadcast_to(factors, rows).copy()
+    for q_len in (1, 20):
+        query = query_of("float32", q_len)
+        assert np.array_equal(
+            pool.attend(query, query_offset=0), whole.attend(query, query_offset=0)
+        )
+
+
+def test_pages_of_strides_of_their_own():
+    """FlashInfer keeps keys and values side by side, vLLM in halves of one array."""
+    pool = Pool(8, "NHD", "float32")
+    query = query_of("float32", 1)
+    expected = pool.attend(query)
+    count = len(pool.pages[0])
+    both = np.zeros((count, 2, 8, KV_HEADS, VALUE_DIM), np.float32)
+    both[:, 0, ..., :DIM], both[:, 1] = pool.pages
+    for key, value in (
+        (both[:, 0, ..., :DIM], both[:, 1]),
+        (pool.pages[0][::-1][::-1], pool.pages[1]),
+    ):
+        before = both.copy()
+        output = regard.paged_attention(query, key, value, pool.table.astype(np.int32), LENGTHS)
+        assert np.array_equal(output, expected)
+        assert np.array_equal(both, before)
+    with pytest.raises(ValueError, match=says("key_pages", "contiguous last axis", "strides")):
+        regard.paged_attention(
+            query, both[:, 0, ..., : 2 * DIM : 2], both[:, 1], pool.table, LENGTHS
+        )
+
+
+def test_options_and_results():
+    pool = Pool(4, "NHD", "float32")
+    query = query_of("float32", 2)
+    mask = np.random.default_rng(0).random((len(LENGTHS), 1, 2, 100)) < 0.7
+    options = {"is_causal": False, "softcap": 5.0, "scale": 0.2}
+    output, weights, lse = pool.attend(
+        query, None, mask, return_weights=True, return_lse=True, query_offset=0, **options
+    )
+    for entry, length in enumerate(LENGTHS):
+        key, value = pool.text(entry, np.float32)
+        alone = regard.scaled_dot_product_attention(
+            query[entry],
+            key,
+            value,
+            mask[entry, ..., :length],
+            return_weights=True,
+            return_lse=True,
+            **options,
+        )
+        for actual, part in zip((output, weights[..., :length], lse), alone, strict=True):
+            assert np.array_equal(actual[entry], part)
+        assert not weights[entry, ..., length:].any()
+    out = np.empty_like(output)
+    assert pool.attend(query, None, mask, query_offset=0, out=out, **options) is out
+    assert np.array_equal(out, output)
+
+
+def test_tables_are_read_as_far_as_the_lengths_go():
+    pool = Pool(16, "NHD", "float32")
+    query = query_of("float32", 1)
+    expected = pool.attend(query)
+    columns = np.arange(pool.table.shape[1])
+    for filler in (-1, 10**9):
+        pool.table = np.where(columns < -(-LENGTHS // 16)[:, None], pool.table, filler)
+        assert np.array_equal(pool.attend(query), expected)
+    empty = regard.paged_attention(query[:0], *pool.pages, np.zeros((0, 3), int), [])
+    assert empty.shape == (0, HEADS, 1, VALUE_DIM)
+    none = regard.paged_attention(np.zeros((0, HEADS, DIM)), *pool.pages, [[0]], [0], starts=[0, 0])
+    assert none.shape == (0, HEADS, VALUE_DIM)
+
+
+PAGES = np.zeros((5, 4, 2, 8), np.float32)
+BYTES = PAGES.astype(np.int8)
+QUERY = np.zeros((2, 4, 1, 8), np.float32)
+RIGHT = {
+    "query": QUERY,
+    "key_pages": PAGES,
+    "value_pages": PAGES,
+    "block_table": [[0, 1], [2, 3]],
+    "lengths": [5, 2],
+}
+IN_BYTES = {"key_pages": BYTES, "value_pages": BYTES, "key_scales": 1.0, "value_scales": 1.0}
+OTHER_AXES, EMPTY = PAGES[:4], PAGES[:, :0]
+WIDE, INTEGERS, SWAPPED = (PAGES.astype(kind) for kind in ("f8", "i8", ">f4"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"key_pages": PAGES[0]}, ValueError, ["key_pages must have 4 axes"]),
+        ({"value_pages": OTHER_AXES}, ValueError, ["value_pages", "(5, 4, 2)", "(4, 4, 2, 8)"]),
+        ({"key_pages": EMPTY, "value_pages": EMPTY}, ValueError, ["key_pages", "at least 1"]),
+        ({"key_pages": INTEGERS}, TypeError, ["key_pages", "int64"]),
+        ({"value_pages": WIDE}, TypeError, ["value_pages", "float32", "float64"]),
+        ({"key_pages": SWAPPED}, TypeError, ["key_pages", ">f4"]),
+        (IN_BYTES | {"key_scales": None}, TypeError, ["key_scales must be given", "int8"]),
+        (IN_BYTES | {"value_scales": None}, TypeError, ["value_scales must be given", "int8"]),
+        ({"key_scales": 1.0}, TypeError, ["key_scales must be left out", "float32"]),
+        (IN_BYTES | {"key_scales": np.ones(3)}, ValueError, ["(2,)", "(5, 4, 2)", "(3,)"]),
+        (IN_BYTES | {"key_scales": "1"}, TypeError, ["key_scales must be an array of floats"]),
+        ({"block_table": [0, 1]}, ValueError, ["block_table", "(batch, columns)", "(2,)"]),
+        ({"block_table": [[0.0], [1.0]]}, TypeError, ["block_table", "float64"]),
+        ({"block_table": [[0, 5], [2, 3]]}, IndexError, ["0 to 4", "5", "entry 0", "column 1"]),
+        ({"block_table": [[0, 1], [-1, 3]]}, IndexError, ["0 to 4", "-1", "entry 1", "column 0"]),
+        ({"lengths": [5]}, ValueError, ["lengths must be (2,)", "(1,)"]),
+        ({"lengths": [9, 2]}, ValueError, ["lengths", "0 to 8", "9", "entry 0"]),
+        ({"lengths": [5, -1]}, ValueError, ["lengths", "-1", "entry 1"]),
+        ({"lengths": [5, 0]}, ValueError, ["lengths", "0 for entry 1", "query_offset"]),
+        ({"query": QUERY[:1]}, ValueError, ["query must be (2, heads"]),
+        ({"query": QUERY[:, :3]}, ValueError, ["multiple", "2 kv_heads", "3"]),
+        ({"query": np.zeros((1, 4, 8)), "starts": [0, 1]}, ValueError, ["starts", "(3,)"]),
+        ({"layout": "NDH"}, ValueError, ["layout", "NHD", "NDH"]),
+        ({"key_lengths": 3}, TypeError, ["key_lengths", "pass lengths="]),
+        ({"left_padding": 3}, TypeError, ["left_padding", "block_table"]),
+        ({"precision": "int8"}, ValueError, ["precision", "int8"]),
+    ],
+)
+def test_what_is_refused(changes, error, words):
+    with pytest.raises(error, match=says(*words)):
+        regard.paged_attention(**RIGHT | changes)
+
+
+def test_bfloat16_scales_are_floats():
+    scale = np.ones((), ml_dtypes.bfloat16)
+    scales = {"key_scales": scale, "value_scales": scale}
+    assert not regard.paged_attention(**RIGHT | IN_BYTES | scales).any()
