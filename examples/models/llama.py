@@ -16,7 +16,7 @@ class Llama:
     """
 
     def __init__(self, parameters, metadata):
-        self.parameters = parameters
+        self.parameters, self.metadata = parameters, metadata
         self.blocks = metadata["llama.block_count"]
         self.heads = metadata["llama.attention.head_count"]
         self.kv_heads = metadata["llama.attention.head_count_kv"]
@@ -24,6 +24,12 @@ class Llama:
         self.epsilon = metadata["llama.attention.layer_norm_rms_epsilon"]
         self.rotary_base = metadata["llama.rope.freq_base"]
         self.rotary_dim = metadata["llama.rope.dimension_count"]
+
+    @classmethod
+    def read(cls, path, weights="float32"):
+        """Read a file, with weights of a type that may be "int8"."""
+        weight_dtype = None if weights == "float32" else weights
+        return cls(*regard.checkpoints.load_gguf(path, weight_dtype=weight_dtype))
 
     def caches(self, batch=1, **options):
         """Return empty caches for all blocks; `options` are those of KVCaches."""

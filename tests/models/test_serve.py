@@ -1,0 +1,331 @@
+"""The server among the examples: clients that come, go and vanish, a full pool, bad requests."""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import regard
+from conftest import EXAMPLES
+from inside_cache import assert_owners_are_right, taken
+from messages import says
+
+pytest.importorskip("tokenizers")
+
+import tiny_llama
+from models.batching import Batch, Text
+from models.llama import Llama
+
+PAGE = 3 * 2 * 16 * 2 * 8 * 4  # bytes: 3 layers, keys and values, 16 tokens, 2 heads of 8 float32
+CLIENTS = 32
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Llama(*tiny_llama.tiny_llama())
+
+
+def prompts(count, seed=0, longest=90):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 256, rng.integers(1, longest)).tolist() for _ in range(count)]
+
+
+def alone(model, prompt, count, end, *, temperature=1.0, seed=None, **sampling):
+    """A text by itself: no batch, no pages that are shared."""
+    caches, rng, new, written = model.caches(), np.random.default_rng(seed), prompt, []
+    while len(written) < count:
+        logits = model.logits(model(np.array([new]), caches)[0, -1])
+        token = regard.layers.sample(logits, temperature, rng=rng, **sampling)
+        if token == end:
+            break
+        written.append(token)
+        new = [token]
+    return written
+
+
+@contextlib.contextmanager
+def batch_of(model, **options):
+    batch = Batch(model, **{"page_size": 16} | options)
+    try:
+        yield batch
+    finally:
+        batch.close()
+
+
+def assert_nothing_leaks(batch):
+    """Nothing waits, and the pages are those of the texts that are kept."""
+    deadline = time.monotonic() + 20
+    while (counts := batch.counts())["texts"] or counts["waiting"]:
+        assert time.monotonic() < deadline, counts
+        time.sleep(0.01)
+    assert_owners_are_right([batch.caches])
+    while batch._make_room():
+        pass
+    assert taken(batch.caches) == 0
+    assert os.listdir(batch._folder.name) == []
+
+
+@pytest.mark.parametrize(
+    ("most", "pages"), [(1, None), (5, None), (32, None), (32, 30), (32, 13), (8, 14)]
+)
+def test_each_text_is_as_alone(model, most, pages):
+    """Whatever others do, and wherever it waited meanwhile."""
+    end = 257
+    sampling = [{"temperature": 0}, {"temperature": 1.5, "seed": 3, "top_k": 20, "top_p": 0.9}]
+    given = prompts(CLIENTS)
+    given[5:9] = [given[4] + rest for rest in prompts(4, 1)]  # that begin alike
+    with batch_of(model, most=most, max_bytes=pages and pages * PAGE) as batch:
+        texts = [Text(p, 20, end, **sampling[i % 2]) for i, p in enumerate(given)]
+        first = [next(iter(batch.submit(texts[4])))]
+        for text in texts[:4] + texts[5:]:
+            batch.submit(text)
+        for i, (text, prompt) in enumerate(zip(texts, given, strict=True)):
+            written = (first if i == 4 else []) + list(text)
+            assert written == alone(model, prompt, 20, end, **sampling[i % 2])
+        assert_nothing_leaks(batch)
+        assert batch.shared > 0 or pages
+        assert (batch.preempted > 0) == (pages is not None)
+
+
+def test_a_text_that_does_not_fit_ends_with_an_error(model):
+    with batch_of(model, max_bytes=3 * PAGE) as batch:
+        small, large = Text([1, 2, 3], 10, temperature=0), Text(list(range(100)), 10)
+        for text in (large, small):
+            batch.submit(text)
+        with pytest.raises(MemoryError, match="does not fit"):
+            list(large)
+        assert list(small) == alone(model, [1, 2, 3], 10, None, temperature=0)
+        assert_nothing_leaks(batch)
+
+
+def test_a_defect_ends_the_texts_and_not_the_server(model, monkeypatch):
+    with batch_of(model) as batch:
+        with monkeypatch.context() as patch:
+            patch.setattr(batch.model, "logits", lambda x: 1 / 0)
+            text = batch.submit(Text([1, 2, 3], 5, temperature=0))
+            with pytest.raises(ZeroDivisionError):
+                list(text)
+        text = batch.submit(Text([1, 2, 3], 5, temperature=0))
+        assert list(text) == alone(model, [1, 2, 3], 5, None, temperature=0)
+        assert_nothing_leaks(batch)
+
+
+def test_texts_that_are_cancelled_and_a_server_that_stops(model):
+    with batch_of(model, most=4) as batch:
+        texts = [batch.submit(Text(prompt, 300)) for prompt in prompts(10)]
+        next(iter(texts[0]))
+        for text in texts[:9]:
+            text.cancel()
+        assert [len(list(text)) < 300 for text in texts[:9]] == [True] * 9
+        assert texts[3].reason == "cancelled"
+    with pytest.raises(RuntimeError, match="stopping"):
+        list(texts[9])
+    with pytest.raises(RuntimeError, match="stopping"):
+        batch.submit(Text([1], 1))
+
+
+@pytest.fixture
+def server():
+    asked = argparse.Namespace(host="127.0.0.1", port=0, texts=16, cache_mb=1, page_size=16)
+    server = tiny_llama.server(asked)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def ask(server, path="/v1/completions", method="POST", **body):
+    connection = http.client.HTTPConnection(*server.server_address, timeout=30)
+    connection.request(method, path, json.dumps(body) if method == "POST" else None)
+    response = connection.getresponse()
+    content = response.read().decode()
+    connection.close()
+    if body.get("stream") and response.status == 200:
+        assert content.endswith("data: [DONE]\n\n")
+        return [json.loads(part[6:]) for part in content.split("\n\n")[:-2]]
+    return response.status, json.loads(content)
+
+
+def test_clients_at_once(server):
+    """Half of them stream, and all have the texts that they would have alone."""
+    tokenizer, _, end = server.about
+    texts = [
+        f"{chr(97 + i)} tale of {'very ' * (i % 7)}long ago, number {i}" for i in range(CLIENTS)
+    ]
+
+    def client(i):
+        asked = {"prompt": texts[i], "max_tokens": 30, "temperature": i % 3, "seed": i}
+        if i % 2:
+            parts = ask(server, **asked, stream=True)
+            return "".join(part["choices"][0]["text"] for part in parts), parts[-1]
+        status, answer = ask(server, **asked)
+        assert status == 200
+        return answer["choices"][0]["text"], answer
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        answers = list(pool.map(client, range(CLIENTS)))
+    for i, (text, last) in enumerate(answers):
+        prompt = tokenizer.encode(texts[i]).ids
+        written = alone(server.batch.model, prompt, 30, end, temperature=i % 3, seed=i)
+        assert text.rstrip("\N{REPLACEMENT CHARACTER}") == tokenizer.decode(written).rstrip(
+            "\N{REPLACEMENT CHARACTER}"
+        )
+        assert last["choices"][0]["finish_reason"] == ("length" if len(written) == 30 else "stop")
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(written)}
+        assert last["usage"] == usage | {"total_tokens": len(prompt) + len(written)}
+    assert_nothing_leaks(server.batch)
+
+
+def test_chats_stops_and_tokens(server):
+    tokenizer, _, _ = server.about
+    greedy = {"max_tokens": 40, "temperature": 0}
+    said = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    _, plain = ask(server, prompt=tokenizer.encode(said).ids, **greedy)
+    path, messages = "/v1/chat/completions", [{"role": "user", "content": "hi"}]
+    _, chat = ask(server, path, messages=messages, **greedy)
+    text = plain["choices"][0]["text"]
+    assert chat["choices"][0]["message"] == {"role": "assistant", "content": text}
+    assert chat["object"] == "chat.completion"
+    parts = ask(server, path, messages=messages, stream=True, **greedy)
+    assert "".join(part["choices"][0]["delta"]["content"] for part in parts) == text
+    assert {part["object"] for part in parts} == {"chat.completion.chunk"}
+    stop = text[5:8]
+    before = text[: text.index(stop)]
+    for stops in (stop, ["never", stop]):
+        _, ended = ask(server, prompt=said, stop=stops, **greedy)
+        assert ended["choices"][0]["text"] == before
+        assert ended["choices"][0]["finish_reason"] == "stop"
+        parts = ask(server, prompt=said, stop=stops, stream=True, **greedy)
+        assert "".join(part["choices"][0]["text"] for part in parts) == before
+    _, whole = ask(server, prompt=said, stop=text + "and more", **greedy)
+    assert whole["choices"][0]["text"] == text
+    assert ask(server, "/v1/models", "GET")[1]["data"][0]["object"] == "model"
+    assert ask(server, "/health", "GET")[1]["steps"] > 0
+
+
+def test_clients_that_vanish(server):
+    """Their texts end, and those of others do not."""
+    body = json.dumps({"prompt": "x", "max_tokens": 400, "stream": True, "temperature": 0}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for read in (0, 1, 200):
+        connection = socket.create_connection(server.server_address)
+        connection.sendall(head + body)
+        if read:
+            connection.recv(read)
+        connection.close()
+    waiting = socket.create_connection(server.server_address)
+    waiting.sendall(head + body[:5])  # and one that never sends the rest
+    status, answer = ask(server, prompt="other", max_tokens=20, temperature=0)
+    assert status == 200
+    assert answer["usage"]["completion_tokens"] == 20
+    assert_nothing_leaks(server.batch)
+    waiting.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, ["prompt must be a string or a list"]),
+        ({"prompt": ""}, ["the prompt must have tokens"]),
+        ({"prompt": [1, 900]}, ["prompt must be a string or a list"]),
+        ({"prompt": ["a", "b"]}, ["prompt must be a string or a list"]),
+        ({"prompt": "a", "n": 2}, ["n is not supported, got 2"]),
+        ({"prompt": "a", "logit_bias": {"1": 2}}, ["logit_bias is not supported"]),
+        ({"prompt": "a", "max_tokens": 0}, ["max_tokens=0"]),
+        ({"prompt": "a", "max_tokens": 512}, ["at most 512 tokens", "max_tokens=512"]),
+        ({"prompt": "a", "max_tokens": "5"}, ["max_tokens has the wrong type, str"]),
+        ({"prompt": "a", "stream": 1}, ["stream has the wrong type, int"]),
+        ({"prompt": "a", "temperature": -1}, ["temperature must be at least 0"]),
+        ({"prompt": "a", "temperature": True}, ["temperature has the wrong type, bool"]),
+        ({"prompt": "a", "top_p": 2}, ["top_p must be at most 1, got 2"]),
+        ({"prompt": "a", "seed": -1}, ["non-negative"]),
+        ({"prompt": "a", "stop": [1]}, ["stop must be strings"]),
+    ],
+)
+def test_bad_requests(server, body, words):
+    import re
+
+    status, answer = ask(server, **body)
+    assert status == 400
+    assert re.search(says(*words), answer["error"]["message"]), answer
+
+
+def test_requests_that_are_no_requests(server):
+    assert ask(server, "/v1/chat/completions", messages=[{"role": "user"}])[0] == 400
+    assert ask(server, "/v1/chat/completions", messages=3)[0] == 400
+    assert ask(server, "/v2", prompt="a")[0] == 404
+    assert ask(server, "/v2", "GET")[0] == 404
+    for content in (b"", b"[1]", b"{", b"\xff", b'"a"'):
+        connection = http.client.HTTPConnection(*server.server_address, timeout=30)
+        connection.request("POST", "/v1/completions", content)
+        assert connection.getresponse().status == 400
+        connection.close()
+    assert ask(server, prompt="a", max_tokens=2)[0] == 200
+
+
+RUN = """
+import sys
+sys.path[:0] = [{examples!r}, {tests!r}]
+import serve, tiny_llama
+serve.need = lambda *names: None
+serve.served = tiny_llama.server
+serve.main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="no SIGINT")
+def test_ctrl_c_ends_all(tmp_path):
+    script = RUN.format(examples=str(EXAMPLES), tests=str(Path(__file__).parent))
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", script, "--port", "0", "--page-size", "16"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    with process, contextlib.ExitStack() as stack:
+        port = int(process.stderr.readline().rpartition(":")[2].removesuffix("/v1\n"))
+        body = json.dumps({"prompt": "x", "max_tokens": 500, "stream": True}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+        connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+        for connection in connections:
+            stack.enter_context(connection)
+            connection.sendall(head + body)
+            assert connection.recv(10)
+        process.send_signal(signal.SIGINT)
+        for connection in connections:
+            with connection.makefile("rb") as stream:
+                assert stream.read().endswith(b"data: [DONE]\n\n")
+        assert process.wait(20) == 0
+        assert process.stderr.read() == "stopping\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_client_of_openai(server):
+    openai = pytest.importorskip("openai")
+    host, port = server.server_address
+    client = openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="none", max_retries=0)
+    asked = {"model": "any", "prompt": "Once", "max_tokens": 12, "temperature": 0}
+    whole = client.completions.create(**asked)
+    parts = list(client.completions.create(**asked, stream=True))
+    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
+    assert whole.usage.completion_tokens == 12
+    messages = [{"role": "user", "content": "hi"}]
+    chat = client.chat.completions.create(model="any", messages=messages, max_tokens=5)
+    assert isinstance(chat.choices[0].message.content, str)
+    with pytest.raises(openai.BadRequestError, match="temperature must be"):
+        client.completions.create(**asked | {"temperature": -1})
+    assert [each.id for each in client.models.list()] == ["SmolLM2-135M-Instruct"]
