@@ -56,7 +56,7 @@ ARGUMENTS = {
 }
 
 
-WITH_MODELS = {"generate.py", "similar.py", "transcribe.py"}  # In tests/models.
+WITH_MODELS = {"generate.py", "serve.py", "similar.py", "transcribe.py"}  # In tests/models.
 WITH_PACKAGES = {"million_keys.py", "mpi_ring.py"}  # In tests/libraries/dask.
 
 
