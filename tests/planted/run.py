@@ -37,6 +37,7 @@ import planted_in_all_kernels
 import planted_in_caches
 import planted_in_dispatch
 import planted_in_kernels
+import planted_in_layers_of_caches
 import planted_in_python
 from planted_bug import DoesNotApply
 
@@ -44,6 +45,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BUGS = [
     *planted_in_python.BUGS,
     *planted_in_caches.BUGS,
+    *planted_in_layers_of_caches.BUGS,
     *planted_in_dispatch.BUGS,
     *planted_in_kernels.BUGS,
     *planted_in_all_kernels.BUGS,
