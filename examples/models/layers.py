@@ -16,7 +16,7 @@ def linear(x, weight, bias=None):
     y = regard.matmul(x.reshape(-1, x.shape[-1]), weight.T)
     if bias is not None:
         y += bias
-    return y.reshape(*x.shape[:-1], -1)
+    return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 def layer_norm(x, weight, bias, epsilon):

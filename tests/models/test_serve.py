@@ -104,7 +104,7 @@ def test_a_text_that_does_not_fit_ends_with_an_error(model):
         small, large = Text([1, 2, 3], 10, temperature=0), Text(list(range(100)), 10)
         for text in (large, small):
             batch.submit(text)
-        with pytest.raises(MemoryError, match="does not fit"):
+        with pytest.raises(RuntimeError, match="does not fit"):
             list(large)
         assert list(small) == alone(model, [1, 2, 3], 10, None, temperature=0)
         assert_nothing_leaks(batch)
@@ -115,7 +115,7 @@ def test_a_defect_ends_the_texts_and_not_the_server(model, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(batch.model, "logits", lambda x: 1 / 0)
             text = batch.submit(Text([1, 2, 3], 5, temperature=0))
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(RuntimeError, match="division by zero"):
                 list(text)
         text = batch.submit(Text([1, 2, 3], 5, temperature=0))
         assert list(text) == alone(model, [1, 2, 3], 5, None, temperature=0)
@@ -134,6 +134,27 @@ def test_texts_that_are_cancelled_and_a_server_that_stops(model):
         list(texts[9])
     with pytest.raises(RuntimeError, match="stopping"):
         batch.submit(Text([1], 1))
+
+
+def test_long_prompts_come_in_parts_and_let_others_pass(model):
+    given = [[5] * 300, [6, 7], list(range(200)), [8] * 30]
+    with batch_of(model) as batch:
+        texts = [batch.submit(Text(prompt, 9, temperature=0)) for prompt in given]
+        for text, prompt in zip(texts, given, strict=True):
+            assert list(text) == alone(model, prompt, 9, None, temperature=0)
+        assert_nothing_leaks(batch)
+
+
+def test_a_text_that_is_cancelled_while_it_waits_in_a_file(model):
+    with batch_of(model, max_bytes=12 * PAGE) as batch:
+        texts = [batch.submit(Text([i] * 40, 100, temperature=0)) for i in range(5)]
+        list(texts[0])
+        assert batch.preempted
+        for text in texts:
+            text.cancel()
+        assert_nothing_leaks(batch)
+    with pytest.raises(ValueError, match="at least 1 text, got 0"):
+        Batch(model, 0)
 
 
 @pytest.fixture
@@ -202,6 +223,13 @@ def test_chats_stops_and_tokens(server):
     assert chat["object"] == "chat.completion"
     parts = ask(server, path, messages=messages, stream=True, **greedy)
     assert "".join(part["choices"][0]["delta"]["content"] for part in parts) == text
+    assert [part["choices"][0]["delta"].get("role") for part in parts][:2] == ["assistant", None]
+    content = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    said_in_parts = [{"role": "user", "content": content}]
+    neutral = {"logprobs": False, "tools": [], "response_format": {"type": "text"}}
+    neutral |= {"max_completion_tokens": None, "n": 1}
+    _, same = ask(server, path, messages=said_in_parts, **greedy, **neutral)
+    assert same["choices"][0]["message"]["content"] == text
     assert {part["object"] for part in parts} == {"chat.completion.chunk"}
     stop = text[5:8]
     before = text[: text.index(stop)]
@@ -209,6 +237,7 @@ def test_chats_stops_and_tokens(server):
         _, ended = ask(server, prompt=said, stop=stops, **greedy)
         assert ended["choices"][0]["text"] == before
         assert ended["choices"][0]["finish_reason"] == "stop"
+        assert ended["usage"]["completion_tokens"] < 40
         parts = ask(server, prompt=said, stop=stops, stream=True, **greedy)
         assert "".join(part["choices"][0]["text"] for part in parts) == before
     _, whole = ask(server, prompt=said, stop=text + "and more", **greedy)
@@ -236,6 +265,32 @@ def test_clients_that_vanish(server):
     waiting.close()
 
 
+def test_a_client_that_vanishes_while_its_text_waits(server):
+    server.batch.most = 1
+    body = json.dumps({"prompt": "x" * 200, "max_tokens": 200, "temperature": 0}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    connections = [socket.create_connection(server.server_address) for _ in range(6)]
+    for connection in connections:
+        connection.sendall(head + body)
+    deadline = time.monotonic() + 20
+    while server.batch.counts()["waiting"] < 5 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    for connection in connections[1:]:
+        connection.close()
+    assert connections[0].makefile("rb").readline().endswith(b"200 OK\r\n")
+    connections[0].close()
+    assert_nothing_leaks(server.batch)
+
+
+def test_a_port_that_is_in_use(server):
+    host, port = server.server_address
+    asked = argparse.Namespace(host=host, port=port, texts=1, cache_mb=1, page_size=16)
+    before = threading.active_count()
+    with pytest.raises(OSError, match="in use"):
+        tiny_llama.server(asked)
+    assert threading.active_count() == before
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -253,7 +308,9 @@ def test_clients_that_vanish(server):
         ({"prompt": "a", "temperature": True}, ["temperature has the wrong type, bool"]),
         ({"prompt": "a", "top_p": 2}, ["top_p must be at most 1, got 2"]),
         ({"prompt": "a", "seed": -1}, ["non-negative"]),
-        ({"prompt": "a", "stop": [1]}, ["stop must be strings"]),
+        ({"prompt": "a", "stop": [1]}, ["stop must be at most 4 strings"]),
+        ({"prompt": "a", "stop": list("abcde")}, ["stop must be at most 4 strings"]),
+        ({"prompt": [1.0, True]}, ["prompt must be a string or a list"]),
     ],
 )
 def test_bad_requests(server, body, words):
@@ -266,10 +323,16 @@ def test_bad_requests(server, body, words):
 
 def test_requests_that_are_no_requests(server):
     assert ask(server, "/v1/chat/completions", messages=[{"role": "user"}])[0] == 400
-    assert ask(server, "/v1/chat/completions", messages=3)[0] == 400
+    for messages in (
+        3,
+        [],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": [1]}],
+    ):
+        assert ask(server, "/v1/chat/completions", messages=messages)[0] == 400
     assert ask(server, "/v2", prompt="a")[0] == 404
     assert ask(server, "/v2", "GET")[0] == 404
-    for content in (b"", b"[1]", b"{", b"\xff", b'"a"'):
+    for content in (b"", b"[1]", b"{", b"\xff", b'"a"', b"[" * 100_000):
         connection = http.client.HTTPConnection(*server.server_address, timeout=30)
         connection.request("POST", "/v1/completions", content)
         assert connection.getresponse().status == 400

@@ -290,10 +290,11 @@ class MultiHeadAttention(NamedParameters):
             Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
             ``(..., num_heads, q_len, kv_len)``, the shape of the weights. A PyTorch padding mask
             (``key_padding_mask``, True = hidden) becomes ``~padding[:, None, None, :]``.
-        cache : KVCache, optional
+        cache : KVCache or LayerCache, optional
             Keys and values of this layer from earlier calls. The new keys and values are appended,
             and the queries, which are at the last positions, attend to all keys. A call that fails
-            leaves the cache unchanged. In cross-attention, the first call fills the cache from
+            leaves the cache unchanged; with one layer of a `KVCaches`, it undoes the step of all
+            layers. In cross-attention, the first call fills the cache from
             `key`, and later calls pass an empty array, ``key[..., :0, :]``.
         starts : array_like of int, shape (sequences + 1,), optional
             Where each of several packed sequences starts in `query`, which is then
