@@ -31,7 +31,7 @@ class Text:
         self.queue = queue.SimpleQueue()
 
     def cancel(self, reason=None):
-        """End it before the next step, if it has not ended, for a reason that counts in any case."""
+        """End it before the next step, if it has not ended. A given reason counts in any case."""
         self.reason = reason or self.reason or "cancelled"
         self.is_cancelled = True
 
