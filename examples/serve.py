@@ -17,6 +17,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 
 from models.batching import Batch, Text
@@ -275,10 +276,14 @@ def main():
     with server:
         address = "{}:{}".format(*server.server_address)
         print(f"{NAME} is at http://{address}/v1", file=sys.stderr, flush=True)
+        # In a thread of its own, since Ctrl-C in the middle of accepting would break a connection.
+        accepts = threading.Thread(target=server.serve_forever)
+        accepts.start()
         try:
-            server.serve_forever()
+            accepts.join()
         except KeyboardInterrupt:
             print("stopping", file=sys.stderr)
+        server.shutdown()
 
 
 if __name__ == "__main__":

@@ -182,6 +182,66 @@ def test_a_step_copies_shared_pages_once_for_all_layers():
     assert taken(caches) == 0
 
 
+def test_a_refused_append_writes_nowhere():
+    """More tokens for an entry than the step has would be stored in pages of others."""
+    caches = regard.KVCaches(2, 1, 2, 8, 5, page_size=16)
+    for cache in caches:
+        cache.append(*tokens(0, 1, 15))
+    fork = caches.fork([-1, -1])
+    for cache in fork:
+        cache.append(*tokens(1, 2, 15))
+    before = [cache.keys for cache in caches]
+    fork[0].append(*tokens(2, 2, 3), lengths=[1, 3])
+    key, value, starts = packed_tokens(3, [3, 1])
+    for refused in (
+        lambda: fork[1].append(*tokens(3, 2, 3)),
+        lambda: fork[1].append(*tokens(3, 2, 3, dtype=np.float32)),
+        lambda: fork[1].append(*tokens(3, 2, 3), lengths=[3, 1]),
+        lambda: fork[1].append_ragged(key, value, starts),
+        lambda: fork[1].append_ragged(key, value, np.array(starts)),
+        lambda: fork[1].append(*tokens(3, 2, 0, dtype=np.float32)),
+        lambda: fork[1].append(*tokens(3, 2, 3), lengths=[0, 0]),
+    ):
+        with pytest.raises(ValueError, match=says("layer 1 must append as many", "[1, 3]")):
+            refused()
+    assert all(np.array_equal(cache.keys, old) for cache, old in zip(caches, before, strict=True))
+    fork[1].append_ragged(*packed_tokens(4, [1, 3]))
+    assert fork.lengths.tolist() == [16, 18]
+
+
+@pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
+def test_tokens_of_a_longer_entry_in_a_shared_page_survive_a_step(in_file, tmp_path):
+    """Of entries with one page, the longest goes on in it."""
+    path = tmp_path / "caches" if in_file else None
+    caches, alone = made(1, path=path)
+    step(0, caches, alone, 8)
+    for each in (caches, *alone):
+        each.reorder([0, 0, 0])
+        each.truncate([7, 8, 6])
+    caches[0].append(*tokens(1, 3, 2))
+    caches.rollback()
+    assert_alike(caches, alone)
+    caches[0].append(*tokens(1, 3, 2))
+    if in_file:  # as after a crash
+        caches.close()
+        caches = regard.KVCaches.open(path)
+    else:
+        caches.rollback()
+    assert_alike(caches, alone)
+    step(2, caches, alone, 3)
+    assert_alike(caches, alone)
+    assert_owners_are_right([caches])
+
+
+def test_a_step_is_undone_by_a_layer_that_truncates():
+    for length in (20, [20]):
+        caches, alone = made(1)
+        step(0, caches, alone, 20)
+        caches[1].append(*tokens(1, 1, 3))
+        caches[1].truncate(length)
+        assert_alike(caches, alone)
+
+
 def test_a_full_pool_is_noticed_by_the_first_layer():
     page = LAYERS * 2 * 16 * (8 + 5) * 4
     caches, alone = made(1, max_bytes=2 * page)
@@ -242,6 +302,23 @@ def test_a_step_that_was_interrupted_goes_on(kind, new, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_in_a_child_of_a_process_in_the_middle_of_a_step(tmp_path):
+    caches, alone = made(path=tmp_path / "caches")
+    step(0, caches, alone, 20)
+    caches[0].append(*tokens(1, 2, 3))
+    child = os.fork()
+    if child == 0:
+        try:
+            fork = caches.fork()
+            step(2, fork, alone, 3)
+            assert_alike(fork, alone)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_does_not_write_to_its_parents_file(tmp_path):
     """Tokens that fit into a fork's own last page were once written there."""
     cache = regard.KVCache(1, 2, 8, 5, page_size=16, path=tmp_path / "cache")
@@ -265,8 +342,11 @@ def test_what_layers_are():
     caches, _ = made()
     assert isinstance(caches[-1], regard.LayerCache)
     assert [*caches] == [*caches[:]] == [caches[layer] for layer in range(LAYERS)]
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="there are 3 layers, got layer 3"):
         caches[LAYERS]
+    block = regard.MultiHeadAttention(16, 2, rng=0)
+    with pytest.raises(TypeError, match=says("cache", "got KVCaches", "pass caches[layer]")):
+        block(np.zeros((2, 1, 16)), cache=caches)
     assert "layers=3" in repr(caches)
     assert "layer=2" in repr(caches[2])
     with pytest.raises(TypeError, match=says("caches[layer]")):

@@ -297,3 +297,15 @@ def test_a_cache_tells_its_sizes():
     open_ended.close()
     with pytest.raises(ValueError, match="the cache is closed"):
         _ = open_ended.batch
+
+
+def test_an_append_that_fails_leaves_tokens_in_shared_pages():
+    """The longest of several entries with one page goes on in it, and no other."""
+    cache = regard.KVCache(1, 1, 4, page_size=16, dtype="float16")
+    cache.append(*np.ones((2, 1, 1, 8, 4)))
+    cache.reorder([0, 0])
+    cache.truncate([8, 7])
+    before = cache.keys
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        cache.append(*np.full((2, 2, 1, 1, 4), 1e6))
+    assert np.array_equal(cache.keys, before)

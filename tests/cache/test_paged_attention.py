@@ -189,6 +189,22 @@ def test_tables_are_read_as_far_as_the_lengths_go():
     assert none.shape == (0, HEADS, VALUE_DIM)
 
 
+def test_texts_without_tokens():
+    pages = np.ones((3, 4, 2, 8), np.float32)
+    for lengths in ([0, 0], [0, 3]):
+        output, lse = regard.paged_attention(
+            np.ones((2, 4, 1, 8), np.float32),
+            pages,
+            pages,
+            [[0], [1]],
+            lengths,
+            is_causal=False,
+            return_lse=True,
+        )
+        assert (output == np.array(lengths, bool)[:, None, None, None]).all()
+        assert (np.isfinite(lse) == np.array(lengths, bool)[:, None, None]).all()
+
+
 PAGES = np.zeros((5, 4, 2, 8), np.float32)
 BYTES = PAGES.astype(np.int8)
 QUERY = np.zeros((2, 4, 1, 8), np.float32)
@@ -226,6 +242,8 @@ WIDE, INTEGERS, SWAPPED = (PAGES.astype(kind) for kind in ("f8", "i8", ">f4"))
         ({"lengths": [9, 2]}, ValueError, ["lengths", "0 to 8", "9", "entry 0"]),
         ({"lengths": [5, -1]}, ValueError, ["lengths", "-1", "entry 1"]),
         ({"lengths": [5, 0]}, ValueError, ["lengths", "0 for entry 1", "query_offset"]),
+        ({"query": QUERY[:, :, 0]}, ValueError, ["query", "without starts", "(2, 4, 8)"]),
+        ({"cu_seqlens_q": [0]}, TypeError, ["pass starts="]),
         ({"query": QUERY[:1]}, ValueError, ["query must be (2, heads"]),
         ({"query": QUERY[:, :3]}, ValueError, ["multiple", "2 kv_heads", "3"]),
         ({"query": np.zeros((1, 4, 8)), "starts": [0, 1]}, ValueError, ["starts", "(3,)"]),
@@ -241,6 +259,9 @@ def test_what_is_refused(changes, error, words):
 
 
 def test_bfloat16_scales_are_floats():
+    unaligned = np.frombuffer(bytes(1) + np.ones(2, "f4").tobytes(), "f4", 2, 1)
+    scales = {"key_scales": unaligned, "value_scales": 1}
+    assert not regard.paged_attention(**RIGHT | IN_BYTES | scales).any()
     scale = np.ones((), ml_dtypes.bfloat16)
     scales = {"key_scales": scale, "value_scales": scale}
     assert not regard.paged_attention(**RIGHT | IN_BYTES | scales).any()

@@ -39,6 +39,16 @@ def test_numbers_at_the_ends():
     assert rms_norm(np.zeros(4)).tolist() == [0, 0, 0, 0]
     assert rms_norm(np.full(4, 300, np.float16)).tolist() == [1, 1, 1, 1]  # 300**2 > 65504
     assert rms_norm(np.zeros((0, 4), np.float32)).shape == (0, 4)
+    assert rms_norm(np.zeros((3, 0), np.float32)).shape == (3, 0)
+    for dtype, sizes in ((np.float32, (1e-30, 1e30)), (np.float64, (1e-300, 1e300))):
+        for size in sizes:
+            near_one = rms_norm(np.full(4, size, dtype), eps=0)
+            assert np.allclose(near_one, 1, rtol=4 * np.finfo(dtype).eps, atol=0)
+    assert np.allclose(rms_norm([1e-300, -2e-300], eps=1e-6), [1e-297, -2e-297], rtol=1e-15, atol=0)
+    assert rms_norm([np.inf, 1]).tolist()[1] == 0
+    gate = np.float16(1.2345)
+    exact = float(gate) / (1 + np.exp(-float(gate)))
+    assert abs(swiglu(gate, np.float32(1)) - exact) < 1e-7
     assert swiglu(1, 2).dtype == np.float64
 
 
@@ -116,6 +126,8 @@ def test_a_row_has_one_number_of_the_stream():
         (lambda: sample([0, 1], "hot"), TypeError, "temperature must be a real number, got str"),
         (lambda: sample([0, 1], top_k=0), ValueError, "top_k must be at least 1, got 0"),
         (lambda: sample([0, 1], top_p=0), ValueError, "top_p must be positive"),
+        (lambda: sample([0, 1], rng="a"), TypeError, "rng must be None, an int .*, got 'a'"),
+        (lambda: sample([0, 1], 0, rng=-1), ValueError, "rng must be None, an int .*, got -1"),
         (lambda: sample([0, 1], top_p=1.5), ValueError, "top_p must be at most 1, got 1.5"),
     ],
 )

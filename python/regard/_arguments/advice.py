@@ -263,7 +263,7 @@ _ADVICE = {
     "right_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
     "query_lengths": _NOT_NEEDED,
     "query_seq_lengths": _NOT_NEEDED,
-    "cu_seqlens_q": _starts("query_starts", "pass query_starts="),
+    "cu_seqlens_q": {"pages": "pass starts="} | _starts("query_starts", "pass query_starts="),
     "cu_seqlens_k": _starts("key_starts", "pass key_starts="),
     "max_seqlen_q": _LENGTHS,
     "max_seqlen_k": _LENGTHS,

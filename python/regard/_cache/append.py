@@ -56,6 +56,7 @@ def _store(
     """Append `counts` tokens to each entry. The first `real` rows of the arrays are tokens."""
     geometry, state = layer.geometry, layer.state
     assert state is not None
+    layer.check_step(counts)
     if state.batch == 0 or not (counts if isinstance(counts, int) else counts.any()):
         return
     if geometry.capacity is not None:

@@ -228,8 +228,8 @@ def fitting_packed_query(geometry: Geometry, query: ArrayLike) -> Array:
 def _check_heads(geometry: Geometry, heads: int, shape: tuple[int, ...]) -> None:
     if heads % geometry.kv_heads:
         raise ValueError(
-            f"query must have a multiple of the cache's {geometry.kv_heads} kv_heads as heads, got "
-            f"{heads} in shape {shape}"
+            f"query must have a multiple of the {geometry.kv_heads} kv_heads as heads, got {heads} "
+            f"in shape {shape}"
         )
 
 

@@ -40,6 +40,10 @@ class Attended(Protocol):
     def rows(self) -> LayerRows:
         """The pages."""
 
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether queries may attend to no token, which is a mistake in a cache."""
+
 
 class CachedCall(NamedTuple):
     """The arguments of the kernels, without the options."""
@@ -97,7 +101,7 @@ def _call(
     else:
         query = arguments.fitting_packed_query(geometry, query)
         queries = len(query)
-    if state.longest == 0 and queries and state.batch:
+    if state.longest == 0 and queries and state.batch and not layer.may_be_empty:
         raise ValueError(
             "the cache is empty: append keys and values first, including those of the queries' "
             "tokens"

@@ -9,6 +9,7 @@ import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
+from regard._cache import arguments
 from regard._cache.attending import Attending
 from regard._cache.created import new_content
 from regard._cache.entries import Entries
@@ -71,9 +72,9 @@ class LayerCache(Storing, Attending, Sizes):
             As for `KVCaches.truncate`.
         """
         content = writable_layer(self, "truncate").content
-        state = content.state
-        assert state is not None
-        if content.unfinished() is not None and np.array_equal(length, state.all_lengths()):
+        step = content.unfinished()
+        shorter = arguments.shorter_lengths(length, self.lengths)
+        if step is not None and np.array_equal(shorter, step.before.all_lengths()):
             content.rollback()
         else:
             KVCaches._of(content).truncate(length)
@@ -204,7 +205,11 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
     def __getitem__(self, layer: slice) -> Sequence[LayerCache]: ...
     def __getitem__(self, layer: int | slice) -> LayerCache | Sequence[LayerCache]:
         """Return the cache of a layer, or a tuple of those of several."""
-        return self._caches[layer]
+        try:
+            return self._caches[layer]
+        except IndexError:
+            count = len(self._caches)
+            raise IndexError(f"there are {count} layers, got layer {layer}") from None
 
     def _shown_options(self) -> dict[str, str] | str:
         shown = super()._shown_options()

@@ -351,7 +351,7 @@ class Content:
     def _begin(self) -> State:
         """Begin a change, and return the state."""
         step = self.unfinished()
-        if step is not None:
+        if step is not None and self.is_writable:
             step.refuse_change(self.geometry.layers)
         self.pool.room.check_length()
         return self._resumed()

@@ -67,7 +67,7 @@ def plan_growth(state: State, counts: PerEntry, geometry: Geometry, pool: Pool) 
     owned = state.columns(geometry)
     needed = -(-after // size) - evicted - owned
     shared = _shared_pages(state, before % size, owned, pool)
-    copying = _entries_to_copy(shared, counts, table, owned, pool)
+    copying = _entries_to_copy(shared, before, counts, table, owned, pool)
     if not copying and not needed.any() and not expired.any():
         pages, copies = table, []
     else:
@@ -153,15 +153,17 @@ def _shared_pages(state: State, filled: Array, owned: Array, pool: Pool) -> Arra
 
 
 def _entries_to_copy(
-    shared: Array, counts: Array, table: Array, owned: Array, pool: Pool
+    shared: Array, before: Array, counts: Array, table: Array, owned: Array, pool: Pool
 ) -> list[int]:
     """Return the entries that need a copy of their last page.
 
-    The last of several entries with the same page keeps it unless another cache owns it.
+    Of several entries with the same page, the longest keeps it unless another cache owns it: its
+    new tokens are stored after all that the state before has there.
     """
     entries: list[int] = []
     left: dict[int, int] = {}
-    for entry in np.flatnonzero(shared & (counts > 0)).tolist():
+    writing = np.flatnonzero(shared & (counts > 0))
+    for entry in writing[np.argsort(before[writing], kind="stable")].tolist():
         page = int(table[entry, owned[entry] - 1])
         owners = left.setdefault(page, int(pool.owners(page)))
         if owners > 1:

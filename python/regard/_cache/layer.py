@@ -44,6 +44,11 @@ class Layer:
         return content.state
 
     @property
+    def may_be_empty(self) -> bool:
+        """False: attending before an append is a mistake."""
+        return False
+
+    @property
     def geometry(self) -> Geometry:
         """The properties of the cache that never change."""
         return self.content.pool.geometry
@@ -70,6 +75,8 @@ class Layer:
                 return False
             if step is not None:
                 step.check_layer(self.number, geometry.layers)
+                if not step.fits(starts):
+                    return False
                 pages, place = step.after.pages, step.start(geometry.page_size)
                 most = step.counts if isinstance(step.counts, int) else int(step.counts.max())
             elif not state.spare or not content.is_committed(state):
@@ -96,6 +103,13 @@ class Layer:
             content.resume_step(step)
             content.complete(step, self.number)
         return True
+
+    def check_step(self, counts: PerEntry) -> None:
+        """Raise ValueError if a step is unfinished that this layer cannot go on with."""
+        step = self.content.unfinished()
+        if step is not None:
+            step.check_layer(self.number, self.geometry.layers)
+            step.check_counts(self.number, counts)
 
     def append(self, rows: list[Array], counts: PerEntry, *, is_packed: bool = False) -> bool:
         """Store the first `counts` new tokens: keys, values and, with int8, their scales.

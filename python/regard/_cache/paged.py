@@ -33,6 +33,7 @@ class Pages(NamedTuple):
     state: State
     geometry: Geometry
     rows: LayerRows
+    may_be_empty: bool = True
 
 
 @overload
@@ -182,6 +183,11 @@ def paged_attention(
         check_options("paged_attention", options, _OPTIONS, reasons=_OF_THE_PAGES, kind="pages")
     if mask is not None:
         warn_if_zero_one(mask)
+    if starts is None and np.ndim(query) == 3:
+        raise ValueError(
+            f"query must be (batch, heads, q_len, head_dim) without starts, got shape "
+            f"{np.shape(query)}; pass starts=np.arange(batch + 1) for one query of each text"
+        )
     scales = key_scales, value_scales
     pages = _pages(key_pages, value_pages, scales, block_table, lengths, layout)
     if options.get("query_offset") is None:
@@ -214,8 +220,8 @@ def _pages(
     heads_at = 2 if layout == "NHD" else 1
     for name, given in zip(names, scales, strict=True):
         if (given is not None) != (key.dtype == np.int8):
-            needed = "given with" if given is None else "left out without"
-            raise TypeError(f"{name} must be {needed} pages of int8, which are {key.dtype}")
+            needed = "given with pages of int8" if given is None else "left out with pages of"
+            raise TypeError(f"{name} must be {needed}{f' {key.dtype}' * (given is not None)}")
         if given is not None:
             arrays.append(_scales(name, given, key.shape[:3], heads_at))
     if layout == "NHD":
@@ -254,7 +260,8 @@ def _scales(name: str, given: ArrayLike, rows: tuple[int, ...], heads_at: int) -
     scales = as_array(name, given)
     if scales.dtype.kind not in "fiu" and scales.dtype.name != "bfloat16":
         raise TypeError(f"{name} must be an array of floats, got {scales.dtype}")
-    scales = scales.astype(SCALE_TYPE, copy=False)
+    with np.errstate(over="ignore"):
+        scales = scales.astype(SCALE_TYPE, copy=not scales.flags.aligned)
     per_head = (rows[heads_at],)
     if scales.shape not in ((), per_head, rows):
         raise ValueError(
@@ -288,9 +295,10 @@ def _table(
     is_absent = is_read & ((table < 0) | (table >= count))
     if is_absent.any():
         entry, column = np.argwhere(is_absent)[0].tolist()
+        pages = f"pages from 0 to {count - 1}" if count else "no page of a pool without pages"
         raise IndexError(
-            f"block_table must name pages from 0 to {count - 1}, got {table[entry, column]} in "
-            f"entry {entry}, column {column}"
+            f"block_table must name {pages}, got {table[entry, column]} in entry {entry}, column "
+            f"{column}"
         )
     return np.where(is_read, table, 0).astype(np.int32), numbers
 

@@ -41,8 +41,19 @@ class Step:
         if layer in self.layers:
             raise ValueError(
                 f"layer {layer} has already appended in this step, and {self._missing(layers)} not "
-                "yet: append to them first, or undo the step with rollback()"
+                "yet: they must append first, or rollback() of the KVCaches undoes the step"
             )
+
+    def fits(self, starts: Any) -> bool:
+        """Return whether tokens can be stored before `check_counts` compares their numbers.
+
+        Where entries get different numbers, those of packed tokens must be known to be equal: a
+        larger number for one of them would be stored beyond its pages.
+        """
+        if isinstance(self.counts, int):
+            return True
+        is_plain = isinstance(starts, np.ndarray) and starts.dtype.kind in "iu"
+        return is_plain and np.array_equal(np.diff(starts), self.counts)
 
     def check_counts(self, layer: int, counts: PerEntry) -> None:
         """Raise ValueError if a layer has other numbers of new tokens than those before it."""
@@ -55,8 +66,8 @@ class Step:
     def refuse_change(self, layers: int) -> None:
         """Raise ValueError, since entries cannot change in the middle of a step."""
         raise ValueError(
-            f"a step is not finished: {self._missing(layers)} not appended yet; append to them "
-            "first, or undo the step with rollback()"
+            f"a step is not finished: {self._missing(layers)} not appended yet; they must append "
+            "first, or rollback() of the KVCaches undoes the step"
         )
 
     def _missing(self, layers: int) -> str:

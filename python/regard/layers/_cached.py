@@ -98,8 +98,9 @@ def attend_cached(
 
 def check_cache(cache: Cache) -> None:
     """Raise TypeError for an object that is not a cache."""
-    if not hasattr(cache, "lengths"):
-        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}")
+    if not hasattr(cache, "lengths") or not hasattr(cache, "append"):
+        advice = ": pass caches[layer]" if hasattr(cache, "rollback") else ""
+        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}{advice}")
 
 
 def restore(cache: Cache, lengths: Integers) -> None:

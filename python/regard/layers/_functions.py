@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.arrays import as_array, as_native, compute_type, stored
+from regard._arguments.arrays import as_native, compute_type, result_type, shown, stored
 from regard._arguments.numbers import count, finite_number
 
 if TYPE_CHECKING:
@@ -55,9 +55,18 @@ def rms_norm(
     if given.ndim == 0:
         raise ValueError("x must have at least one axis, got a number")
     small = finite_number("eps", eps, minimum=0)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        mean = np.mean(np.square(wide), axis=-1, keepdims=True)
-        result: FloatArray = wide / np.sqrt(mean + wide.dtype.type(small))
+    if given.shape[-1] == 0:
+        return given.copy()
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore", under="ignore"):
+        # Squares of float32 fit into float64. Those of float64 do once the largest number is 1.
+        largest: Any = 1.0
+        if wide.dtype == np.float64:
+            largest = np.abs(wide).max(axis=-1, keepdims=True)
+            largest = np.where(np.isfinite(largest) & (largest > 0), largest, 1.0)
+            wide = wide / largest
+        mean = np.mean(np.square(wide, dtype=np.float64), axis=-1, keepdims=True)
+        root = np.hypot(np.sqrt(mean), np.sqrt(small) / largest)
+        result: FloatArray = wide / root.astype(wide.dtype)
         if weight is not None:
             factors = stored("weight", weight)
             if factors.shape != given.shape[-1:]:
@@ -139,8 +148,10 @@ def swiglu(gate: ArrayLike, up: ArrayLike) -> FloatArray:
         raise ValueError(
             f"gate and up must have one shape, got shapes {gates.shape} and {ups.shape}"
         )
-    result: FloatArray = silu(gates) * ups
-    return result
+    dtype = result_type((gates.dtype, ups.dtype))
+    wide = compute_type(dtype)
+    result: FloatArray = silu(gates.astype(wide)) * ups.astype(wide)
+    return result.astype(dtype, copy=False)
 
 
 def sample(
@@ -165,7 +176,8 @@ def sample(
         Draw from the fewest most likely tokens whose chances, after `top_k`, add up to this
         number, at most 1 (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration").
     rng : None, int or numpy.random.Generator, optional
-        As for `numpy.random.default_rng`. One number is drawn for each row.
+        As for `numpy.random.default_rng`. One number is drawn for each row, and none if
+        `temperature` is 0.
 
     Returns
     -------
@@ -200,13 +212,19 @@ def sample(
     share = None if top_p is None else finite_number("top_p", top_p)
     if share is not None and share > 1:
         raise ValueError(f"top_p must be at most 1, got {share}")
+    try:
+        stream = np.random.default_rng(rng)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"rng must be None, an int of at least 0 or a numpy.random.Generator, got {shown(rng)}"
+        ) from None
     if heat == 0:
         drawn = scores.argmax(axis=-1)
     else:
         with np.errstate(over="ignore"):
             chances = np.exp((scores - best) / heat)
         rows = chances.reshape(-1, chances.shape[-1])
-        numbers = np.random.default_rng(rng).random(len(rows))
+        numbers = stream.random(len(rows))
         picked = [_pick(row, most, share, n) for row, n in zip(rows, numbers, strict=True)]
         drawn = np.array(picked, np.int64).reshape(scores.shape[:-1])
     return int(drawn) if drawn.ndim == 0 else drawn
@@ -228,5 +246,5 @@ def _pick(chances: FloatArray, most: int | None, share: float | None, number: fl
 
 def _widened(name: str, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Return an array, and the same numbers in the type to compute in."""
-    given = stored(name, as_array(name, x))
+    given = stored(name, x)
     return given, as_native(given, compute_type(given.dtype))

@@ -84,7 +84,9 @@ _GGUF_BESIDE = frozenset(
     for module in (
         *("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
         *("ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp"),
-        *("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"),
+        *("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "exp_probs_b"),
+        *("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp"),
+        *("attn_norm_2", "layer_output_norm"),
     )
     for part in ("weight", "bias")
 )
