@@ -169,7 +169,7 @@ void test_case(const Case& c) {
 
 void test_kv_rows() {
   for (const bool is_int8 : {false, true})
-    for (const std::int64_t page_rows : {0, 16, 48, 96, 256})
+    for (const std::int64_t page_rows : {0, 1, 5, 8, 16, 48, 96, 256})
       for (const std::int64_t kv_len : {1, 16, 97, 500, 1600}) {
         test_case({4, 2, 1, kv_len, 64, 64, page_rows, is_int8});     // decode
         test_case({2, 2, 2, kv_len, 24, 40, page_rows, is_int8});     // decode of copies

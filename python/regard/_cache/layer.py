@@ -67,12 +67,15 @@ class Layer:
         tokens are packed if there are `starts`.
         """
         content = self.content
-        pool, geometry = content.pool, self.geometry
+        pool = content.pool
+        geometry = pool.geometry
         with pool.lock:
-            step, state = content.unfinished(), content.state
+            room, state = pool.room, content.state
+            step = None if content.step is None else content.unfinished()
             assert state is not None
-            if pool.room.is_foreign():
+            if room.is_foreign():
                 return False
+            room.check_length()
             if step is not None:
                 step.check_layer(self.number, geometry.layers)
                 if not step.fits(starts):
@@ -83,7 +86,7 @@ class Layer:
                 return False
             else:
                 pages, place, most = state.pages, state.row_after(geometry.page_size), state.spare
-            core = self.rows.core
+            core = room.rows.layers[self.number].core
             new: PerEntry | None
             if starts is None:
                 new = core.store_plain(pages, place, most, key, value)
