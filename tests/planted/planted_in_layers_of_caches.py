@@ -50,7 +50,7 @@ BUGS = [
     Bug(
         "a child writes to the pages of its parent",
         CACHE + "layer.py",
-        "            if pool.room.is_foreign():\n                return False\n",
+        "            if room.is_foreign():\n                return False\n",
         "",
         LAYERS,
         "os.fork(), then a token for the fork of a cache in a file",
