@@ -144,22 +144,30 @@ class Batch:
         return sum(not text.is_done for text in self.texts)
 
     def _admit(self):
-        """Give an entry to the text that waits longest. It may turn out not to have room."""
+        """Give entries to texts that wait, as many as a step can read.
+
+        They may turn out not to have room. Once that has happened, texts begin one at a time.
+        """
         self._is_full &= self._count() > 0
-        if not self.waiting or self._is_full or self._count() == self.most:
-            return
-        text = self.waiting[0]
-        try:
-            if text.waits_in is None:
-                self._begin(text)
+        while self.waiting and not self._is_full and self._count() < self.most:
+            text = self.waiting[0]
+            try:
+                if text.waits_in is None:
+                    self._begin(text)
+                else:
+                    self.caches.resume(text.waits_in)
+                    text.waits_in = None
+                    self.texts.append(text)
+            except MemoryError:
+                self._is_full = not self._make_room()
             else:
-                self.caches.resume(text.waits_in)
-                text.waits_in = None
-                self.texts.append(text)
-        except MemoryError:
-            self._is_full = not self._make_room()
-        else:
-            self.waiting.popleft()
+                self.waiting.popleft()
+            if self.preempted or sum(self._unread()) >= CHUNK:
+                break
+
+    def _unread(self):
+        """Count the tokens that each text has yet to read."""
+        return [0 if text.is_done else len(text.tokens) - text.read for text in self.texts]
 
     def _begin(self, text):
         """Add an entry that shares the pages of the text with the longest common beginning."""
@@ -203,8 +211,8 @@ class Batch:
 
     def _step(self):
         """Read the next tokens of all texts, and choose those that follow."""
-        wanted = [0 if text.is_done else len(text.tokens) - text.read for text in self.texts]
-        counts, room = [0] * len(wanted), CHUNK
+        wanted, room = self._unread(), CHUNK
+        counts = [0] * len(wanted)
         for entry in np.argsort(wanted, kind="stable"):  # single tokens first, then prompts
             counts[entry] = min(wanted[entry], room)
             room -= counts[entry]
