@@ -52,15 +52,16 @@ double median_ticks(Body body) {
 }
 
 template <class Stored>
-DecodeBlock<Shape> block_of(Element element) {
+DecodeBlock<Shape> block_of(Element element, int numbers_of_a_byte = 1) {
   static Stored keys[kKeys * kDim], values[kKeys * kDim];
+  const int columns = kDim / numbers_of_a_byte;
   DecodeBlock<Shape> block{};
   block.count = kKeys;
   block.key_element = block.value_element = element;
-  block.key_stride = block.value_stride = kDim;
+  block.key_stride = block.value_stride = columns;
   for (int step = 0; step < DecodeBlock<Shape>::kSteps; ++step) {
-    block.keys[step] = keys + step * kDecodeStep<Shape> * kDim;
-    block.values[step] = values + step * kDecodeStep<Shape> * kDim;
+    block.keys[step] = keys + step * kDecodeStep<Shape> * columns;
+    block.values[step] = values + step * kDecodeStep<Shape> * columns;
   }
   return block;
 }
@@ -96,7 +97,18 @@ int main() {
   work.padded_head_dim = work.padded_value_dim = kDim;
   static float transposed[Shape::kStripLanes * kDim];
   work.queries = queries;
+  static float groups[2 * kDim / kGroupOfFourBits * kKeys];
   work.transposed = transposed;
+  work.key_groups = work.value_groups = groups;
+  static std::int32_t query_pairs[kDecodeRows * kDim / 2];
+  static float query_sums[kDecodeRows * kDim / kGroupOfFourBits], query_steps[kDecodeRows];
+  static float group_weights[kDecodeRows * kDim / kGroupOfFourBits * kKeys];
+  static float group_sums[kDecodeRows * kDim / kGroupOfFourBits];
+  work.group_weights = group_weights;
+  work.group_sums = group_sums;
+  work.query_pairs = query_pairs;
+  work.query_sums = query_sums;
+  work.query_steps = query_steps;
   work.scores = scores;
   work.output = output;
   work.seen = {{}, {0, kKeys}};
@@ -106,7 +118,9 @@ int main() {
     DecodeBlock<Shape> block;
   } kinds[] = {{"float32", block_of<float>(Element::float32)},
                {"float16", block_of<Float16>(Element::float16)},
-               {"int8", block_of<std::int8_t>(Element::int8)}};
+               {"int8", block_of<std::int8_t>(Element::int8)},
+               {"float8", block_of<Float8>(Element::float8)},
+               {"q4_1", block_of<Nibbles>(Element::q4_1, 2)}};
   const double cycles = cycles_of_a_tick() / kSixteens;
   std::printf("rows  stored   scores  values    dots\n");
   for (const int rows : {1, 2, 4, 8})

@@ -50,14 +50,14 @@ struct Cache {
 
 // All heads once.
 double seconds(AttentionProblem problem, const Cache& cache, void* workspace) {
-  const std::int64_t head_bytes = kKeys * kDim * bytes_of(problem.key.element);
+  const std::int64_t head_bytes = kKeys * problem.key.row_stride * bytes_of(problem.key.element);
   const auto begin = std::chrono::steady_clock::now();
   for (std::int64_t at = 0; at < static_cast<std::int64_t>(kBytes); at += head_bytes) {
     AttentionTask task{};
     task.query = problem.query.data;
     task.key = cache.keys + at;
     task.value = cache.values + at;
-    if (problem.key.element == Element::int8) task.key_scales = task.value_scales = cache.scales;
+    if (is_quantized(problem.key.element)) task.key_scales = task.value_scales = cache.scales;
     task.output = problem.output.data;
     task.kv_len = kKeys;
     task.row_end = problem.heads;
@@ -80,10 +80,12 @@ double gigabytes_per_second(int rows, Element element, const Cache& cache) {
   problem.head_dim = problem.value_dim = kDim;
   problem.query = {query.data(), Element::float32, kDim, kDim, 1, nullptr, 0};
   problem.output = {output.data(), Element::float32, kDim, kDim, 1, nullptr, 0};
-  problem.key = {cache.keys, element, kKeys * kDim, kDim, 1, nullptr, 0};
-  problem.value = {cache.values, element, kKeys * kDim, kDim, 1, nullptr, 0};
-  if (element == Element::int8) {
-    problem.key_scales = {cache.scales, Element::float32, kKeys, 1, 1, nullptr, 0};
+  const std::int64_t stride = element == Element::q4_1 ? kDim / 2 : kDim;
+  problem.key = {cache.keys, element, kKeys * stride, stride, 1, nullptr, 0};
+  problem.value = {cache.values, element, kKeys * stride, stride, 1, nullptr, 0};
+  if (is_quantized(element)) {
+    const std::int64_t of_row = element == Element::q4_1 ? kDim / kGroupOfFourBits : 1;
+    problem.key_scales = {cache.scales, Element::float32, kKeys * of_row, of_row, 1, nullptr, 0};
     problem.value_scales = problem.key_scales;
   }
   const std::int64_t size = (Decode::workspace_bytes(problem, rows) + 63) / 64 * 64;
@@ -100,13 +102,14 @@ double gigabytes_per_second(int rows, Element element, const Cache& cache) {
 int main() {
   const auto cache_of = [](int advice) {
     return Cache{memory(kBytes, advice), memory(kBytes, advice),
-                 reinterpret_cast<float*>(memory(kKeys * sizeof(float), advice))};
+                 reinterpret_cast<float*>(memory(kKeys * sizeof(float) * kDim / kGroupOfFourBits, advice))};
   };
   const Cache huge = cache_of(MADV_HUGEPAGE), small = cache_of(MADV_NOHUGEPAGE);
   const struct {
     const char* name;
     Element element;
-  } kinds[] = {{"float32", Element::float32}, {"float16", Element::float16}, {"int8", Element::int8}};
+  } kinds[] = {{"float32", Element::float32}, {"float16", Element::float16}, {"int8", Element::int8},
+               {"float8", Element::float8},   {"q4_1", Element::q4_1}};
   std::printf("rows  stored   pages of 2 MB  of 4 KB\n");
   for (const int rows : {1, 4, 8})
     for (const auto& kind : kinds)

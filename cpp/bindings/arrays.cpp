@@ -10,7 +10,7 @@ namespace {
 using py::detail::array_descriptor_proxy;
 using py::detail::array_proxy;
 
-constexpr int kBool = 0, kByte = 1, kFloat = 11, kDouble = 12, kHalf = 23;  // NPY_TYPES
+constexpr int kBool = 0, kByte = 1, kUnsignedByte = 2, kFloat = 11, kDouble = 12, kHalf = 23;  // NPY_TYPES
 
 // bfloat16 is a type that another package registers with NumPy; its name says so. Asking for the name takes
 // a microsecond, so the type's number is remembered.
@@ -33,6 +33,9 @@ bool element_of(const py::dtype& type, Element& element) {
     case kByte:
       element = Element::int8;
       return true;
+    case kUnsignedByte:  // the bits of a cache
+      element = Element::float8;
+      return true;
     case kHalf:
       element = Element::float16;
       return true;
@@ -53,6 +56,8 @@ bool accepts_element(Accepts accepts, Element element) {
     case Element::boolean:
       return accepts == Accepts::mask || accepts == Accepts::bool_mask;
     case Element::int8:
+    case Element::float8:
+    case Element::q4_1:
       return accepts == Accepts::cache;
     case Element::float16:
     case Element::bfloat16:

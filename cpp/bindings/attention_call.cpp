@@ -35,7 +35,7 @@ bool AttentionCall::take(py::handle query_object, py::handle key_object, py::han
       !take_view(key, "key", key_object, stored) || !take_view(value, "value", value_object, stored))
     return false;
   if (!take_mask(mask_object)) return false;
-  type = key.element == Element::int8 ? result_type_of({&query})
+  type = is_quantized(key.element) ? result_type_of({&query})
                                       : result_type_of({&query, &key, &value});
   problem.scalar = scalar_of(type.element);
   problem.l2_bytes = l2_cache_bytes();

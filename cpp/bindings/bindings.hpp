@@ -78,7 +78,7 @@ py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle thr
 py::object merge_attention_states(const py::list& outputs, const py::list& lses, py::handle threads);
 
 // Integers, scales, and whether all scales are finite.
-py::tuple quantize_rows(py::handle rows, bool rotates);
+py::tuple quantize_rows(py::handle rows, const std::string& form, bool rotates);
 
 // Memory of `bytes` bytes that begins with the first `file_bytes` of a file: what is written there stays in
 // memory and never reaches the file.

@@ -51,9 +51,10 @@ class CachedCall : public AttentionCall {
     set_query(set_shapes(rows, table, pages.kv_len, (table.columns + most_evicted) * rows.page_rows()));
     problem.key = page_operand(rows.key, true);
     problem.value = page_operand(rows.value, true);
-    if (rows.is_int8()) {
-      problem.key_scales = page_operand(rows.key_scales, false);
-      problem.value_scales = page_operand(rows.value_scales, false);
+    if (is_quantized(rows.element())) {
+      problem.key.element = problem.value.element = rows.element();
+      problem.key_scales = scale_operand(rows.key_scales);
+      problem.value_scales = scale_operand(rows.value_scales);
       problem.are_keys_upright = rows.are_keys_upright;
     }
     problem.pages = table.data;
@@ -106,18 +107,19 @@ class CachedCall : public AttentionCall {
   void set_padded_shapes(const PageRows& rows, const PageTable& table, std::int64_t keys) {
     const py::ssize_t axes = query.axes();
     if ((axes != 4 && axes != 3) || (axes == 4 ? query.size(4) : 1) != table.entries ||
-        query.size(1) != rows.key.size(1) || query.size(3) % std::max<py::ssize_t>(rows.key.size(3), 1) != 0)
+        query.size(1) != rows.head_dim() || query.size(3) % std::max<py::ssize_t>(rows.key.size(3), 1) != 0)
       throw py::value_error("query must be (" + std::to_string(table.entries) + ", heads, q_len, " +
-                            std::to_string(rows.key.size(1)) + ") with heads a multiple of " +
+                            std::to_string(rows.head_dim()) + ") with heads a multiple of " +
                             std::to_string(rows.key.size(3)) + ", got shape " + to_text(query.shape));
     set_sizes(query.size(3), rows.key.size(3), query.size(2), keys);
+    problem.value_dim = rows.value_dim();
     set_result_shapes(Shape(query.shape.begin(), query.shape.end() - 1));
   }
 
   void set_packed_shapes(const PageRows& rows, const PageTable& table, std::int64_t keys) {
-    if (query.axes() != 3 || query.size(1) != rows.key.size(1) ||
+    if (query.axes() != 3 || query.size(1) != rows.head_dim() ||
         query.size(2) % std::max<py::ssize_t>(rows.key.size(3), 1) != 0)
-      throw py::value_error("query must be (tokens, heads, " + std::to_string(rows.key.size(1)) +
+      throw py::value_error("query must be (tokens, heads, " + std::to_string(rows.head_dim()) +
                             ") with heads a multiple of " + std::to_string(rows.key.size(3)) + ", got shape " +
                             to_text(query.shape));
     if (static_cast<std::int64_t>(starts_.size()) != table.entries + 1)
@@ -127,6 +129,7 @@ class CachedCall : public AttentionCall {
     check_starts("starts", starts_, query);
     problem.query_starts = starts_.data();
     set_sizes(query.size(2), rows.key.size(3), longest(starts_), keys);
+    problem.value_dim = rows.value_dim();
     set_result_shapes({query.size(3), query.size(2)});
   }
 
@@ -141,6 +144,15 @@ class CachedCall : public AttentionCall {
     std::int64_t* const entry_stride = memory.take(1);
     *entry_stride = 0;
     operand.batch_strides = entry_stride;
+    return operand;
+  }
+
+  // A scale and a minimum of a group are seen as an element of 32 bits.
+  Operand scale_operand(const ArrayView& view) {
+    Operand operand = page_operand(view, false);
+    if (view.element != Element::float16) return operand;
+    operand.element = Element::float32;
+    for (std::int64_t* const stride : {&operand.page_stride, &operand.head_stride, &operand.row_stride}) *stride /= 2;
     return operand;
   }
 

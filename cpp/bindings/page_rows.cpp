@@ -31,12 +31,16 @@ bool has_columns_side_by_side(const ArrayView& view) {
   return view.stride(1) == 1 || view.size(1) <= 1 || is_empty(view);
 }
 
-// The last axis of scales is rows.
+// The last axis of scales is rows; of those of groups, a scale and a minimum.
 ArrayView scales_view(const char* name, py::handle object, const ArrayView& rows) {
-  const ArrayView view = taken_view(name, object, Accepts::floats);
-  if (view.element != Element::float32)
+  const ArrayView view = taken_view(name, object, Accepts::storage);
+  const bool are_of_groups = view.element == Element::float16 && rows.element == Element::float8;
+  if (view.element != Element::float32 && !are_of_groups)
     throw py::type_error(std::string(name) + " must be an array of float32, got " + describe(object));
-  const Shape wanted(rows.shape.begin(), rows.shape.end() - 1);
+  Shape wanted(rows.shape.begin(), rows.shape.end() - 1);
+  if (are_of_groups) {
+    wanted.push_back(2 * (2 * rows.size(1) / kGroupOfFourBits));
+  }
   if (view.shape != wanted)
     throw py::value_error(std::string(name) + " must have shape " + to_text(wanted) + ", got " +
                           to_text(view.shape));
@@ -165,9 +169,9 @@ PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle ke
     throw py::value_error("key and value must share all but their last axis (shapes " +
                           to_text(key.shape) + " and " + to_text(value.shape) + ")");
   if (page_rows() < 1) throw py::value_error("pages must have at least one row, got shape " + to_text(key.shape));
-  if ((key.element == Element::int8) != (value.element == Element::int8))
+  if (key.element != value.element && (is_quantized(key.element) || is_quantized(value.element)))
     throw py::type_error("key and value must both be int8, or neither");
-  if (!is_int8()) return;
+  if (!is_quantized(key.element)) return;
   key_scales = scales_view("key_scales", key_scales_object, key);
   value_scales = scales_view("value_scales", value_scales_object, value);
 }
@@ -247,9 +251,10 @@ bool PageRows::store(py::handle pages, py::handle starts, py::handle counts, boo
   };
   put(taken_view("key", new_key, Accepts::cache), key, true);
   put(taken_view("value", new_value, Accepts::cache), value, true);
-  if (is_int8()) {
-    put(taken_view("key_scales", new_key_scales, Accepts::floats), key_scales, false);
-    put(taken_view("value_scales", new_value_scales, Accepts::floats), value_scales, false);
+  const bool have_groups = element() == Element::q4_1;
+  if (have_groups || element() == Element::int8) {
+    put(taken_view("key_scales", new_key_scales, Accepts::storage), key_scales, have_groups);
+    put(taken_view("value_scales", new_value_scales, Accepts::storage), value_scales, have_groups);
   }
   return !overflows;
 }

@@ -18,14 +18,21 @@ struct PageTable {
   std::int64_t stride;  // from one entry's line to the next
 };
 
-// Arrays of shape (pages, kv_heads, page_rows, dim), and of what int8 is multiplied by, without `dim`.
-// They are looked at once: a cache makes such an object whenever its memory moves. Keys of int8 are rotated unless
-// they are upright.
+// Arrays of shape (pages, kv_heads, page_rows, dim), and the scales of fewer bits:
+//
+//   int8, float8 (as uint8)     (pages, kv_heads, page_rows), of float32: what a row is multiplied by
+//   q4_1 (as uint8, dim / 2)    (pages, kv_heads, page_rows, dim / 16), of float16: scale and minimum of each group
+//
+// They are looked at once: a cache makes such an object whenever its memory moves. Keys of fewer bits are rotated
+// unless they are upright.
 class PageRows {
  public:
   PageRows(py::handle key, py::handle value, py::handle key_scales, py::handle value_scales, bool are_keys_upright);
 
-  bool is_int8() const { return key.element == Element::int8; }
+  // That of keys and values, whose `key` and `value` are arrays of bytes.
+  Element element() const { return key_scales.element == Element::float16 ? Element::q4_1 : key.element; }
+  std::int64_t head_dim() const { return numbers_in(key); }
+  std::int64_t value_dim() const { return numbers_in(value); }
   std::int64_t pages() const { return key.shape[0]; }
   std::int64_t page_rows() const { return key.shape[2]; }
 
@@ -47,6 +54,11 @@ class PageRows {
 
   ArrayView key, value, key_scales, value_scales;
   bool are_keys_upright;
+
+ private:
+  std::int64_t numbers_in(const ArrayView& rows) const {
+    return element() == Element::q4_1 ? 2 * rows.size(1) : rows.size(1);
+  }
 };
 
 }  // namespace regard

@@ -1,4 +1,4 @@
-// Rows in 8 bits, on the active target.
+// Rows in fewer bits, on the active target.
 #pragma once
 
 #include "../problem/rows.hpp"
@@ -6,7 +6,8 @@
 
 namespace regard {
 
-// Fills the problem's rows and scales. Throws NoMemory before anything is written, or Stopped.
-void quantize_rows(const QuantizeProblem& problem, int threads, const StopSignal& signal);
+// Fills the problem's rows and scales; false if there is a number that the type does not hold. Throws NoMemory before
+// anything is written, or Stopped.
+bool quantize_rows(const QuantizeProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

@@ -47,8 +47,12 @@ class Ahead {
     for_runs(rows, first, count, [&](auto done, auto together, auto page, auto) {
       if (page < 0) return;
       const std::int64_t row = first + done;
-      if (rows.scales) add_run(scales_at(rows, row), 0, together * 4, 1);
-      add_run(row_at(rows, row), rows.operand.row_stride * bytes, columns * bytes, together);
+      // Scales of float8 are one number for a head.
+      const std::int64_t scales = rows.scale_operand.row_stride;
+      if (rows.scales && scales != 0) add_run(scales_at(rows, row), 0, together * scales * 4, 1);
+      const std::int64_t row_bytes =
+          rows.operand.element == Element::q4_1 ? columns / 2 : columns * bytes;
+      add_run(row_at(rows, row), rows.operand.row_stride * bytes, row_bytes, together);
     });
   }
 

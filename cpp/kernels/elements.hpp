@@ -40,17 +40,25 @@ REGARD_INLINE void with_result_element(Element element, Body body) {
   }
 }
 
-// Likewise for keys and values as a cache keeps them: also int8, numbers times a row's scale.
+// Likewise for weights of a layer: also int8, which scales make up for.
 template <class T, class Body>
 REGARD_INLINE void with_stored_element(Element element, Body body) {
   if (element == Element::int8) return body(ElementType<std::int8_t>{});
   with_input_element<T>(element, body);
 }
 
+// Likewise for keys and values of a cache.
+template <class T, class Body>
+REGARD_INLINE void with_cached_element(Element element, Body body) {
+  if (element == Element::float8) return body(ElementType<Float8>{});
+  if (element == Element::q4_1) return body(ElementType<Nibbles>{});
+  with_stored_element<T>(element, body);
+}
+
 REGARD_INLINE std::int64_t bytes_of(Element element) {
   return element == Element::float64                                   ? 8
          : element == Element::float16 || element == Element::bfloat16 ? 2
-         : element == Element::int8 || element == Element::boolean     ? 1
+         : is_quantized(element) || element == Element::boolean         ? 1
                                                                        : 4;
 }
 

@@ -16,6 +16,21 @@ namespace {
 // Dimensions are rotated in groups of this many: the largest power of two that divides head_dim.
 constexpr std::int64_t rotated_together(std::int64_t head_dim) { return head_dim & -head_dim; }
 
+// What keys and queries of a cache are multiplied by before they are rotated. int8 has a scale for
+// each row, and takes all from keys. Numbers of few exponents, of float8 and of the scales of q4_1,
+// stay about as large as they are: half of the factors of two are taken from keys, and half from
+// queries.
+REGARD_INLINE float key_share(Element element, std::int64_t head_dim) {
+  const std::int64_t together = rotated_together(head_dim);
+  if (element == Element::int8) return 1.0f / static_cast<float>(together);
+  float share = 1.0f;
+  for (std::int64_t four = 4; four <= together; four *= 4) share /= 2.0f;
+  return share;
+}
+REGARD_INLINE float query_share(Element element, std::int64_t head_dim) {
+  return 1.0f / (key_share(element, head_dim) * static_cast<float>(rotated_together(head_dim)));
+}
+
 // Sums and differences of kCount numbers, of neighbors, then of pairs, and so on.
 template <int kCount, class V>
 REGARD_INLINE void rotate_numbers(V (&x)[kCount]) {

@@ -1,7 +1,8 @@
 // Keys or values of a task as they are stored: side by side or in pages, in any type whose values T
-// holds, or as int8 with a scale a row; such keys are rotated (hadamard.hpp).
+// holds, or in fewer bits: int8 and float8 with a scale a row, and q4_1 with two numbers a group
+// (groups_of_four_bits.hpp). Such keys are rotated (hadamard.hpp).
 //
-// Rows of int8 are multiplied as integers, and their scales come afterwards:
+// Rows of int8 and float8 are multiplied as they are, and their scales come afterwards:
 //
 //   score  = scale[key] (sum over d of rotated query[d] stored[key][d])
 //   output = sum over keys of (weight[key] scale[key]) stored[key]
@@ -10,8 +11,12 @@
 // do the same operations in the same order, so they give the same bits.
 #pragma once
 
+#include <type_traits>
+
 #include "../problem/attention.hpp"
+#include "../simd/lane_parts.hpp"
 #include "elements.hpp"
+#include "groups_of_four_bits.hpp"
 #include "pack.hpp"
 
 namespace regard {
@@ -21,7 +26,7 @@ struct KvRows {
   const Operand& operand;
   const void* data;
   const Operand& scale_operand;
-  const float* scales;  // null where rows are not int8
+  const float* scales;  // of rows, or GroupScales; null where there are none
   const std::int32_t* pages;
   std::int64_t page_rows;  // 0 where rows lie side by side
   KeyInterval evicted;     // pages of the entry that have no column in `pages`
@@ -63,9 +68,14 @@ REGARD_INLINE const void* row_at(const KvRows& rows, std::int64_t row) {
          offset_of(rows, rows.operand, row) * bytes_of(rows.operand.element);
 }
 
-// The scale of this row. Those after it in its page are row_stride apart.
+// Whether products with rows are multiplied by scales.
+REGARD_INLINE bool scale_products(const KvRows& rows) {
+  return rows.scales && has_row_scales(rows.operand.element);
+}
+
+// The scale of this row, or of its first group. Those after it in its page are row_stride apart.
 REGARD_INLINE const float* scales_at(const KvRows& rows, std::int64_t row) {
-  return rows.scales ? rows.scales + offset_of(rows, rows.scale_operand, row) : nullptr;
+  return rows.scales + offset_of(rows, rows.scale_operand, row);
 }
 
 // Whether every row from `first` on lies row_stride after the one before.
@@ -98,21 +108,36 @@ REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int6
                                std::int64_t columns, T* to, std::int64_t padded_count,
                                std::int64_t padded_columns) {
   const Operand& operand = rows.operand;
-  with_stored_element<T>(operand.element, [&](auto element) {
+  with_cached_element<T>(operand.element, [&](auto element) {
     using From = typename decltype(element)::Type;
     for_runs(rows, first, count, [&](auto done, auto together, auto page, auto at) {
       const bool is_there = page >= 0;
       const From* from = static_cast<const From*>(rows.data);
       if (is_there) from += page * operand.page_stride + at * operand.row_stride;
       const std::int64_t padding = done + together == count ? padded_count - count : 0;
-      copy_padded<T>(from, operand.row_stride, operand.column_stride, is_there ? together : 0,
-                     columns, to + done * padded_columns, together + padding, padded_columns);
+      if constexpr (std::is_same_v<From, Nibbles>) {
+        for (std::int64_t i = 0; is_there && i < together; ++i)
+          expand_row(from + i * operand.row_stride, columns, to + (done + i) * padded_columns);
+        const std::int64_t filled = is_there ? together : 0;
+        copy_padded<T, T>(nullptr, 0, 1, 0, columns, to + (done + filled) * padded_columns,
+                          together + padding - filled, padded_columns);
+      } else {
+        copy_padded<T>(from, operand.row_stride, operand.column_stride, is_there ? together : 0,
+                       columns, to + done * padded_columns, together + padding, padded_columns);
+      }
     });
   });
   if (count == 0) copy_padded<T, T>(nullptr, 0, 1, 0, columns, to, padded_count, padded_columns);
 }
 
-// Copies their scales, with zeros after them and for evicted rows.
+// Lanes kFirst, kFirst + 2 and so on of two vectors.
+template <int kFirst, std::size_t... kLane>
+REGARD_INLINE Vec<float> every_second(Vec<float> lower, Vec<float> upper,
+                                      std::index_sequence<kLane...>) {
+  return __builtin_shufflevector(lower, upper, (2 * static_cast<int>(kLane) + kFirst)...);
+}
+
+// Copies the rows' scales, with zeros after them and for evicted rows.
 template <class T>
 REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::int64_t count, T* to,
                                  std::int64_t padded_count) {
@@ -130,6 +155,51 @@ REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::in
       for (std::int64_t i = 0; i < together; ++i) scales[i] = static_cast<T>(from[i * stride]);
   });
   for (std::int64_t i = count; i < padded_count; ++i) to[i] = T(0);
+}
+
+// The scales and minimums of groups: to[group][scale, minimum][padded_count]. Zeros follow them and
+// stand for evicted rows.
+template <class T>
+REGARD_NOINLINE void copy_group_scales(const KvRows& rows, std::int64_t first, std::int64_t count,
+                                       std::int64_t columns, T* to, std::int64_t padded_count) {
+  const std::int64_t groups = columns / kGroupOfFourBits, stride = rows.scale_operand.row_stride;
+  const auto* const all = reinterpret_cast<const GroupScale*>(rows.scales);
+  for_runs(rows, first, count, [&](auto done, auto together, auto page, auto at) {
+    const GroupScale* from = all + (page < 0 ? 0 : page * rows.scale_operand.page_stride + at * stride);
+    std::int64_t row = done;
+    const std::int64_t end = done + together;
+    if constexpr (sizeof(T) == 4) {
+      const auto store_scales = [&](std::int64_t group, Vec<T> lanes) {
+        const Mask<T> pairs = parts_of<Float16>(as_bits<T>(lanes));
+        store(to + 2 * group * padded_count + row, part_of<Float16, 0>(pairs));
+        store(to + (2 * group + 1) * padded_count + row, part_of<Float16, 1>(pairs));
+      };
+      for (; page >= 0 && groups % 4 == 0 && row + kLanes<T> <= end; row += kLanes<T>) {
+        for (std::int64_t group = 0; group < groups; group += 4) {
+          Vec<T> fours[4];
+          load_fours_transposed(from + group, stride * 4, fours);
+          for (int i = 0; i < 4; ++i) store_scales(group + i, fours[i]);
+        }
+        from += kLanes<T> * stride;
+      }
+      for (; page >= 0 && groups == 2 && stride == 2 && row + kLanes<T> <= end; row += kLanes<T>) {
+        const auto* lanes = reinterpret_cast<const T*>(from);
+        const Vec<T> lower = load(lanes), upper = load(lanes + kLanes<T>);
+        constexpr auto kAll = std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>();
+        store_scales(0, every_second<0>(lower, upper, kAll));
+        store_scales(1, every_second<1>(lower, upper, kAll));
+        from += kLanes<T> * stride;
+      }
+    }
+    for (; row < end; ++row, from += stride)
+      for (std::int64_t group = 0; group < groups; ++group) {
+        T* const place = to + 2 * group * padded_count + row;
+        place[0] = page < 0 ? T(0) : static_cast<T>(widen(from[group].scale));
+        place[padded_count] = page < 0 ? T(0) : static_cast<T>(widen(from[group].minimum));
+      }
+  });
+  for (std::int64_t group = 0; group < 2 * groups; ++group)
+    for (std::int64_t i = count; i < padded_count; ++i) to[group * padded_count + i] = T(0);
 }
 
 }  // namespace

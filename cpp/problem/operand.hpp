@@ -10,13 +10,27 @@
 namespace regard {
 
 enum class Scalar { float32, float64 };  // what is computed in
-enum class Element { boolean, int8, float16, bfloat16, float32, float64 };  // how it is stored
 
-// In bytes.
+// How it is stored. float8 is E4M3: a sign, four bits of exponent, three of mantissa. q4_1 is integers from 0 to 15, two
+// to a byte: in the 16 bytes of a group of 32, the lower halves hold the first 16 of them.
+enum class Element { boolean, int8, float8, q4_1, float16, bfloat16, float32, float64 };
+
+constexpr bool is_quantized(Element element) {
+  return element == Element::int8 || element == Element::float8 || element == Element::q4_1;
+}
+
+// Whether each row has a scale, by which products with its numbers are multiplied.
+constexpr bool has_row_scales(Element element) { return element == Element::int8 || element == Element::float8; }
+
+constexpr std::int64_t kGroupOfFourBits = 32;  // numbers of q4_1 with a scale and a minimum
+
+// In bytes. Strides of q4_1 are in bytes, too.
 constexpr std::int64_t size_of(Element element) {
   switch (element) {
     case Element::boolean:
     case Element::int8:
+    case Element::float8:
+    case Element::q4_1:
       return 1;
     case Element::float16:
     case Element::bfloat16:

@@ -57,11 +57,13 @@ struct MergeRows {
   void* lse[kMergeRows];
 };
 
-// Rows that lie without gaps, to be quantized to 8 bits (kernels/rows/quantize_rows.hpp).
+// Rows that lie without gaps, to be quantized (kernels/rows/quantize_rows.hpp).
 struct QuantizeProblem {
   const float* from;
-  std::int8_t* to;
-  float* scales;  // one per row
+  Element element;  // int8, float8 or q4_1
+  void* to;
+  // One per row of int8; of q4_1 a scale and a minimum for each group; null for float8.
+  void* scales;
   std::int64_t rows;
   std::int64_t columns;
   bool rotates;

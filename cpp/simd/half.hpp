@@ -17,6 +17,18 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
+// E4M3 times 2^-8: the bits are those of a float16, whose exponent's bias is 8 more. Scales make up for it. Infinity
+// does not exist, and NaN is not stored.
+struct __attribute__((may_alias)) Float8 {
+  std::uint8_t bits;
+};
+constexpr float kFloat8Unit = 0x1p-8f;
+
+// Two integers from 0 to 15 (problem/operand.hpp).
+struct __attribute__((may_alias)) Nibbles {
+  std::uint8_t two;
+};
+
 REGARD_INLINE float float_of_bits(std::uint32_t bits) {
   float value;
   __builtin_memcpy(&value, &bits, sizeof value);
@@ -50,6 +62,11 @@ REGARD_INLINE float widen(Float16 value) {
   return float_of_bits(sign | (is_special ? special : finite));
 }
 
+REGARD_INLINE Float16 half_of(Float8 value) {
+  return {static_cast<std::uint16_t>((value.bits & 0x80u) << 8 | (value.bits & 0x7fu) << 7)};
+}
+REGARD_INLINE float widen(Float8 value) { return widen(half_of(value)); }
+
 REGARD_INLINE void narrow(float value, float& to) { to = value; }
 REGARD_INLINE void narrow(double value, double& to) { to = value; }
 
@@ -74,6 +91,20 @@ REGARD_INLINE void narrow(float value, Float16& to) {
     half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
   }
   to.bits = static_cast<std::uint16_t>(sign | half);
+}
+
+// The byte of E4M3 next to a number, ties to even, or 0x7f beyond 464, which is nearer to 448 than to what would follow.
+REGARD_INLINE std::uint8_t float8_bits(float value) {
+  const std::uint32_t bits = bits_of_float(value);
+  const std::uint32_t sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
+  std::uint32_t byte;
+  if (!(magnitude <= 0x43e80000u))
+    byte = 0x7fu;
+  else if (magnitude < 0x3c800000u)  // subnormal: the last place of 2^14 is 2^-9
+    byte = bits_of_float(float_of_bits(magnitude) + 0x1p14f) - 0x46800000u;
+  else
+    byte = (magnitude - 0x3c000000u + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20;
+  return static_cast<std::uint8_t>(sign | byte);
 }
 
 // ---- a vector --------------------------------------------------------------------------------
@@ -151,6 +182,28 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
 }
 [[maybe_unused]] REGARD_NOINLINE void store_halves(Float16* to, Vec<float> value) {
   for (int lane = 0; lane < kLanes<float>; ++lane) narrow(value[lane], to[lane]);
+}
+#endif
+
+// Bits of halves, from bytes: the sign's copies in the bits between it and the exponent go.
+constexpr std::int16_t kHalfOfFloat8 = static_cast<std::int16_t>(0xbf80u);
+
+#if defined(REGARD_X86_V4)
+REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
+  const __m256i bytes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm512_maskz_cvtph_ps(
+      0xffff, _mm256_and_si256(_mm256_slli_epi16(bytes, 7), _mm256_set1_epi16(kHalfOfFloat8)));
+}
+#elif defined(REGARD_X86_V3)
+REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
+  const __m128i bytes = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(bytes, 7), _mm_set1_epi16(kHalfOfFloat8)));
+}
+#else
+REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
+  Float16 halves[kLanes<float>];
+  for (int lane = 0; lane < kLanes<float>; ++lane) halves[lane] = half_of(from[lane]);
+  return load_halves(halves);
 }
 #endif
 

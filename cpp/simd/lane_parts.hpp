@@ -2,6 +2,7 @@
 // transposed as if they were float32, and taken apart afterwards.
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include "half.hpp"
@@ -68,6 +69,39 @@ REGARD_INLINE Vec<float> part_of(const Mask<float>& parts) {
   } else {
     return reinterpret_cast<Vec<float>>(kPart == 0 ? parts << 16 : parts & -65536);
   }
+}
+
+// Bytes of float8 become halves on the way, in which two vectors' lanes meet: kPart of lane 0 of
+// `even`, of lane 0 of `odd`, of lane 1 of `even`, and so on.
+template <int kPart>
+REGARD_INLINE void parts_of_float8(const Mask<float>& even, const Mask<float>& odd,
+                                   Vec<float>& first, Vec<float>& second) {
+  typedef std::int16_t Halves __attribute__((vector_size(kVectorBytes)));
+  typedef std::uint32_t Lanes __attribute__((vector_size(kVectorBytes)));
+  const Mask<float> two =
+      kPart < 2 ? (even & 0xffff) | (odd << 16)
+                : reinterpret_cast<Mask<float>>(reinterpret_cast<Lanes>(even) >> 16) | (odd & -65536);
+  const Halves bytes = reinterpret_cast<Halves>(two);
+  const Halves on_top = kPart % 2 == 0 ? bytes << 8 : bytes;
+  // The sign's copy in the exponent's highest bit goes, and what came from another byte.
+  const Halves halves = on_top >> 1 & kHalfOfFloat8;
+  const auto* from = reinterpret_cast<const Float16*>(&halves);
+  first = load_halves(from);
+  second = load_halves(from + kLanes<float>);
+}
+
+// Vectors whose lanes meet when parts are taken from them.
+template <class From>
+constexpr int kMet = std::is_same_v<From, Float8> ? 2 : 1;
+
+// Part kPart of the lanes of kMet vectors, which are `stride` apart, as float32.
+template <class From, int kPart>
+REGARD_INLINE void parts_of_vectors(const Mask<float>* lanes, int stride,
+                                    Vec<float> (&parts)[kMet<From>]) {
+  if constexpr (kMet<From> == 2)
+    parts_of_float8<kPart>(lanes[0], lanes[stride], parts[0], parts[1]);
+  else
+    parts[0] = part_of<From, kPart>(lanes[0]);
 }
 
 }  // namespace

@@ -81,6 +81,26 @@ REGARD_INLINE void transpose(Vec<T> (&square)[kLanes<T>]) {
   transpose_stage<T, kLanes<T> / 2>(square);
 }
 
+// fours[i] = lane i of each of kLanes rows of 16 bytes, which are `stride` bytes apart: a row in each 16 bytes of a vector
+// first.
+REGARD_INLINE void load_fours_transposed(const void* first, std::ptrdiff_t stride, Vec<float> (&fours)[4]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const char* const rows = static_cast<const char*>(first) + i * stride;
+#if defined(REGARD_X86_V4)
+    const auto row = [&](int at) { return _mm_loadu_ps(reinterpret_cast<const float*>(rows + at * stride)); };
+    const auto two = [&](int at) { return _mm256_insertf128_ps(_mm256_castps128_ps256(row(at)), row(at + 4), 1); };
+    fours[i] = _mm512_insertf32x8(_mm512_castps256_ps512(two(0)), two(8), 1);
+#elif defined(REGARD_X86_V3)
+    fours[i] = load_two_halves(reinterpret_cast<const float*>(rows), reinterpret_cast<const float*>(rows + 4 * stride));
+#else
+    for (int lane = 0; lane < kLanes<float>; lane += 4)
+      __builtin_memcpy(reinterpret_cast<float*>(&fours[i]) + lane, rows + lane * stride, 16);
+#endif
+  }
+  transpose_fours<float>(fours);
+}
+
 // Transposes two squares, of the lower and of the upper halves of vectors, each in its half.
 template <class T>
 REGARD_INLINE void transpose_halves(Vec<T> (&squares)[kLanes<T> / 2]) {

@@ -287,9 +287,10 @@ void test_quantize(std::int64_t rows, std::int64_t columns, bool rotates) {
   Guarded<std::int8_t> to(rows * columns);
   from.fill_normal(1);
   from[rows * columns - 1] = NAN;
-  quantize_rows({from.data(), to.data(), scales.data(), rows, columns, rotates}, 2, kNoSignal);
+  const bool are_held = quantize_rows(
+      {from.data(), Element::int8, to.data(), scales.data(), rows, columns, rotates}, 2, kNoSignal);
   const std::int64_t group = rotates ? columns & -columns : 1;
-  bool agrees = std::isnan(scales[rows - 1]);
+  bool agrees = !are_held && std::isnan(scales[rows - 1]);
   for (std::int64_t i = 0; i < (rows - 1) * columns; ++i) {
     const std::int64_t in_group = i % columns % group;
     long double wanted = 0;

@@ -15,6 +15,10 @@
 namespace regard {
 namespace {
 
+bool can_decode(const AttentionProblem& problem, const Kernels& kernels) {
+  return problem.key.element != Element::q4_1 || kernels.decode.reads_four_bits;
+}
+
 // Beyond this, a strip of queries takes 64 TiB, and sizes in bytes need not be checked one by one.
 constexpr std::int64_t kLargestDim = std::int64_t{1} << 40;
 
@@ -62,6 +66,7 @@ bool has_few_rows_in(const AttentionProblem& problem, const Kernels& kernels, st
 bool decodes_some(const AttentionPlan& plan) {
   const AttentionProblem& problem = *plan.problem;
   if (!problem.query_starts || problem.weights.data || problem.dropout_factor != 0) return false;
+  if (!can_decode(problem, *plan.kernels)) return false;
   return plan.method == AttentionMethod::forward ||
          (plan.method == AttentionMethod::bfloat16 && problem.pages != nullptr);
 }
@@ -81,11 +86,12 @@ std::int64_t entries_of_few_rows(const AttentionPlan& plan) {
 }
 
 bool has_few_rows(const AttentionProblem& problem, const Kernels& kernels) {
-  return !is_empty(problem) && problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
+  return can_decode(problem, kernels) && !is_empty(problem) &&
+         problem.heads / problem.kv_heads * problem.q_len <= kernels.decode.most_rows;
 }
 
 bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels) {
-  return problem.precision == Precision::bfloat16 && problem.key.element != Element::int8 &&
+  return problem.precision == Precision::bfloat16 && !is_quantized(problem.key.element) &&
          !has_few_rows(problem, kernels) && is_faster_in_bfloat16(kernels);
 }
 

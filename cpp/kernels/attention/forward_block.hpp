@@ -11,6 +11,10 @@ template <class T>
 struct ForwardBlock : KeySpan {
   TileRows<T> keys{};
   TileRows<T> values{};
+  // As copy_group_scales has them; null where there are no groups.
+  const T* key_groups = nullptr;
+  const T* value_groups = nullptr;
+  std::ptrdiff_t group_stride = 0;
   int values_are_finite = -1;  // -1 until asked for
 };
 
@@ -20,13 +24,18 @@ REGARD_INLINE void provide_keys(const AttentionProblem& problem, const Attention
   if (block.keys.from) return;
   block.keys = provide_rows<T, kRows>(keys_of(problem, task), block.begin, block.count,
                                       problem.head_dim, problem.head_dim, work.keys);
+  if (!work.key_groups) return;
+  block.group_stride = round_up(block.count, kRows);
+  copy_group_scales(keys_of(problem, task), block.begin, block.count, problem.head_dim,
+                    work.key_groups, block.group_stride);
+  block.key_groups = work.key_groups;
 }
 
 template <class T>
 REGARD_INLINE bool all_values_are_finite(ForwardBlock<T>& block, std::int64_t value_dim) {
   if (block.values_are_finite < 0)
     block.values_are_finite =
-        block.values.scales ||
+        block.values.scales || block.key_groups ||
         rows_are_finite(block.values.from, block.values.stride, block.count, value_dim);
   return block.values_are_finite != 0;
 }

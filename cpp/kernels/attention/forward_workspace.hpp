@@ -14,6 +14,10 @@ struct ForwardStrip : OnlineStrip<T> {
   // what was taken from all keys, their mean; null otherwise.
   T* query_scale;
   T* mean_score;
+  // Where keys are q4_1 (grouped_scores.hpp): each query's step, and the sums of its groups,
+  // [groups][lanes]; null otherwise.
+  T* query_steps;
+  T* query_sums;
   T* reciprocal;   // of the final sum
   int asked_rows;  // of the result's rows, prefetched so far
 };
@@ -26,6 +30,11 @@ struct ForwardWorkspace {
   T* bias;     // [block keys][lanes]: what is added to the block's scores, in log2 units
   RowCopies<T> keys;
   RowCopies<T> values;
+  // Of keys and values of q4_1: [groups][scale, minimum][block keys], and the weights times a
+  // group's scales, as `weights`; null otherwise.
+  T* key_groups;
+  T* value_groups;
+  T* group_weights;
 };
 
 // Lays a ForwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
@@ -37,6 +46,8 @@ REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
   Arena arena(memory);
   auto* const place = arena.take<ForwardWorkspace<T>>(1);
   ForwardWorkspace<T> work{};
+  const bool has_groups = problem.key.element == Element::q4_1;
+  const std::int64_t groups = has_groups ? problem.head_dim / kGroupOfFourBits : 0;
   work.strip_count = take_strips<Shape>(
       problem, task_rows, arena, work.strips, [&](ForwardStrip<T>& strip, std::int64_t lanes) {
         take_online<Shape>(problem, lanes, 0, padded_value_dim, arena, strip);
@@ -44,19 +55,28 @@ REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
           strip.query_scale = arena.take<T>(lanes);
           strip.mean_score = arena.take<T>(lanes);
         }
+        if (groups > 0) {
+          strip.query_steps = arena.take<T>(lanes);
+          strip.query_sums = arena.take<T>(groups * lanes);
+        }
         strip.reciprocal = arena.take<T>(lanes);
       });
   const std::int64_t lanes =
       round_up(task_rows < Shape::kStripLanes ? task_rows : Shape::kStripLanes, kLanes<T>);
   const std::int64_t block_keys = round_up(
       problem.kv_len < Shape::kBlockKeys ? problem.kv_len : Shape::kBlockKeys, Shape::kRows);
-  const bool has_scales = problem.key.element == Element::int8;
+  const bool has_scales = has_row_scales(problem.key.element);
   const auto take_scales = [&] { return has_scales ? arena.take<T>(block_keys) : nullptr; };
   work.weights = arena.take<T>(block_keys * lanes);
   work.bias = arena.take<T>(block_keys * lanes);
   work.keys = {arena.take<T>(block_keys * problem.head_dim),
                arena.take<T>(Shape::kRows * problem.head_dim), take_scales()};
   work.values = {arena.take<T>(block_keys * padded_value_dim), nullptr, take_scales()};
+  if (has_groups) {
+    work.key_groups = arena.take<T>(2 * groups * block_keys);
+    work.value_groups = arena.take<T>(2 * problem.value_dim / kGroupOfFourBits * block_keys);
+    work.group_weights = arena.take<T>(block_keys * lanes);
+  }
   if (place) *place = work;
   return arena.used();
 }

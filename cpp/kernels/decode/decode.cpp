@@ -26,6 +26,7 @@ constexpr DecodeKernels decode_of() {
           },
       .merge = Decode::merge,
       .most_rows = kDecodeRows,
+      .reads_four_bits = kDecodesOtherTypes<typename Shape::Element>,
   };
 }
 

@@ -43,11 +43,18 @@ REGARD_INLINE bool have_whole_steps(const AttentionProblem& problem) {
   return problem.page_rows % kDecodeStep<Shape> == 0;
 }
 
-// Keys are read in place where columns fill vectors; a lane takes four columns of int8.
+// Keys are read in place where columns fill vectors; a lane takes four columns of int8 and float8.
+// Those of q4_1 fill groups.
+template <class T>
+REGARD_INLINE std::int64_t columns_of_a_square(Element element) {
+  if (element == Element::q4_1) return kGroupOfFourBits;
+  return is_quantized(element) ? 4 * kLanes<T> : kLanes<T>;
+}
+
 template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE bool decodes_keys_in_place(const AttentionProblem& problem) {
-  const std::int64_t columns = problem.key.element == Element::int8 ? 4 * kLanes<T> : kLanes<T>;
-  return problem.key.column_stride == 1 && problem.head_dim % columns == 0 &&
+  return problem.key.column_stride == 1 &&
+         problem.head_dim % columns_of_a_square<T>(problem.key.element) == 0 &&
          have_whole_steps<Shape>(problem) && decodes_element<T>(problem.key.element);
 }
 
@@ -61,7 +68,7 @@ REGARD_INLINE bool decodes_values_in_place(const AttentionProblem& problem) {
 template <class T, class Body>
 REGARD_INLINE void with_block_element(Element element, Body body) {
   if constexpr (kDecodesOtherTypes<T>)
-    with_stored_element<T>(element, body);
+    with_cached_element<T>(element, body);
   else
     body(ElementType<T>{});
 }
@@ -101,8 +108,12 @@ REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
     for_steps<Shape>(
         steps, [&](int k) { block.values[k / kStep] = work.values + k * work.padded_value_dim; });
   }
+  constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
+  if (block.key_element == Element::q4_1)
+    copy_group_scales(keys, key, block.count, problem.head_dim, work.key_groups, kBlock);
+  if (block.value_element == Element::q4_1)
+    copy_group_scales(values, key, block.count, problem.value_dim, work.value_groups, kBlock);
   if (work.key_scales) {
-    constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
     copy_scales(keys, key, block.count, work.key_scales, kBlock);
     copy_scales(values, key, block.count, work.value_scales, kBlock);
   }

@@ -50,9 +50,19 @@ struct DecodeWorkspace : StripRows<T> {
   bool total_is_fresh;
   T* keys;    // [block keys][padded_head_dim]: a block that cannot be read in place
   T* values;  // [block keys][padded_value_dim]
-  // [block keys], of rows of int8; null otherwise
+  // [block keys], of rows that have scales; null otherwise
   T* key_scales;
   T* value_scales;
+  // [groups][scale, minimum][block keys], of rows of q4_1; null otherwise
+  T* key_groups;
+  T* value_groups;
+  T* group_weights;  // times the groups' scales, [rows][groups][block keys]; null otherwise
+  T* group_sums;     // of weights times the groups' minimums, [rows][groups]; null otherwise
+  // Of q4_1: the queries' integers, two to a lane (nibble_scores.hpp), their sums by group, and
+  // steps. [head_dim / 2][rows of for_rows], [groups][rows of for_rows], [kDecodeRows]
+  std::int32_t* query_pairs;
+  T* query_sums;
+  T* query_steps;
 };
 
 template <class Shape, class T = typename Shape::Element>
@@ -79,9 +89,19 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, voi
   const bool fills_squares = problem.head_dim % (2 * kLanes<T>) == 0;
   if (Shape::kRegisterCount == 16 || (bytes_of(problem.key.element) == 2 && !fills_squares))
     work.transposed = arena.take<T>(Shape::kStripLanes * work.padded_head_dim);
-  if (problem.key.element == Element::int8) {
+  if (has_row_scales(problem.key.element)) {
     work.key_scales = arena.take<T>(kBlock);
     work.value_scales = arena.take<T>(kBlock);
+  }
+  if (problem.key.element == Element::q4_1) {
+    work.key_groups = arena.take<T>(2 * kBlock * (problem.head_dim / kGroupOfFourBits));
+    work.value_groups = arena.take<T>(2 * kBlock * (problem.value_dim / kGroupOfFourBits));
+    work.group_weights =
+        arena.take<T>(kDecodeRows * kBlock * (problem.value_dim / kGroupOfFourBits));
+    work.group_sums = arena.take<T>(kDecodeRows * (problem.value_dim / kGroupOfFourBits));
+    work.query_pairs = arena.take<std::int32_t>(kDecodeRows * problem.head_dim / 2);
+    work.query_sums = arena.take<T>(kDecodeRows * (problem.head_dim / kGroupOfFourBits));
+    work.query_steps = arena.take<T>(kDecodeRows);
   }
   if (place) *place = work;
   return arena.used();

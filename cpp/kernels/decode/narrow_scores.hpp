@@ -27,31 +27,44 @@ struct NarrowKeys {
   float* scores;
 };
 
-// score_keys for narrow numbers, whose squares have two or four dimensions a lane. It takes two
-// vectors of keys at a time, since the sum of one would wait for itself.
-template <int kRows, class From>
-REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::int64_t head_dim,
-                                       const float* queries, std::ptrdiff_t score_stride,
-                                       Ahead& ahead) {
+// The row of lane `i` of vector `v`: in order, but where the lanes of two vectors meet.
+template <class From, int kVectors>
+REGARD_INLINE const From* row_in_lane(const NarrowKeys<From> (&keys)[kVectors], int v, int i) {
+  constexpr int kWidth = kLanes<float>;
+  const int key = kMet<From> * i + v % kMet<From>;
+  return keys[v - v % kMet<From> + key / kWidth].rows[key % kWidth];
+}
+
+// Vectors of keys whose scores are formed together: the sum of one would wait for itself. Those of
+// bytes wait longest, and one or two rows leave registers for four.
+template <class Shape, int kRows, class From>
+constexpr int kNarrowVectors =
+    Shape::kRegisterCount == 16 && sizeof(From) == 1 && kRows <= 2 ? 4 : 2;
+
+// score_keys for narrow numbers, whose squares have two or four dimensions a lane.
+template <int kRows, class From, int kVectors>
+REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[kVectors],
+                                       std::int64_t head_dim, const float* queries,
+                                       std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
   // In the quarters of a line for each of kWidth turns: of int8, which computes longest between two
   // squares, two fifths while it loads them (none on vectors of 16 bytes).
-  constexpr int kQuartersAsked = kAheadOfScores<false> * 2 * kWidth * 4 / kLineBytes;
-  constexpr int kWhileLoading = sizeof(From) == 1 ? kQuartersAsked / 4 : 0;
-  constexpr int kWhileAdding = kQuartersAsked - 2 * kWhileLoading;
-  Vec<float> acc[2][kRows];
-#pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v)
+  constexpr int kQuartersAsked = kAheadOfScores<false> * kVectors * kWidth * 4 / kLineBytes;
+  constexpr int kWhileLoading = sizeof(From) == 1 ? kQuartersAsked / (2 * kVectors) : 0;
+  constexpr int kWhileAdding = kQuartersAsked - kVectors * kWhileLoading;
+  Vec<float> acc[kVectors][kRows];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v)
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
   for (std::int64_t d = 0; d < head_dim; d += kParts * kWidth) {
     AskedLine asked = ahead.go_on();
-    Mask<float> dims[2][kWidth];
-    for (int v = 0; v < 2; ++v) {
+    Mask<float> dims[kVectors][kWidth];
+    for (int v = 0; v < kVectors; ++v) {
       Vec<float> square[kWidth];
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) {
-        square[i] = load(reinterpret_cast<const float*>(keys[v].rows[i] + d));
+        square[i] = load(reinterpret_cast<const float*>(row_in_lane(keys, v, i) + d));
         ahead.ask_quarters<kWhileLoading>(i, asked);
       }
       transpose<float>(square);
@@ -62,19 +75,22 @@ REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[2], std::i
       ahead.ask_quarters<kWhileAdding>(i, asked);
       for_parts<kParts>([&](auto part) {
         const std::int64_t column = d + kParts * i + part.value;
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v += kMet<From>) {
+          Vec<float> key[kMet<From>];
+          parts_of_vectors<From, part.value>(dims[v] + i, kWidth, key);
 #pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
-          const Vec<float> key = part_of<From, part.value>(dims[v][i]);
+          for (int u = 0; u < kMet<From>; ++u)
 #pragma GCC unroll 8
-          for (int r = 0; r < kRows; ++r)
-            acc[v][r] = fma(key, broadcast(queries[column * kRows + r]), acc[v][r]);
+            for (int r = 0; r < kRows; ++r)
+              acc[v + u][r] = fma(key[u], broadcast(queries[column * kRows + r]), acc[v + u][r]);
         }
       });
     }
     ahead.stop(asked);
   }
-#pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v)
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
 }
@@ -83,7 +99,8 @@ template <class Shape, int kRows, class From>
 REGARD_NOINLINE void score_narrow_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                         const DecodeWorkspace<float>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
-  NarrowKeys<From> keys[2];
+  constexpr int kVectors = kNarrowVectors<Shape, kRows, From>;
+  NarrowKeys<From> keys[kVectors];
   int waiting = 0;
   const auto score = [&] {
     score_narrow_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
@@ -98,11 +115,11 @@ REGARD_NOINLINE void score_narrow_steps(const DecodeBlock<Shape>& block, std::ui
       // Lanes beyond the block repeat its last key: they are hidden.
       for (int i = 0; i < kLanes<float>; ++i)
         vector.rows[i] = first + (k + i < last ? k + i : last) * block.key_stride;
-      if (waiting == 2) score();
+      if (waiting == kVectors) score();
     }
   });
-  if (waiting == 1) {
-    keys[1] = keys[0];
+  if (waiting) {
+    for (int i = waiting; i < kVectors; ++i) keys[i] = keys[0];
     score();
   }
 }

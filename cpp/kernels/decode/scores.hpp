@@ -3,6 +3,7 @@
 #pragma once
 
 #include "narrow_scores.hpp"
+#include "nibble_scores.hpp"
 #include "register_scores.hpp"
 #include "rows_in_lanes.hpp"
 #include "transposed_scores.hpp"
@@ -29,6 +30,7 @@ template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const AttentionTask& task,
                                          DecodeWorkspace<T>& work) {
   const bool rotates = rotates_queries(problem);
+  const T share = rotates ? static_cast<T>(query_share(problem.key.element, problem.head_dim)) : T(1);
   const std::int64_t group = problem.heads / problem.kv_heads;
   const int together = for_rows(work.rows, [](auto rows) { return decltype(rows)::value; });
   for (std::int64_t i = 0; i < together * work.padded_head_dim; ++i) work.queries[i] = T(0);
@@ -40,7 +42,7 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
       using From = typename decltype(element)::Type;
       const From* from = static_cast<const From*>(task.query) + first;
       for (std::int64_t i = 0; i < problem.head_dim; ++i)
-        to[i] = static_cast<T>(widen(from[i * problem.query.column_stride]));
+        to[i] = static_cast<T>(widen(from[i * problem.query.column_stride])) * share;
     });
     if (rotates) rotate_row(to, problem.head_dim);
     const T scale = work.query_scales ? work.query_scales[row] : query_scale<T>(problem);
@@ -48,6 +50,8 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
     const bool undoes =
         problem.key.element == Element::int8 && decodes_keys_in_place<Shape>(problem);
     work.score_factor[row] = undoes ? undo_byte_on_top(to, problem.head_dim) : T(1);
+    if (problem.key.element == Element::q4_1)
+      round_decode_query(to, problem.head_dim, row, together, work);
     for (std::int64_t i = 0; i < problem.head_dim; ++i) work.queries[i * together + row] = to[i];
   }
 }
@@ -65,13 +69,13 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
                                  const DecodeWorkspace<T>& work, Ahead& ahead) {
   for_rows(work.rows, [&](auto rows) {
     constexpr int kRows = decltype(rows)::value;
-    const auto score = [&](auto element) {
+    const auto score_numbers = [&](auto element) {
       using From = typename decltype(element)::Type;
       if constexpr (kMultipliesFromRegisters<Shape, kRows, From>) {
         if constexpr (sizeof(From) == sizeof(T)) {
           return score_register_steps<Shape, kRows>(block, steps, work, ahead);
         } else {
-          // Always so for int8: other rows are copied, and nothing below is compiled for it.
+          // Always so for bytes: other rows are copied, and nothing below is compiled for it.
           if (work.padded_head_dim % (kLaneParts<From> * kLanes<T>) == 0)
             return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
         }
@@ -80,6 +84,12 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
         score_steps_by_rows<Shape, kRows>(block, steps, work, ahead);
       else if constexpr (sizeof(From) > 1 || !kMultipliesFromRegisters<Shape, kRows, From>)
         score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
+    };
+    const auto score = [&](auto element) {
+      if constexpr (!std::is_same_v<typename decltype(element)::Type, Nibbles>)
+        score_numbers(element);
+      else if constexpr (sizeof(T) == 4)
+        score_nibble_steps<Shape, kRows>(block, steps, work, ahead);
     };
     with_block_element<T>(block.key_element, score);
   });

@@ -11,6 +11,7 @@ struct DecodeKernels {
   // of those before.
   void (*merge)(const void* part, void* workspace);
   std::int64_t most_rows;  // of a task
+  bool reads_four_bits;    // whether keys and values may be q4_1
 };
 
 }  // namespace regard

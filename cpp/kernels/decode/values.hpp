@@ -4,6 +4,7 @@
 
 #include "../ahead.hpp"
 #include "decode_block.hpp"
+#include "nibble_values.hpp"
 #include "rows_in_lanes.hpp"
 #include "weights.hpp"
 
@@ -116,8 +117,15 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
   const int begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
   with_block_element<T>(block.value_element, [&](auto element) {
     using From = typename decltype(element)::Type;
+    if constexpr (std::is_same_v<From, Nibbles>) {
+      if constexpr (sizeof(T) == 4)
+        for_rows(work.rows, [&](auto rows) {
+          add_nibble_values<Shape, decltype(rows)::value>(block, begin, end, steps, work, ahead);
+        });
+      return;
+    } else {
     bool selects = false;
-    if constexpr (sizeof(From) > 1)  // integers are finite
+    if constexpr (sizeof(From) > 1)  // bytes are finite
       selects = work.hides && !decode_values_are_finite<Shape, From>(block, begin, end, steps,
                                                                      work.padded_value_dim);
     for_rows(work.rows, [&](auto rows) {
@@ -136,6 +144,7 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
       for_panels<Tile::kPanel, T>(
           work.padded_value_dim, [&](auto panel, std::int64_t d) { add(panel, Constant<0>{}, d); });
     });
+    }
   });
   work.is_fresh = false;
 }

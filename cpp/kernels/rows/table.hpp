@@ -11,8 +11,9 @@ struct RowKernels {
   // `shares` has room for [parts][kMergeRows].
   void (*merge)(const MergeProblem&, const MergeRows&, double* shares);
 
-  // The rows from `begin` to `end`, of float32 whatever the scalar type. `row` has room for one.
-  void (*quantize)(const QuantizeProblem&, std::int64_t begin, std::int64_t end, float* row);
+  // The rows from `begin` to `end`, of float32 whatever the scalar type; false if there is a number
+  // that the type does not hold. `row` has room for one.
+  bool (*quantize)(const QuantizeProblem&, std::int64_t begin, std::int64_t end, float* row);
 
   // Writes `columns` elements that lie side by side; true if a finite number became infinite.
   bool (*convert)(Element from_element, Element to_element, const void* from, void* to,

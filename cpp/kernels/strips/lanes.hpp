@@ -38,9 +38,9 @@ REGARD_INLINE void unpack_rows(const AttentionProblem& problem, const Operand& o
   });
 }
 
-// Whether queries must be rotated, as stored keys of int8 are.
+// Whether queries must be rotated, as stored keys of fewer bits are.
 REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
-  return problem.key.element == Element::int8 && !problem.are_keys_upright;
+  return is_quantized(problem.key.element) && !problem.are_keys_upright;
 }
 
 // The factors of a vector of queries, from a lane on.
@@ -68,7 +68,9 @@ template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand,
                                   const void* data, const StripRows<T>& strip, T* to) {
   const bool rotates = rotates_queries(problem), scales_later = rotates || strip.query_scales;
-  const T first = scales_later ? T(1) : query_scale<T>(problem);
+  const T first = rotates        ? static_cast<T>(query_share(problem.key.element, problem.head_dim))
+                  : scales_later ? T(1)
+                                 : query_scale<T>(problem);
   const int lanes = strip.vectors * kLanes<T>;
   pack_rows<Shape>(problem, operand, data, strip, problem.head_dim, to,
                    [=](Vec<T> value) { return value * broadcast(first); });

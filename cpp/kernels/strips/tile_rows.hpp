@@ -16,7 +16,7 @@ struct TileRows {
   const T* tail;
   std::ptrdiff_t tail_stride;
   std::int64_t whole;
-  const T* scales;  // of the rows, where these are int8; null otherwise
+  const T* scales;  // of the rows, where they have any; null otherwise
 };
 
 // Where rows are copied to that cannot be read in place.
@@ -24,7 +24,7 @@ template <class T>
 struct RowCopies {
   T* rows;    // a whole number of tiles
   T* tail;    // a tile; null where rows are never read as tiles
-  T* scales;  // null where rows are not int8
+  T* scales;  // null where rows have none
 };
 
 template <class T>
@@ -61,9 +61,9 @@ REGARD_NOINLINE TileRows<T> provide_rows(const KvRows& rows, std::int64_t first,
   if (!reads_in_place<T>(rows.operand) || columns != padded_columns ||
       !lie_together(rows, first, count)) {
     copy_rows(rows, first, count, columns, copies.rows, round_up(count, kRows), padded_columns);
-    if (rows.scales) copy_scales(rows, first, count, copies.scales, round_up(count, kRows));
+    if (scale_products(rows)) copy_scales(rows, first, count, copies.scales, round_up(count, kRows));
     return {copies.rows,    padded_columns, copies.rows + whole * padded_columns,
-            padded_columns, whole,          copies.scales};
+            padded_columns, whole,          scale_products(rows) ? copies.scales : nullptr};
   }
   if (copies.tail && whole < count)
     copy_rows(rows, first + whole, count - whole, columns, copies.tail, kRows, padded_columns);

@@ -63,15 +63,15 @@ def _store(
         each = np.broadcast_to(counts, state.batch)
         geometry.check_append(each, state.lengths + each)
     if geometry.is_quantized:
-        rows = quantized(keys, values, real)
+        rows = quantized(geometry, layer.number, keys, values, real)
     else:
         rows = [
-            arguments.as_stored(name, array, geometry.dtype, real)
+            arguments.as_stored(name, array, geometry.dtype.numbers, real)
             for name, array in (("key", keys), ("value", values))
         ]
     if not layer.append(rows, counts, is_packed=is_packed):
         rows = [
-            arguments.converted(name, array, geometry.dtype, real)
+            arguments.converted(name, array, geometry.dtype.numbers, real)
             for name, array in zip(("key", "value"), rows, strict=True)
         ]
         layer.append(rows, counts, is_packed=is_packed)

@@ -16,7 +16,7 @@ from regard._cache.storing import Storing
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    from numpy.typing import ArrayLike, DTypeLike
 
     from regard._cache.content import Content
     from regard._cache.created import Path
@@ -184,6 +184,8 @@ class KVCache(Storing, Attending, Entries, Sizes):
         page_size: int | None = None,
         max_bytes: int | None = None,
         path: Path | None = None,
+        key_scales: ArrayLike | None = None,
+        value_scales: ArrayLike | None = None,
     ) -> None:
         self._set(
             new_content(
@@ -199,6 +201,8 @@ class KVCache(Storing, Attending, Entries, Sizes):
                 page_size=page_size,
                 max_bytes=max_bytes,
                 path=path,
+                key_scales=key_scales,
+                value_scales=value_scales,
             )
         )
 

@@ -168,6 +168,8 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
         page_size: int | None = None,
         max_bytes: int | None = None,
         path: Path | None = None,
+        key_scales: ArrayLike | None = None,
+        value_scales: ArrayLike | None = None,
     ) -> None:
         self._set(
             new_content(
@@ -183,6 +185,8 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
                 page_size=page_size,
                 max_bytes=max_bytes,
                 path=path,
+                key_scales=key_scales,
+                value_scales=value_scales,
             )
         )
 

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 from regard._arguments.numbers import MOST, count, file_path
 from regard._cache import arguments, file
 from regard._cache.content import Content
-from regard._cache.storage.geometry import Geometry, stored_type
+from regard._cache.storage.fixed_scales import FixedScales
+from regard._cache.storage.geometry import Geometry
 from regard._cache.storage.memory_room import MemoryRoom
 from regard._cache.storage.pool import Pool
 from regard._cache.storage.rows import PageLayout
 from regard._cache.storage.state import State
+from regard._cache.storage.types import stored_type
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    from numpy.typing import ArrayLike, DTypeLike
+
+    from regard._cache.storage.types import StoredType
 
 Path = str | os.PathLike[str]
 
@@ -34,6 +38,8 @@ def new_content(
     page_size: int | None,
     max_bytes: int | None,
     path: Path | None,
+    key_scales: ArrayLike | None,
+    value_scales: ArrayLike | None,
 ) -> Content:
     """Return the content of a new cache, or raise an error that names an argument."""
     entries = count("batch", batch, maximum=2**31 - 1)
@@ -45,16 +51,23 @@ def new_content(
         )
     heads = count("num_kv_heads", num_kv_heads, minimum=1, maximum=MOST)
     dim = count("head_dim", head_dim, minimum=1, maximum=MOST)
+    of_values = dim
+    if value_dim is not None:
+        of_values = count("value_dim", value_dim, minimum=1, maximum=MOST)
+    stored = stored_type(dtype)
+    stored.check_dim("head_dim", dim)
+    stored.check_dim("value_dim", of_values)
     geometry = Geometry(
         layers,
         heads,
         dim,
-        dim if value_dim is None else count("value_dim", value_dim, minimum=1, maximum=MOST),
-        stored_type(dtype),
+        of_values,
+        stored,
         last,
         first,
         room,
         arguments.size_of_pages(page_size, room, last),
+        _fixed_scales(stored, key_scales, value_scales, (layers, heads)),
     )
     # With a fixed capacity, one page per entry, so that a lack of memory shows now.
     has_fixed_room = room is not None and page_size is None and last is None
@@ -65,3 +78,20 @@ def new_content(
     pool = Pool(geometry, MemoryRoom(PageLayout.of(geometry), 0), limit)
     pool.reserve(reserved)
     return Content(pool, State.empty(entries))
+
+
+def _fixed_scales(
+    stored: StoredType,
+    key: ArrayLike | None,
+    value: ArrayLike | None,
+    shape: tuple[int, int],
+) -> FixedScales | None:
+    if stored.scaled == "heads":
+        return FixedScales.of(key, value, shape)
+    for name, scales in (("key_scales", key), ("value_scales", value)):
+        if scales is not None:
+            raise TypeError(
+                f"{name} must be left out with dtype {stored.name}: only float8_e4m3fn has scales "
+                "that are given"
+            )
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from regard._cache.layer import Layer
 
 
+_QUANTIZED = {
+    "int8": "keys and values are 8-bit integers, and a scale for each row of them",
+    "float8_e4m3fn": "keys and values are stored as float8_e4m3fn, with a scale for each head",
+    "q4_1": "keys and values are 4-bit integers, with a scale and a minimum for each 32 of them",
+}
+
+
 def explain(
     layer: Layer,
     query: ArrayLike,
@@ -26,9 +34,10 @@ def explain(
     """Report what `attend` would compute with these arguments, and how."""
     geometry, notes = layer.geometry, []
     call, plan = attend.plan(layer, query, starts, mask, options)
-    if geometry.is_quantized:
-        notes.append("keys and values are 8-bit integers, and a scale for each row of them")
-    elif geometry.dtype != call.query.dtype:
+    stored = geometry.dtype
+    if stored.is_quantized:
+        notes.append(_QUANTIZED[stored.name])
+    elif stored.dtype != call.query.dtype:
         notes.append(f"keys and values are stored as {geometry.dtype.name}")
     notes.append(f"keys and values are in pages of {geometry.page_size} tokens")
     masks = Masks.of(mask)
@@ -50,6 +59,9 @@ def _bytes_of_tokens(layer: Layer) -> int:
     state, geometry = layer.state, layer.geometry
     assert state is not None
     tokens = int((state.all_lengths() - state.all_evicted() * geometry.page_size).sum())
-    scales = 2 * 4 if geometry.is_quantized else 0
-    numbers = (geometry.head_dim + geometry.value_dim) * geometry.dtype.itemsize
-    return tokens * geometry.kv_heads * (numbers + scales)
+    forms = (
+        form
+        for dim in (geometry.head_dim, geometry.value_dim)
+        for form in geometry.dtype.forms(geometry.kv_heads, 1, dim)
+    )
+    return tokens * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)

@@ -25,6 +25,9 @@ def create(
     layout = PageLayout.of(geometry)  # raises before anything is created
     file = LockedFile.create(os.path.realpath(path), end_of(reserved_pages, layout))
     try:
+        if geometry.scales is not None:
+            offset, scales = header.describe_scales(geometry.scales)
+            file.write(scales, offset)
         file.write(header.describe(geometry))
         pool = Pool(geometry, FileRoom(file, layout), max_bytes)
         pool.ledger = Ledger.created(pool, file, State.empty(batch))
@@ -38,16 +41,21 @@ def opened(path: str, *, is_writable: bool, layers: int | None = None) -> Conten
     """Return the content of a file, or raise a ValueError that describes the defect."""
     file = LockedFile.open(path, is_writable=is_writable)
     try:
-        geometry, layout = header.read_description(file.read(header.RECORDS), file.path)
+        geometry = header.read_description(file.read(header.RECORDS), file.path)
         if layers is not None and geometry.layers != layers:
             raise ValueError(
                 f"{file.path} has {geometry.layers} layers: open it with KVCaches.open()"
             )
-        if file.size < header.FIRST_PAGE:
+        if file.size < header.SCALES:
             raise ValueError(
-                f"{file.path} is truncated: its pages begin after {header.FIRST_PAGE} bytes, and "
-                f"it has {file.size}"
+                f"{file.path} is truncated: its pages begin after {header.SCALES} bytes, and it "
+                f"has {file.size}"
             )
+        geometry = header.read_scales(geometry, file.read, file.path)
+        try:
+            layout = PageLayout.of(geometry)
+        except MemoryError as error:
+            raise ValueError(f"{file.path} is damaged: {error}") from None
         room = FileRoom(file, layout) if is_writable else FileCopyRoom(file, layout)
         pool = Pool(geometry, room)
         pool.ledger = Ledger.opened(pool, file, room)

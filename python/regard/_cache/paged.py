@@ -13,9 +13,10 @@ from regard._arguments.numbers import choice, integers
 from regard._arguments.options import CacheOptions, ResultOptions, names_of, takes_options
 from regard._arguments.starts import token_counts
 from regard._cache import arguments, attend
-from regard._cache.storage.geometry import STORED_TYPES, Geometry
-from regard._cache.storage.rows import SCALE_TYPE, LayerRows
+from regard._cache.storage.geometry import Geometry
+from regard._cache.storage.rows import LayerRows
 from regard._cache.storage.state import State, per_entry
+from regard._cache.storage.types import SCALE_TYPE, stored_type
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
 _OF_THE_PAGES = {"causal": "leave it out: it is causal unless is_causal=False"}
+
+
+_POOL_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 
 
 class Pages(NamedTuple):
@@ -230,13 +234,13 @@ def _pages(
     table, numbers = _table(block_table, lengths, count, page_size)
     state = State(table, per_entry(numbers), int(numbers.max(initial=0)), 0, 0)
     value_dim = value.shape[3]
-    geometry = Geometry(1, kv_heads, head_dim, value_dim, key.dtype, None, 0, None, page_size)
+    geometry = Geometry(1, kv_heads, head_dim, value_dim, stored_type(key.dtype), None, 0, None, page_size)
     return Pages(state, geometry, LayerRows.of(arrays, are_keys_upright=True))
 
 
 def _pool(name: str, pages: ArrayLike) -> Array:
     array = as_array(name, pages)
-    if array.dtype.name not in STORED_TYPES or not array.dtype.isnative:
+    if array.dtype.name not in _POOL_TYPES or not array.dtype.isnative:
         raise TypeError(
             f"{name} must be an array of float16, bfloat16, float32, float64 or int8, got "
             f"{array.dtype}"

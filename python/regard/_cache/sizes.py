@@ -76,9 +76,9 @@ class Sizes(ShowsOptions):
         return self._source.geometry.value_dim
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Storage type of keys and values."""
-        return self._source.geometry.dtype
+    def dtype(self) -> np.dtype[Any] | str:
+        """Storage type of keys and values: a name if NumPy has no such type."""
+        return self._source.geometry.dtype.dtype
 
     @property
     def capacity(self) -> int | None:

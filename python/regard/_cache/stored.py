@@ -22,8 +22,8 @@ def stored_tokens(layer: Layer, which: Literal["key", "value"]) -> Array:
     assert state is not None
     number = 0 if which == "key" else 1
     arrays = layer.rows.arrays
-    dtype = np.dtype(np.float32) if geometry.is_quantized else geometry.dtype
-    dim = arrays[number].shape[3]
+    dtype = np.dtype(np.float32) if geometry.is_quantized else geometry.dtype.numbers
+    dim = geometry.head_dim if which == "key" else geometry.value_dim
     found = np.zeros((state.batch, geometry.kv_heads, state.longest, dim), dtype)
     size, first_pages = geometry.page_size, geometry.first_pages
     entries = zip(state.all_lengths().tolist(), state.all_evicted().tolist(), strict=True)
@@ -36,6 +36,6 @@ def stored_tokens(layer: Layer, which: Literal["key", "value"]) -> Array:
             rows = arrays[number][at, :, :tokens]
             if geometry.is_quantized:
                 scales = arrays[2 + number][at, :, :tokens]
-                rows = restored(rows, scales, is_rotated=which == "key")
+                rows = restored(geometry.dtype, rows, scales, is_rotated=which == "key")
             found[entry, :, page * size : page * size + tokens] = rows
     return found

@@ -12,7 +12,7 @@ import numpy as np
 
 from regard import _core
 from regard._cache.storage.geometry import MOST_PAGES
-from regard._cache.storage.header import FIRST_PAGE
+from regard._cache.storage.header import first_page
 from regard._cache.storage.memory_room import copy_of
 from regard._cache.storage.rows import Rows
 from regard._cache.storage.system import free_address_space
@@ -35,7 +35,7 @@ class FileRoom:
         self.layout = layout
         self.memory: Any = file.mapped()
         self.pages = self.pages_of_file = _whole_pages(len(self.memory), layout)
-        self.rows = Rows(layout, self.memory, FIRST_PAGE, self.pages)
+        self.rows = Rows(layout, self.memory, first_page(layout), self.pages)
 
     def longer(self, needed: int, used: int) -> FileRoom:
         """Extend the file by a quarter, or only by the needed pages if the disk is too full."""
@@ -83,7 +83,7 @@ class FileCopyRoom:
         self.memory = _mapped(file, size, free_address_space())
         self.pages = min(_whole_pages(len(self.memory), layout), MOST_PAGES)
         self.pages_of_file = _whole_pages(size, layout)
-        self.rows = Rows(layout, self.memory, FIRST_PAGE, self.pages)
+        self.rows = Rows(layout, self.memory, first_page(layout), self.pages)
 
     def longer(self, needed: int, used: int) -> MemoryRoom:
         """Return room in memory with a copy of the first `used` pages."""
@@ -111,12 +111,12 @@ class FileCopyRoom:
 
 def end_of(pages: int, layout: PageLayout) -> int:
     """Return the size of a file with this many pages."""
-    return FIRST_PAGE + pages * layout.stride
+    return first_page(layout) + pages * layout.stride
 
 
 def _whole_pages(size: int, layout: PageLayout) -> int:
     # A process that died while the file grew may have left a partial page.
-    return min(max(size - FIRST_PAGE, 0) // layout.stride, MOST_PAGES)
+    return min(max(size - first_page(layout), 0) // layout.stride, MOST_PAGES)
 
 
 def _mapped(file: LockedFile, size: int, reserve: int) -> Array:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import dtype_of
-
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
+    from numpy.typing import NDArray
+
+    from regard._cache.storage.fixed_scales import FixedScales
+    from regard._cache.storage.types import StoredType
 
     Array = NDArray[Any]
-
-STORED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 
 # Default number of tokens in a page: a multiple of the 96 keys in a block of a kernel, so that no
 # block crosses a page and is copied.
@@ -29,16 +28,17 @@ class Geometry(NamedTuple):
     kv_heads: int
     head_dim: int
     value_dim: int
-    dtype: np.dtype[Any]
+    dtype: StoredType
     keep_last: int | None
     keep_first: int
     capacity: int | None
     page_size: int
+    scales: FixedScales | None = None
 
     @property
     def is_quantized(self) -> bool:
-        """Whether rows are stored with scales, and keys are rotated."""
-        return self.dtype == np.int8
+        """Whether numbers are stored with scales, and keys are rotated."""
+        return self.dtype.is_quantized
 
     @property
     def first_pages(self) -> int:
@@ -90,19 +90,3 @@ def default_page_size(capacity: int | None, keep_last: int | None) -> int:
 
 def _next_multiple(tokens: int) -> int:
     return max(16, -(-tokens // 16) * 16)
-
-
-def stored_type(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return the storage type for a dtype, or raise TypeError."""
-    needed = "float16, bfloat16, float32, float64 or int8"
-    if isinstance(dtype, str) and dtype == "bfloat16":
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise TypeError("dtype bfloat16 needs the package ml_dtypes") from None
-        dtype = ml_dtypes.bfloat16
-    wanted = dtype_of("dtype", dtype, needed)
-    if dtype is None or wanted.name not in STORED_TYPES:
-        raise TypeError(f"dtype must be {needed}, got {None if dtype is None else wanted}")
-    native: np.dtype[Any] = wanted.newbyteorder("=")
-    return native

@@ -3,7 +3,8 @@
 Numbers in the header are little-endian; keys, values, scales and tables are in the native format of
 the machine that wrote them. The description is at 0 and never changes. At 512, two equal records
 contain the place of the ledger: ``[batch, columns, place]``. Two areas for ledgers begin at 4096.
-Pages with the layout of `rows.PageLayout` follow.
+Scales that never change follow, if there are any, with a checksum before them, and then pages with
+the layout of `rows.PageLayout`.
 
 A record has a number and a checksum. The whole record with the highest number counts: if a process
 dies while it writes one record, the other record is left.
@@ -17,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._cache.storage.geometry import MOST_LAYERS, STORED_TYPES, Geometry, stored_type
-from regard._cache.storage.rows import PageLayout
+from regard._cache.storage.fixed_scales import FixedScales
+from regard._cache.storage.geometry import MOST_LAYERS, Geometry
+from regard._cache.storage.rows import PageLayout, aligned
+from regard._cache.storage.types import GROUP, SCALE_TYPE, STORED_TYPES, stored_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -36,12 +39,13 @@ RECORDS = 512
 _RECORD = struct.Struct("<QI4x")  # number, checksum of it and of the numbers that follow
 FIRST_AREA = 4096
 AREA_BYTES = 1 << 15
-FIRST_PAGE = FIRST_AREA + 2 * AREA_BYTES
+SCALES = FIRST_AREA + 2 * AREA_BYTES
+_CHECKSUM = struct.Struct("<I60x")
 
 
 def describe(geometry: Geometry) -> bytes:
     """Return the description of a file."""
-    layers, kv_heads, head_dim, value_dim, dtype, *limits, page_size = geometry
+    layers, kv_heads, head_dim, value_dim, dtype, *limits, page_size, _ = geometry
     optional = [-1 if number is None else number for number in limits]
     numbers = [layers, kv_heads, head_dim, value_dim, *optional, page_size]
     return _described(dtype.name.encode(), numbers)
@@ -52,8 +56,33 @@ def _described(name: bytes, numbers: list[int]) -> bytes:
     return _DESCRIPTION.pack(MAGIC, VERSION, checksum, name, *numbers)
 
 
-def read_description(start: bytes, path: str) -> tuple[Geometry, PageLayout]:
-    """Return the geometry and layout of a file, or raise a ValueError that describes the defect."""
+def describe_scales(scales: FixedScales) -> tuple[int, bytes]:
+    """Return the bytes that a file has of scales, and where."""
+    content = b"".join(scales)
+    return SCALES, _CHECKSUM.pack(zlib.crc32(content)) + content
+
+
+def first_page(layout: PageLayout) -> int:
+    """Return the offset of the first page."""
+    if layout.fixed_scales is None:
+        return SCALES
+    return SCALES + aligned(len(describe_scales(layout.fixed_scales)[1]))
+
+
+def read_scales(geometry: Geometry, read: Callable[[int, int], bytes], path: str) -> Geometry:
+    """Return the geometry of a file with its scales, or raise ValueError if they are damaged."""
+    if geometry.dtype.scaled != "heads":
+        return geometry
+    count = geometry.layers * geometry.kv_heads * SCALE_TYPE.itemsize
+    found = read(SCALES, _CHECKSUM.size + 2 * count)
+    content = found[_CHECKSUM.size :]
+    if len(content) != 2 * count or _CHECKSUM.unpack_from(found) != (zlib.crc32(content),):
+        raise ValueError(f"{path} is damaged: the checksum of its scales is wrong")
+    return geometry._replace(scales=FixedScales(content[:count], content[count:]))
+
+
+def read_description(start: bytes, path: str) -> Geometry:
+    """Return the geometry of a file, or raise a ValueError that describes the defect."""
     if start[: len(MAGIC)] != MAGIC:
         raise ValueError(f"{path} is not a regard cache: it begins with {start[:8]!r}")
     if len(start) < _DESCRIPTION.size:
@@ -82,9 +111,10 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, PageLayout]:
     possible &= keep_last >= 1 or (keep_last == -1 and keep_first == 0)
     possible &= capacity == -1 or keep_last == -1 or capacity > keep_first + keep_last
     possible &= keep_first >= 0 and capacity >= -1 and page_size > 0 and page_size % 16 == 0
+    possible &= text != "q4_1" or head_dim % GROUP == value_dim % GROUP == 0
     if not possible:
         raise ValueError(f"{path} is damaged: its description is {text} {numbers}")
-    geometry = Geometry(
+    return Geometry(
         layers,
         kv_heads,
         head_dim,
@@ -95,10 +125,6 @@ def read_description(start: bytes, path: str) -> tuple[Geometry, PageLayout]:
         None if capacity < 0 else capacity,
         page_size,
     )
-    try:
-        return geometry, PageLayout.of(geometry)
-    except MemoryError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def record(number: int, numbers: Array) -> bytes:

@@ -45,7 +45,7 @@ class Lines:
     def __init__(self, room: FileRoom | FileCopyRoom, place: int, batch: int, columns: int) -> None:
         self.place = place
         self.number = 0  # of the newest record
-        start, size = start_of(place, room.layout.stride), header.record_size(2 * batch)
+        start, size = start_of(place, room.layout), header.record_size(2 * batch)
         self.records = np.ndarray((2, size), np.uint8, room.memory, start)
         table = start + table_offset(batch)
         self.table = np.ndarray((batch, columns), np.int32, room.memory, table)
@@ -258,15 +258,15 @@ def check_pages(file: LockedFile, room: FileRoom | FileCopyRoom, needed: int) ->
     if needed > room.pages_of_file:
         raise ValueError(
             f"{file.path} is truncated: it should have "
-            f"{header.FIRST_PAGE + needed * room.layout.stride} bytes or more and has {file.size}"
+            f"{header.first_page(room.layout) + needed * room.layout.stride} bytes or more and has {file.size}"
         )
 
 
-def start_of(place: int, stride: int) -> int:
+def start_of(place: int, layout: PageLayout) -> int:
     """Return the offset of a ledger: places 0 and 1 are the areas, 2 is page 0."""
     if place < 2:
         return header.FIRST_AREA + place * header.AREA_BYTES
-    return header.FIRST_PAGE + (place - 2) * stride
+    return header.first_page(layout) + (place - 2) * layout.stride
 
 
 def table_offset(batch: int) -> int:

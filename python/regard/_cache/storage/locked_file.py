@@ -80,9 +80,9 @@ class LockedFile:
         """Return this many bytes, or fewer at the end of the file."""
         return system.read_at(self.descriptor, count, offset)
 
-    def write(self, content: bytes) -> None:
-        """Write to the beginning of the file, which is already allocated."""
-        system.write_at(self.descriptor, content, 0)
+    def write(self, content: bytes, offset: int = 0) -> None:
+        """Write to a file that is already allocated."""
+        system.write_at(self.descriptor, content, offset)
 
     def allocate(self, size: int) -> None:
         """Allocate this many bytes on the disk, or leave the file as it is.

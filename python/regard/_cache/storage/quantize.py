@@ -1,10 +1,18 @@
-"""Quantization to 8 bits, with a scale for each row and rotated keys.
+"""Quantization of keys and values to 8 or 4 bits.
 
-A row r of values is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``.
-No number is off by more than ``s / 2``. But s is at least 2**-126, the smallest normal float32
-number: rows whose largest magnitude is below 127 times this number, 1.5e-36, have fewer steps. A
-key k is stored as ``H k / n`` in the same way, and the kernels multiply it by ``H q``. H is a
-Hadamard matrix for each group of n dimensions, where n is the largest power of two that divides
+int8
+    A row r is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``. No
+    number is off by more than ``s / 2``. But s is at least 2**-126, the smallest normal float32
+    number: rows whose largest magnitude is below 127 times this number, 1.5e-36, have fewer steps.
+float8_e4m3fn
+    ``r / s`` is rounded to 4 bits of exponent and 3 bits of mantissa, half to even. s is given, one
+    number for each head. The largest number is ``448 s``.
+q4_1
+    Each 32 numbers r are stored as integers ``round((r - m) / s)`` from 0 to 15, with
+    ``m = min(r)`` and ``s = (max(r) - m) / 15``, both rounded to float16.
+
+A key k is stored as ``H k`` divided by a power of two, and the kernels multiply it by ``H q``. H is
+a Hadamard matrix for each group of n dimensions, where n is the largest power of two that divides
 head_dim. Since ``H H = n``, no product of a query and a key changes. Keys of real models have a few
 channels that are far larger than the others and would make scales coarse. H spreads them over all
 channels (Ashkboos et al. 2024, "QuaRot"; see `docs/numerics.md` for the effect). The stored numbers
@@ -18,56 +26,107 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import _core
-from regard._cache.storage.rows import SCALE_TYPE
+from regard._cache.storage.types import FLOAT8_UNITS, GROUP, SCALE_TYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from regard._cache.storage.geometry import Geometry
     from regard._cache.storage.state import PerEntry
+    from regard._cache.storage.types import StoredType
 
     Array = NDArray[Any]
 
+_FORMS = {"rows": "int8", "heads": "float8", "groups": "q4_1"}  # of _core.quantize_rows
 
-def quantized(keys: Array, values: Array, counts: PerEntry) -> list[Array]:
-    """Return the stored form of new tokens: keys, values, and the scales of both.
+
+def quantized(
+    geometry: Geometry, layer: int, keys: Array, values: Array, counts: PerEntry
+) -> list[Array]:
+    """Return the stored form of new tokens: keys, values, and the scales of both if they are new.
 
     `counts` is the number of real tokens in each entry. The other tokens are arbitrary.
     """
-    keys, values = _as_floats(keys), _as_floats(values)
+    rows = [_as_floats(keys), _as_floats(values)]
     new = keys.shape[2]
     if not isinstance(counts, int) and int(counts.min()) < new:
         is_real = (np.arange(new) < counts[:, None])[:, None, :, None]
-        keys, values = (np.where(is_real, rows, SCALE_TYPE.type(0)) for rows in (keys, values))
-    key_rows, key_scales = _rounded("key", keys, rotates=True)
-    value_rows, value_scales = _rounded("value", values, rotates=False)
-    return [key_rows, value_rows, key_scales, value_scales]
+        rows = [np.where(is_real, each, SCALE_TYPE.type(0)) for each in rows]
+    if geometry.scales is not None:
+        fixed = [scales[layer][:, None, None] for scales in geometry.scales.arrays(geometry.layers)]
+        rows = [each / scales for each, scales in zip(rows, fixed, strict=True)]
+    numbers, found = [], []
+    for name, each, rotates in zip(("key", "value"), rows, (True, False), strict=True):
+        form = _FORMS[geometry.dtype.scaled or ""]
+        stored, scales, are_held = _core.quantize_rows(each, form, rotates)
+        if not are_held:
+            raise ValueError(_refused(name, each, geometry.dtype))
+        numbers.append(stored)
+        found += [] if scales is None else [scales]
+    return numbers + found
 
 
 def _as_floats(rows: Array) -> Array:
     if rows.dtype == SCALE_TYPE:
         return np.ascontiguousarray(rows)
-    with np.errstate(over="ignore"):  # `_rounded` raises an error
+    with np.errstate(over="ignore"):  # what is infinite is refused
         return np.ascontiguousarray(rows, SCALE_TYPE)
 
 
-def _rounded(name: str, rows: Array, *, rotates: bool) -> tuple[Array, Array]:
-    """Return rows as integers, and their scales."""
-    integers, scales, are_finite = _core.quantize_rows(rows, rotates)
-    if not are_finite:
-        bad = rows[~np.isfinite(rows)][0]
-        raise ValueError(f"{name} must be finite in float32 to be stored as int8, got {bad}")
-    return integers, scales
+def _refused(name: str, rows: Array, stored: StoredType) -> str:
+    bad = rows[~np.isfinite(rows)]
+    if bad.size or stored.scaled == "rows":
+        return f"{name} must be finite in float32 to be stored as {stored.name}, got {bad[0]}"
+    largest = abs(rows).max()
+    if stored.scaled == "heads":
+        return (
+            f"{name} must be at most 448 times {name}_scales in magnitude to be stored as "
+            f"{stored.name}{' (after the rotation of keys)' * (name == 'key')}, got up to "
+            f"{largest:.6g} times: choose larger {name}_scales"
+        )
+    return (
+        f"{name} must be at most 65504 in magnitude to be stored as {stored.name}"
+        f"{' (after the rotation of keys)' * (name == 'key')}, got up to {largest:.6g}"
+    )
 
 
-def restored(rows: Array, scales: Array, *, is_rotated: bool) -> Array:
-    """Return the float32 numbers that integers and scales represent."""
+def restored(stored: StoredType, rows: Array, scales: Array, *, is_rotated: bool) -> Array:
+    """Return the float32 numbers that stored numbers and their scales represent."""
     # Scales of a damaged file may produce infinite numbers, but no warnings.
     with np.errstate(over="ignore", invalid="ignore"):
-        numbers = rows * scales[..., None]
-        return _rotated_back(numbers) if is_rotated else numbers
+        if stored.scaled == "groups":
+            numbers = _of_groups(rows, scales)
+        elif stored.scaled == "heads":
+            numbers = _FLOAT8[rows] * scales[..., None]
+        else:
+            numbers = rows * scales[..., None]
+        return _rotated_back(numbers, stored) if is_rotated else numbers
 
 
-def _rotated_back(rows: Array) -> Array:
+def _of_groups(rows: Array, scales: Array) -> Array:
+    """Return numbers from bytes (heads, tokens, dim / 2) and scales (heads, tokens, dim / 16)."""
+    heads, tokens, size = rows.shape
+    parts = rows.reshape(heads, tokens, -1, GROUP // 2)
+    integers = np.concatenate([parts & 15, parts >> 4], axis=-1)
+    each = scales.reshape(heads, tokens, -1, 2).astype(SCALE_TYPE)
+    numbers: Array = integers * each[..., :1] + each[..., 1:]
+    return numbers.reshape(heads, tokens, 2 * size)
+
+
+def _float8_numbers() -> Array:
+    """Return the number of each byte of E4M3, as kernels read it."""
+    byte = np.arange(256)
+    exponent, mantissa = byte >> 3 & 15, byte & 7
+    magnitude = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+    numbers = np.where(byte & 128, -magnitude, magnitude)
+    numbers[byte & 127 == 127] = np.nan
+    return numbers.astype(SCALE_TYPE) / FLOAT8_UNITS
+
+
+_FLOAT8 = _float8_numbers()
+
+
+def _rotated_back(rows: Array, stored: StoredType) -> Array:
     """Multiply by H, in one pass over all rows for each factor of two."""
     dim = rows.shape[-1]
     half = 1
@@ -76,4 +135,7 @@ def _rotated_back(rows: Array) -> Array:
         first, second = pairs[..., 0, :], pairs[..., 1, :]
         rows = np.stack([first + second, first - second], axis=-2).reshape(rows.shape)
         half *= 2
-    return rows
+    if stored.scaled == "rows":
+        return rows
+    # Keys have been divided by the root of n, or of n / 2 if that is no integer.
+    return rows / SCALE_TYPE.type(2 ** -(-(half.bit_length() - 1) // 2))

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard import _core
+from regard._cache.storage.types import FLOAT8_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from regard._cache.storage.fixed_scales import FixedScales
     from regard._cache.storage.geometry import Geometry
 
     Array = NDArray[Any]
     DType = np.dtype[Any]
 
-SCALE_TYPE = np.dtype(np.float32)
 _MOST_BYTES = 2**63 - 1
 _LINE = 64  # bytes of a cache line, to which arrays are aligned
 
@@ -40,12 +41,14 @@ class PageRegion(NamedTuple):
 class PageLayout(NamedTuple):
     """The layout of a page.
 
-    It has its tokens' keys, values and, with int8, the scales of both, one layer after another.
+    It has its tokens' keys and values, and scales of both if the type has them, one layer after
+    another.
     """
 
     layers: int
-    regions: tuple[PageRegion, ...]  # of each layer
+    regions: tuple[PageRegion, ...]  # of each layer: keys, values, scales of keys, scales of values
     layer_stride: int  # bytes of a layer
+    fixed_scales: FixedScales | None
 
     @property
     def stride(self) -> int:
@@ -65,21 +68,20 @@ class PageLayout(NamedTuple):
                 )
             regions.append(PageRegion(end, shape, dtype))
             end = aligned(end + size)
-        return cls(geometry.layers, tuple(regions), end)
+        return cls(geometry.layers, tuple(regions), end, geometry.scales)
 
 
 def _forms(geometry: Geometry) -> Iterator[tuple[tuple[int, ...], DType]]:
     axes = (geometry.kv_heads, geometry.page_size)
-    yield (*axes, geometry.head_dim), geometry.dtype
-    yield (*axes, geometry.value_dim), geometry.dtype
-    if geometry.is_quantized:
-        yield from [(axes, SCALE_TYPE)] * 2
+    forms = (geometry.dtype.forms(*axes, dim) for dim in (geometry.head_dim, geometry.value_dim))
+    for alike in zip(*forms, strict=True):
+        yield from alike
 
 
 class LayerRows(NamedTuple):
-    """Keys, values and, with int8, scales of a layer.
+    """Keys, values and their scales of a layer, if they have any.
 
-    The arrays have the shape (pages, kv_heads, page_size, dim), or without dim for scales.
+    The arrays have the shape (pages, heads, page_size, items), or without items for scales of rows.
     """
 
     arrays: list[Array]
@@ -87,7 +89,7 @@ class LayerRows(NamedTuple):
 
     @classmethod
     def of(cls, arrays: list[Array], *, are_keys_upright: bool = False) -> LayerRows:
-        """Return the rows of a layer, whose keys of int8 are rotated unless they are upright."""
+        """Return the rows of a layer, whose quantized keys are rotated unless they are upright."""
         key, value, *scales = arrays
         of_key, of_value = scales or (None, None)
         core = _core.PageRows(key, value, of_key, of_value, are_keys_upright)
@@ -95,9 +97,10 @@ class LayerRows(NamedTuple):
 
 
 class Rows:
-    """Keys, values and, with int8, scales in consecutive pages of memory.
+    """Keys, values and scales in consecutive pages of memory.
 
-    The arrays have the shape (pages, layers, kv_heads, page_size, dim), or without dim for scales.
+    The arrays have the shape (pages, layers, heads, page_size, items), or without items for scales
+    of rows.
     """
 
     __slots__ = ("arrays", "layers")
@@ -105,8 +108,8 @@ class Rows:
     def __init__(self, layout: PageLayout, memory: Any, offset: int, pages: int) -> None:
         self.arrays = [_view(layout, region, memory, offset, pages) for region in layout.regions]
         self.layers = [
-            LayerRows.of([array[:, layer] for array in self.arrays])
-            for layer in range(layout.layers)
+            LayerRows.of([*(array[:, layer] for array in self.arrays), *fixed])
+            for layer, fixed in enumerate(_fixed_scales(layout, self.arrays[0].shape))
         ]
 
     def copy_page(self, page: int, to: int, tokens: int) -> None:
@@ -121,6 +124,18 @@ class Rows:
                 where = slice(run[0], run[-1] + 1)
                 for array, source in zip(self.arrays, other.arrays, strict=True):
                     array[where] = source[where]
+
+
+def _fixed_scales(layout: PageLayout, shape: tuple[int, ...]) -> Iterator[list[Array]]:
+    """Yield the fixed scales of each layer as those of rows, which share a head's number."""
+    pages, layers, kv_heads, tokens, _ = shape
+    if layout.fixed_scales is None:
+        yield from [[] for _ in range(layers)]
+        return
+    for of_keys, of_values in zip(*layout.fixed_scales.arrays(layers), strict=True):
+        each = of_keys[None, :, None], of_values[None, :, None]
+        wide = (FLOAT8_UNITS * scales for scales in each)
+        yield [np.broadcast_to(scales, (pages, kv_heads, tokens)) for scales in wide]
 
 
 def _view(layout: PageLayout, region: PageRegion, memory: Any, offset: int, pages: int) -> Array:

@@ -1,0 +1,157 @@
+// scores = query key where keys are groups of four-bit integers (../groups_of_four_bits.hpp), which
+// are multiplied as 16-bit integers, two to a lane:
+//
+//   for a vector of keys
+//     for a group: 16 bytes of each key, transposed to 4 lanes of all keys
+//       for a lane of 4 bytes: numbers 0 and 2, 16 and 18, 1 and 3, 17 and 19 from its first on
+//         sum += key query (broadcast)     in integers; the upper halves' where they lie, times 16
+//       score += sum * scale, then += sum of the query * minimum
+//     score *= the query's step
+#pragma once
+
+#include "../../simd/int16_pairs.hpp"
+#include "../../simd/transpose.hpp"
+#include "../ahead.hpp"
+#include "decode_block.hpp"
+
+namespace regard {
+namespace {
+
+constexpr int kGroupLanes = kGroupBytes / 4;  // of 32 bits
+constexpr int kPairsOfLane = 4;
+
+// The numbers of pair `pair` of a lane, from the group's first number on.
+constexpr int kFirstOfPair[kPairsOfLane] = {0, 16, 1, 17};
+
+// A row's integers, from numbers that are scaled and rotated, as one of `together` rows.
+template <class T>
+REGARD_NOINLINE void round_decode_query(const T* query, std::int64_t head_dim, int row,
+                                        int together, DecodeWorkspace<T>& work) {
+  T largest = T(0);
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    const T magnitude = query[i] < T(0) ? -query[i] : query[i];
+    largest = magnitude > largest || magnitude != magnitude ? magnitude : largest;
+    if (largest != largest) break;
+  }
+  const QuerySteps<T> steps = query_steps(largest);
+  work.query_steps[row] = steps.step;
+  const auto integer = [&](std::int64_t at) {
+    if (steps.inverse == T(0)) return 0;
+    return static_cast<std::int32_t>(query[at] * steps.inverse + kRoundsToInteger<T> -
+                                     kRoundsToInteger<T>);
+  };
+  std::int32_t* to = work.query_pairs + row;
+  for (std::int64_t group = 0; group < head_dim / kGroupOfFourBits; ++group) {
+    const std::int64_t first = group * kGroupOfFourBits;
+    std::int32_t sum = 0;
+    for (int i = 0; i < kGroupOfFourBits; ++i) sum += integer(first + i);
+    work.query_sums[group * together + row] = static_cast<T>(sum);
+    for (int lane = 0; lane < kGroupLanes; ++lane)
+      for (const int at : kFirstOfPair) {
+        const auto lower = static_cast<std::uint32_t>(integer(first + 4 * lane + at)) & 0xffffu;
+        const auto upper = static_cast<std::uint32_t>(integer(first + 4 * lane + at + 2)) << 16;
+        *to = static_cast<std::int32_t>(lower | upper);
+        to += together;
+      }
+  }
+}
+
+// A vector of keys: their first row, and the scales and minimums of their groups. Rows beyond the
+// block's are those of a page, too, and hidden.
+struct NibbleKeys {
+  const Nibbles* first;
+  const float* groups;
+  float* scores;
+};
+
+template <int kRows, int kVectors>
+REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::ptrdiff_t stride,
+                                       std::int64_t head_dim, const DecodeWorkspace<float>& work,
+                                       std::ptrdiff_t block_keys, Ahead& ahead) {
+  // In the quarters of a line for each lane; with scales, rows have 5 bytes for every 4 of integers.
+  constexpr int kQuartersAsked =
+      (kAheadOfScores<false> * kVectors * kLanes<float> * 5 + kLineBytes - 1) / kLineBytes;
+  const std::int32_t* pairs = work.query_pairs;
+  const float* sums_of_query = work.query_sums;
+  Vec<float> acc[kVectors][kRows];
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
+  for (std::int64_t group = 0; group < head_dim / kGroupOfFourBits; ++group) {
+    Mask<float> sums[kVectors][kRows], sixteens[kVectors][kRows];
+    Vec<float> lanes[kVectors][kGroupLanes];  // lane i has bytes 4 i to 4 i + 3 of the group
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      load_fours_transposed(keys[v].first + group * kGroupBytes, stride, lanes[v]);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) sums[v][r] = sixteens[v][r] = Mask<float>{};
+    }
+    AskedLine asked = ahead.go_on();
+#pragma GCC unroll 4
+    for (int i = 0; i < kGroupLanes; ++i) {
+      ahead.ask_quarters<kQuartersAsked>(i, asked);
+#pragma GCC unroll 2
+      for (int odd = 0; odd < 2; ++odd) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          const Mask<float> bytes = as_bits<float>(lanes[v][i]);
+          const Mask<float> two = odd ? upper_bytes(bytes) : bytes;
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            const std::int32_t* const query = pairs + 2 * odd * kRows + r;
+            add_dot_of_pairs(sums[v][r], two & 0x000f000f, Mask<float>{} + query[0]);
+            add_dot_of_pairs(sixteens[v][r], two & 0x00f000f0, Mask<float>{} + query[kRows]);
+          }
+        }
+      }
+      pairs += kPairsOfLane * kRows;
+    }
+    ahead.stop(asked);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec<float> scale = load(keys[v].groups + 2 * group * block_keys);
+      const Vec<float> minimum = load(keys[v].groups + (2 * group + 1) * block_keys);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Mask<float> sum = sums[v][r] + (sixteens[v][r] >> 4);
+        acc[v][r] = fma(__builtin_convertvector(sum, Vec<float>), scale, acc[v][r]);
+        acc[v][r] = fma(broadcast(sums_of_query[r]), minimum, acc[v][r]);
+      }
+    }
+    sums_of_query += kRows;
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+      store(keys[v].scores + r * block_keys, acc[v][r] * broadcast(work.query_steps[r]));
+}
+
+template <class Shape, int kRows>
+REGARD_NOINLINE void score_nibble_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
+                                        const DecodeWorkspace<float>& work, Ahead& ahead) {
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  constexpr int kVectors = kRows <= 2 ? 2 : 1;
+  NibbleKeys keys[kVectors];
+  int waiting = 0;
+  const auto score = [&] {
+    score_nibble_keys<kRows>(keys, block.key_stride, work.padded_head_dim, work, kBlock, ahead);
+    waiting = 0;
+  };
+  for_steps<Shape>(steps, [&](int begin) {
+    const auto* first = static_cast<const Nibbles*>(block.keys[begin / kStep]);
+    for (int k = 0; k < kStep; k += kLanes<float>) {
+      keys[waiting++] = {first + k * block.key_stride, work.key_groups + begin + k,
+                         work.scores + begin + k};
+      if (waiting == kVectors) score();
+    }
+  });
+  if (waiting > 0) {
+    for (int i = waiting; i < kVectors; ++i) keys[i] = keys[0];
+    score();
+  }
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,166 @@
+// output += weights value where values are groups of four-bit integers:
+//
+//   output = sum over keys of (weight scale) integer + sum over keys of weight minimum
+//
+// for each group, as the forward kernel adds them (../attention/grouped_values.hpp). kLanes bytes
+// are two vectors of dimensions, 16 apart: those of their lower halves, and of their upper ones.
+#pragma once
+
+#include "../ahead.hpp"
+#include "decode_block.hpp"
+#include "weights.hpp"
+
+namespace regard {
+namespace {
+
+// Bytes of a group by kLanes.
+constexpr int kPiecesOfGroup = kGroupBytes / kLanes<float>;
+
+// Calls body(row, first, last) for the keys from `first` on that lie together, of which `row` is the
+// first: those of steps that follow one another.
+template <class Shape, class Body>
+REGARD_INLINE void for_stretches(const DecodeBlock<Shape>& block, int begin, int end,
+                                 std::uint32_t steps, Body body) {
+  constexpr int kStep = kDecodeStep<Shape>;
+  while (steps != 0) {
+    const int step = __builtin_ctz(steps);
+    const auto* row = static_cast<const Nibbles*>(block.values[step]);
+    const Nibbles* next = row;
+    int after = step;
+    do {
+      steps &= steps - 1;
+      next += kStep * block.value_stride;
+      ++after;
+    } while (steps >> after & 1 && block.values[after] == next);
+    const int first = begin > step * kStep ? begin : step * kStep;
+    const int last = end < after * kStep ? end : after * kStep;
+    if (first < last) body(row + (first - step * kStep) * block.value_stride, first, last);
+  }
+}
+
+// Of a row's weights and kGroups groups from `group` on: weights times scales, and the sums of
+// weights times minimums, for the keys of [begin, end). Sums are formed in as many parts as a vector
+// has lanes.
+template <class Shape, int kGroups>
+REGARD_NOINLINE void scale_by_groups(int row, std::int64_t group, int begin, int end,
+                                     std::uint32_t steps, const DecodeWorkspace<float>& work) {
+  constexpr int kWidth = kLanes<float>;
+  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+  const std::int64_t at = row * (work.padded_value_dim / kGroupOfFourBits) + group;
+  const float* const weights = work.scores + row * kBlock;
+  const float* const scales = work.value_groups + 2 * group * kBlock;
+  float* const to = work.group_weights + at * kBlock;
+  Vec<float> sums[kGroups]{};
+  for_steps<Shape>(steps, [&](int step) {
+#pragma GCC unroll 4
+    for (int k = step; k < step + kStep; k += kWidth) {
+      Vec<float> weight = load<float>(weights + k);
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g)
+        store(to + g * kBlock + k, weight * load(scales + 2 * g * kBlock + k));
+      if (k < begin || k + kWidth > end)
+        for (int i = 0; i < kWidth; ++i) weight[i] = k + i >= begin && k + i < end ? weight[i] : 0;
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g)
+        sums[g] = fma(weight, load(scales + (2 * g + 1) * kBlock + k), sums[g]);
+    }
+  });
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) work.group_sums[at + g] = sum_lanes<kWidth, float>(sums[g])[0];
+}
+
+// output[row][pieces] += the sums over the steps' keys, for kTogether rows, and kPieces pieces of
+// groups from `piece` on. The first rows ask for lines.
+template <class Shape, int kTogether, int kPieces, bool kAsks>
+REGARD_NOINLINE void add_pieces(const DecodeBlock<Shape>& block, int row, std::int64_t piece,
+                                int begin, int end, std::uint32_t steps,
+                                const DecodeWorkspace<float>& work, Ahead& ahead) {
+  constexpr int kWidth = kLanes<float>;
+  constexpr int kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
+  // A line for as many keys as fill one with these pieces. With scales, rows have 5 bytes for every
+  // 4 of integers, and values ask for 6 of 8 lines.
+  constexpr unsigned kKeysOfLine = kPieces * kWidth < kLineBytes ? kLineBytes / (kPieces * kWidth) : 1;
+  const std::ptrdiff_t stride = block.value_stride;
+  const std::int64_t groups = work.padded_value_dim / kGroupOfFourBits;
+  const std::int64_t first_group = piece / kPiecesOfGroup;
+  const float* const weights = work.group_weights + (row * groups + first_group) * kBlock;
+  const std::ptrdiff_t row_stride = groups * kBlock;
+  Vec<float> acc[kTogether][kPieces][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < kTogether; ++r)
+#pragma GCC unroll 4
+    for (int p = 0; p < kPieces; ++p) acc[r][p][0] = acc[r][p][1] = Vec<float>{};
+  for_stretches(block, begin, end, steps, [&](const Nibbles* values, int first, int last) {
+    values += piece * kWidth;
+    AskedLine asked = ahead.go_on();
+    for (int k = first; k < last; ++k, values += stride) {
+      if (kAsks && static_cast<unsigned>(k) % kKeysOfLine == 0) ahead.ask(asked);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPieces; ++p) {
+        const TwoVectors<float> value = integers_of<float>(values + p * kWidth);
+#pragma GCC unroll 8
+        for (int r = 0; r < kTogether; ++r) {
+          const Vec<float> weight =
+              broadcast(weights[r * row_stride + p / kPiecesOfGroup * kBlock + k]);
+          acc[r][p][0] = fma(value.lower, weight, acc[r][p][0]);
+          acc[r][p][1] = fma(value.upper, weight, acc[r][p][1]);
+        }
+      }
+    }
+    ahead.stop(asked);
+  });
+#pragma GCC unroll 8
+  for (int r = 0; r < kTogether; ++r) {
+    if (row + r >= work.rows) break;
+#pragma GCC unroll 4
+    for (int p = 0; p < kPieces; ++p) {
+      const std::int64_t group = (piece + p) / kPiecesOfGroup, at = (piece + p) % kPiecesOfGroup;
+      const Vec<float> least = broadcast(work.group_sums[(row + r) * groups + group]);
+      float* to = work.output + (row + r) * work.padded_value_dim + group * kGroupOfFourBits +
+                  at * kWidth;
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half, to += kGroupBytes) {
+        const Vec<float> sum =
+            work.is_fresh ? acc[r][p][half] : load<float>(to) + acc[r][p][half];
+        store(to, sum + least);
+      }
+    }
+  }
+}
+
+// Ten sums or so stay in registers.
+template <class Shape, int kRows>
+REGARD_NOINLINE void add_nibble_values(const DecodeBlock<Shape>& block, int begin, int end,
+                                       std::uint32_t steps, const DecodeWorkspace<float>& work,
+                                       Ahead& ahead) {
+  constexpr int kTogether = kRows > 4 ? 4 : kRows;
+  constexpr int kPieces = kTogether == 1 ? 4 : kTogether == 2 ? 2 : 1;
+  const std::int64_t groups = work.padded_value_dim / kGroupOfFourBits;
+  for (int row = 0; row < work.rows; ++row) {
+    std::int64_t group = 0;
+    for (; group + 4 <= groups; group += 4)
+      scale_by_groups<Shape, 4>(row, group, begin, end, steps, work);
+    for (; group + 2 <= groups; group += 2)
+      scale_by_groups<Shape, 2>(row, group, begin, end, steps, work);
+    if (group < groups) scale_by_groups<Shape, 1>(row, group, begin, end, steps, work);
+  }
+  const std::int64_t pieces = work.padded_value_dim / (2 * kLanes<float>);
+  std::int64_t piece = 0;
+  const auto add = [&](auto together) {
+    for (; pieces - piece >= together.value; piece += together.value)
+      for (int row = 0; row < kRows; row += kTogether) {
+        if (row == 0)
+          add_pieces<Shape, kTogether, together.value, true>(block, row, piece, begin, end, steps,
+                                                             work, ahead);
+        else
+          add_pieces<Shape, kTogether, together.value, false>(block, row, piece, begin, end, steps,
+                                                              work, ahead);
+      }
+  };
+  add(Constant<kPieces>{});
+  if constexpr (kPieces > 2) add(Constant<2>{});
+  if constexpr (kPieces > 1) add(Constant<1>{});
+}
+
+}  // namespace
+}  // namespace regard
