@@ -58,7 +58,7 @@ REGARD_INLINE void with_cached_element(Element element, Body body) {
 REGARD_INLINE std::int64_t bytes_of(Element element) {
   return element == Element::float64                                   ? 8
          : element == Element::float16 || element == Element::bfloat16 ? 2
-         : is_quantized(element) || element == Element::boolean         ? 1
+         : is_quantized(element) || element == Element::boolean        ? 1
                                                                        : 4;
 }
 

@@ -11,8 +11,6 @@
 // do the same operations in the same order, so they give the same bits.
 #pragma once
 
-#include <type_traits>
-
 #include "../problem/attention.hpp"
 #include "../simd/lane_parts.hpp"
 #include "elements.hpp"
@@ -115,7 +113,7 @@ REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int6
       const From* from = static_cast<const From*>(rows.data);
       if (is_there) from += page * operand.page_stride + at * operand.row_stride;
       const std::int64_t padding = done + together == count ? padded_count - count : 0;
-      if constexpr (std::is_same_v<From, Nibbles>) {
+      if constexpr (kIsNibbles<From>) {
         for (std::int64_t i = 0; is_there && i < together; ++i)
           expand_row(from + i * operand.row_stride, columns, to + (done + i) * padded_columns);
         const std::int64_t filled = is_there ? together : 0;
@@ -165,7 +163,8 @@ REGARD_NOINLINE void copy_group_scales(const KvRows& rows, std::int64_t first, s
   const std::int64_t groups = columns / kGroupOfFourBits, stride = rows.scale_operand.row_stride;
   const auto* const all = reinterpret_cast<const GroupScale*>(rows.scales);
   for_runs(rows, first, count, [&](auto done, auto together, auto page, auto at) {
-    const GroupScale* from = all + (page < 0 ? 0 : page * rows.scale_operand.page_stride + at * stride);
+    const GroupScale* from =
+        all + (page < 0 ? 0 : page * rows.scale_operand.page_stride + at * stride);
     std::int64_t row = done;
     const std::int64_t end = done + together;
     if constexpr (sizeof(T) == 4) {

@@ -29,6 +29,19 @@ struct __attribute__((may_alias)) Nibbles {
   std::uint8_t two;
 };
 
+template <class From>
+constexpr bool kIsFloat16 = false;
+template <>
+constexpr bool kIsFloat16<Float16> = true;
+template <class From>
+constexpr bool kIsFloat8 = false;
+template <>
+constexpr bool kIsFloat8<Float8> = true;
+template <class From>
+constexpr bool kIsNibbles = false;
+template <>
+constexpr bool kIsNibbles<Nibbles> = true;
+
 REGARD_INLINE float float_of_bits(std::uint32_t bits) {
   float value;
   __builtin_memcpy(&value, &bits, sizeof value);
@@ -227,6 +240,26 @@ REGARD_INLINE Vec<T> load_as(const From* from) {
   } else {
     return load_widened<T>(from);
   }
+}
+
+// Vectors that follow one another.
+template <class T, class From, int kCount>
+REGARD_INLINE void load_all_as(const From* from, Vec<T> (&to)[kCount]) {
+  int i = 0;
+#if defined(REGARD_X86_V3)
+  // Two vectors of float8 become halves together.
+  if constexpr (sizeof(T) == 4 && kIsFloat8<From>)
+#pragma GCC unroll 4
+    for (; i + 1 < kCount; i += 2) {
+      const __m256i bytes =
+          _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kLanes<T>)));
+      const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(bytes, 7), _mm256_set1_epi16(kHalfOfFloat8));
+      to[i] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+      to[i + 1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+    }
+#endif
+#pragma GCC unroll 8
+  for (; i < kCount; ++i) to[i] = load_as<T>(from + i * kLanes<T>);
 }
 
 template <class T, class To>

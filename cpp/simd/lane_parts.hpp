@@ -2,7 +2,6 @@
 // transposed as if they were float32, and taken apart afterwards.
 #pragma once
 
-#include <type_traits>
 #include <utility>
 
 #include "half.hpp"
@@ -12,11 +11,6 @@ namespace {
 
 template <class From>
 constexpr int kLaneParts = 4 / static_cast<int>(sizeof(From));
-
-template <class From>
-constexpr bool kIsFloat16 = false;
-template <>
-constexpr bool kIsFloat16<Float16> = true;
 
 // Byte kByte of every lane as an integer times kByteOnTop: its top byte, with zeros below.
 constexpr double kByteOnTop = 1 << 24;
@@ -71,16 +65,24 @@ REGARD_INLINE Vec<float> part_of(const Mask<float>& parts) {
   }
 }
 
+// The first half of each lane of `lower`, and the second one of `upper`.
+REGARD_INLINE Mask<float> halves_of_two(Mask<float> lower, Mask<float> upper) {
+#if defined(REGARD_X86_V3)
+  return reinterpret_cast<Mask<float>>(_mm256_blend_epi16(reinterpret_cast<__m256i>(lower),
+                                                          reinterpret_cast<__m256i>(upper), 0xaa));
+#else
+  return (lower & 0xffff) | (upper & -65536);
+#endif
+}
+
 // Bytes of float8 become halves on the way, in which two vectors' lanes meet: kPart of lane 0 of
 // `even`, of lane 0 of `odd`, of lane 1 of `even`, and so on.
 template <int kPart>
 REGARD_INLINE void parts_of_float8(const Mask<float>& even, const Mask<float>& odd,
                                    Vec<float>& first, Vec<float>& second) {
   typedef std::int16_t Halves __attribute__((vector_size(kVectorBytes)));
-  typedef std::uint32_t Lanes __attribute__((vector_size(kVectorBytes)));
   const Mask<float> two =
-      kPart < 2 ? (even & 0xffff) | (odd << 16)
-                : reinterpret_cast<Mask<float>>(reinterpret_cast<Lanes>(even) >> 16) | (odd & -65536);
+      kPart < 2 ? halves_of_two(even, odd << 16) : halves_of_two(even >> 16, odd);
   const Halves bytes = reinterpret_cast<Halves>(two);
   const Halves on_top = kPart % 2 == 0 ? bytes << 8 : bytes;
   // The sign's copy in the exponent's highest bit goes, and what came from another byte.
@@ -92,7 +94,7 @@ REGARD_INLINE void parts_of_float8(const Mask<float>& even, const Mask<float>& o
 
 // Vectors whose lanes meet when parts are taken from them.
 template <class From>
-constexpr int kMet = std::is_same_v<From, Float8> ? 2 : 1;
+constexpr int kMet = kIsFloat8<From> ? 2 : 1;
 
 // Part kPart of the lanes of kMet vectors, which are `stride` apart, as float32.
 template <class From, int kPart>

@@ -401,6 +401,7 @@ int main(int count, char** arguments) {
     for (const std::int64_t columns : {1, 15, 16, 40, 70'000}) test_storing(7, columns);
     test_bfloat16();
     test_kv_rows();
+    test_fewer_bits();
   }
   for (const std::string& name : named) {
     std::printf("no target %s runs here\n", name.c_str());

@@ -18,6 +18,9 @@ void test_gradients();
 // Attention to keys and values in pages, and as int8.
 void test_kv_rows();
 
+// The same as float8 and in 4 bits, and how rows are rounded to these.
+void test_fewer_bits();
+
 // Biases of distances, numbers of heads, functions of scores.
 template <class T>
 void test_score_options();

@@ -7,7 +7,8 @@ import pytest
 from test_cache import OPTIONS
 
 import regard
-from cache_model import Model, assert_answers, in_8_bits, meeting, normal, tokens
+from cache_model import Model, assert_answers, normal, tokens
+from fewer_bits import in_8_bits, meeting
 from inside_cache import arrays_of, page_bytes, stored_rows
 from int8_model import rotated
 from reference import assert_matches, assert_same_bits, expected

@@ -103,6 +103,8 @@ BESIDE = {
         "page_size": None,
         "max_bytes": None,
         "path": None,
+        "key_scales": None,
+        "value_scales": None,
     },
     "attend_stream": {
         "query": NEEDED,

@@ -13,6 +13,7 @@ KINDS = {
     "alike": {"page_size": 16, "are_alike": True},  # entries of one length, which have shorter ways
     "window": {"keep_last": 20, "keep_first": 3, "page_size": 16},
     "int8": {"dtype": "int8", "page_size": 32},
+    "float8": {"dtype": "float8_e4m3fn", "page_size": 32},
     "layers": {"layers": 3, "page_size": 16},
     "layers window": {"layers": 2, "keep_last": 20, "keep_first": 3, "page_size": 16},
     "growing file": {"path": True},
@@ -21,6 +22,7 @@ KINDS = {
     "alike file": {"path": True, "page_size": 16, "are_alike": True},
     "window file": {"path": True, "keep_last": 20, "keep_first": 3, "page_size": 16},
     "int8 file": {"path": True, "dtype": "int8", "page_size": 16, "keep_last": 33},
+    "float8 file": {"path": True, "dtype": "float8_e4m3fn", "page_size": 16},
     "layers file": {"path": True, "layers": 3, "page_size": 16},
     "layers int8 file": {"path": True, "layers": 2, "dtype": "int8", "page_size": 16},
 }
@@ -39,7 +41,7 @@ def make(kind, path, batch=2):
         cache = AllLayers.made(layers, batch, 2, 8, 5, **options)
     window = {name: options.get(name, 0) for name in ("keep_last", "keep_first")}
     window["keep_last"] = window["keep_last"] or None
-    model = Model(batch, 2, 8, 5, np.dtype(options.get("dtype", "float32")), **window)
+    model = Model(batch, 2, 8, 5, options.get("dtype", "float32"), **window)
     for each in (cache, model):
         each.append(*tokens(0, batch, 25), first)
         each.append(*tokens(1, batch, 30))

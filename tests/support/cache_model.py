@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 import reference
-from int8_model import group_of, rotated
+from fewer_bits import back, held_rows, is_quantized, meeting
 
 
 def normal(seed, *shape, dtype=np.float64):
@@ -37,25 +37,12 @@ def visible(q_len, kv_len, offset, keep_last, keep_first):
     return (keys > positions - keep_last) | (keys < keep_first)
 
 
-def in_8_bits(rows):
-    """Float32 rows rounded to 255 steps each, half to even, as float64."""
-    scales = np.abs(rows).max(-1, keepdims=True) / np.float32(127)
-    scales = np.maximum(scales, np.finfo(np.float32).smallest_normal).astype(np.float64)
-    return np.round((rows / scales.astype(np.float32)).astype(np.float64)) * scales
-
-
-def meeting(query):
-    """Queries as they meet rotated keys, in the type that is computed in."""
-    query = query.astype(np.result_type(query, np.float32))
-    return rotated(query) * query.dtype.type(group_of(query.shape[-1]))
-
-
 class Model:
-    """The tokens of each entry, as the cache stores them: in 8 bits as float64, keys rotated."""
+    """The tokens of each entry, as the cache stores them: fewer bits as float64, keys rotated."""
 
     def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, keep_last=None, keep_first=0):
         self.dtype, self.keep_last, self.keep_first = dtype, keep_last, keep_first
-        held = np.float64 if dtype == np.int8 else dtype
+        held = np.float64 if is_quantized(dtype) else dtype
         self.nothing = [np.empty((kv_heads, 0, dim), held) for dim in (head_dim, value_dim)]
         self.keys, self.values = ([nothing] * batch for nothing in self.nothing)
 
@@ -68,9 +55,8 @@ class Model:
         self.before = self.lengths
         for b, count in enumerate(counts):
             new = [array[b, :, :count] for array in (key, value)]
-            if self.dtype == np.int8:
-                key8, value8 = (array.astype(np.float32) for array in new)
-                new = in_8_bits(rotated(key8)), in_8_bits(value8)
+            if is_quantized(self.dtype):
+                new = held_rows(self.dtype, *new)
             new = [array.astype(self.keys[b].dtype) for array in new]
             self.keys[b] = np.concatenate([self.keys[b], new[0]], axis=1)
             self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
@@ -139,8 +125,11 @@ class Model:
             mask = np.broadcast_to(mask[..., :kv_len], (*mask.shape[:-2], *seen.shape))
             mask = mask & seen if mask.dtype == bool else np.where(seen, mask, -np.inf)
         arrays = query, self.keys[b], self.values[b]
-        if self.dtype == np.int8:  # rounded to the query's type
-            arrays = meeting(query), *(array.astype(query.dtype) for array in arrays[1:])
+        if is_quantized(self.dtype):  # rounded to the query's type
+            arrays = (
+                meeting(query, self.dtype),
+                *(array.astype(query.dtype) for array in arrays[1:]),
+            )
         return reference.expected(*arrays, mask, **options)
 
     def held(self):
@@ -151,8 +140,8 @@ class Model:
                 (len(rows), rows[0].shape[0], max(self.lengths, default=0), rows[0].shape[2])
             )
             for b, own in enumerate(rows):
-                turns = rows is self.keys and self.dtype == np.int8
-                own = rotated(own) * group_of(own.shape[-1]) if turns else own
+                turns = rows is self.keys and is_quantized(self.dtype)
+                own = back(self.dtype, own) if turns else own
                 whole[b, :, : own.shape[1]] = own
             found.append(whole)
         return found

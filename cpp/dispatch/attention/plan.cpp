@@ -15,8 +15,11 @@
 namespace regard {
 namespace {
 
+// Numbers of 4 bits are decoded where they lie: whole steps of them, in pages.
 bool can_decode(const AttentionProblem& problem, const Kernels& kernels) {
-  return problem.key.element != Element::q4_1 || kernels.decode.reads_four_bits;
+  if (problem.key.element != Element::q4_1) return true;
+  const std::int64_t rows = problem.page_rows;
+  return kernels.decode.reads_four_bits && rows > 0 && rows % kernels.decode.kernel.tile_keys == 0;
 }
 
 // Beyond this, a strip of queries takes 64 TiB, and sizes in bytes need not be checked one by one.

@@ -45,7 +45,8 @@ REGARD_NOINLINE void add_groups(const AttentionProblem& problem, const ForwardWo
   T sums[kWidth];
   const KeyTerm<T> all{work.group_weights, block.values.from, block.values.stride};
   for (std::int64_t first = 0; first < problem.value_dim; first += kGroupOfFourBits) {
-    const T* const scales = block.value_groups + 2 * (first / kGroupOfFourBits) * block.group_stride;
+    const T* const scales =
+        block.value_groups + 2 * (first / kGroupOfFourBits) * block.group_stride;
     scale_by_group<kVectors>(runs, scales, scales + block.group_stride, work.weights,
                              work.group_weights, sums);
     const KeyTerm<T> term{all.block, all.rows + first, all.row_stride};

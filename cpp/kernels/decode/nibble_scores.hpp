@@ -68,7 +68,7 @@ template <int kRows, int kVectors>
 REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::ptrdiff_t stride,
                                        std::int64_t head_dim, const DecodeWorkspace<float>& work,
                                        std::ptrdiff_t block_keys, Ahead& ahead) {
-  // In the quarters of a line for each lane; with scales, rows have 5 bytes for every 4 of integers.
+  // In the quarters of a line for each lane. Scales are a fifth of what is read.
   constexpr int kQuartersAsked =
       (kAheadOfScores<false> * kVectors * kLanes<float> * 5 + kLineBytes - 1) / kLineBytes;
   const std::int32_t* pairs = work.query_pairs;

@@ -16,8 +16,8 @@ namespace {
 // Bytes of a group by kLanes.
 constexpr int kPiecesOfGroup = kGroupBytes / kLanes<float>;
 
-// Calls body(row, first, last) for the keys from `first` on that lie together, of which `row` is the
-// first: those of steps that follow one another.
+// Calls body(row, first, last) for the keys from `first` on that lie together, of which `row` is
+// the first: those of steps that follow one another.
 template <class Shape, class Body>
 REGARD_INLINE void for_stretches(const DecodeBlock<Shape>& block, int begin, int end,
                                  std::uint32_t steps, Body body) {
@@ -39,8 +39,8 @@ REGARD_INLINE void for_stretches(const DecodeBlock<Shape>& block, int begin, int
 }
 
 // Of a row's weights and kGroups groups from `group` on: weights times scales, and the sums of
-// weights times minimums, for the keys of [begin, end). Sums are formed in as many parts as a vector
-// has lanes.
+// weights times minimums, for the keys of [begin, end). Sums are formed in as many parts as a
+// vector has lanes.
 template <class Shape, int kGroups>
 REGARD_NOINLINE void scale_by_groups(int row, std::int64_t group, int begin, int end,
                                      std::uint32_t steps, const DecodeWorkspace<float>& work) {
@@ -79,7 +79,8 @@ REGARD_NOINLINE void add_pieces(const DecodeBlock<Shape>& block, int row, std::i
   constexpr int kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
   // A line for as many keys as fill one with these pieces. With scales, rows have 5 bytes for every
   // 4 of integers, and values ask for 6 of 8 lines.
-  constexpr unsigned kKeysOfLine = kPieces * kWidth < kLineBytes ? kLineBytes / (kPieces * kWidth) : 1;
+  constexpr unsigned kKeysOfLine =
+      kPieces * kWidth < kLineBytes ? kLineBytes / (kPieces * kWidth) : 1;
   const std::ptrdiff_t stride = block.value_stride;
   const std::int64_t groups = work.padded_value_dim / kGroupOfFourBits;
   const std::int64_t first_group = piece / kPiecesOfGroup;
@@ -116,12 +117,11 @@ REGARD_NOINLINE void add_pieces(const DecodeBlock<Shape>& block, int row, std::i
     for (int p = 0; p < kPieces; ++p) {
       const std::int64_t group = (piece + p) / kPiecesOfGroup, at = (piece + p) % kPiecesOfGroup;
       const Vec<float> least = broadcast(work.group_sums[(row + r) * groups + group]);
-      float* to = work.output + (row + r) * work.padded_value_dim + group * kGroupOfFourBits +
-                  at * kWidth;
+      float* to =
+          work.output + (row + r) * work.padded_value_dim + group * kGroupOfFourBits + at * kWidth;
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half, to += kGroupBytes) {
-        const Vec<float> sum =
-            work.is_fresh ? acc[r][p][half] : load<float>(to) + acc[r][p][half];
+        const Vec<float> sum = work.is_fresh ? acc[r][p][half] : load<float>(to) + acc[r][p][half];
         store(to, sum + least);
       }
     }

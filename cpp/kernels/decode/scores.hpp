@@ -30,7 +30,8 @@ template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const AttentionTask& task,
                                          DecodeWorkspace<T>& work) {
   const bool rotates = rotates_queries(problem);
-  const T share = rotates ? static_cast<T>(query_share(problem.key.element, problem.head_dim)) : T(1);
+  const T share =
+      rotates ? static_cast<T>(query_share(problem.key.element, problem.head_dim)) : T(1);
   const std::int64_t group = problem.heads / problem.kv_heads;
   const int together = for_rows(work.rows, [](auto rows) { return decltype(rows)::value; });
   for (std::int64_t i = 0; i < together * work.padded_head_dim; ++i) work.queries[i] = T(0);
@@ -86,7 +87,7 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
         score_transposed_steps<Shape, kRows, From>(block, steps, work, ahead);
     };
     const auto score = [&](auto element) {
-      if constexpr (!std::is_same_v<typename decltype(element)::Type, Nibbles>)
+      if constexpr (!kIsNibbles<typename decltype(element)::Type>)
         score_numbers(element);
       else if constexpr (sizeof(T) == 4)
         score_nibble_steps<Shape, kRows>(block, steps, work, ahead);

@@ -14,11 +14,16 @@ namespace {
 // A tile of the products with values: rows, and vectors of dimensions, whose sums stay in registers
 // with those of the dimensions at hand and one weight. An fma takes four or five cycles and two can
 // begin in each, so a tile should have ten sums or more.
-template <class Shape, int kRows>
+template <class Shape, int kRows, class From>
 struct ValueTile {
   static constexpr bool kIsNarrow = Shape::kRegisterCount == 16;
+  static constexpr bool kAreHalves = kIsFloat16<From> || kIsFloat8<From>;
   static constexpr int kTogether = kIsNarrow && kRows > 4 ? 4 : kRows;
-  static constexpr int kPanel = kTogether < 4 ? 4 : kIsNarrow ? 3 : kTogether == 4 ? 4 : 2;
+  static constexpr int kPanel = kIsNarrow && kAreHalves && kTogether == 1 ? 8
+                                : kTogether < 4                           ? 4
+                                : kIsNarrow                               ? 3
+                                : kTogether == 4                          ? 4
+                                                                          : 2;
 };
 
 // output[row][panel] += the sum over the steps' keys of weight value, `panel` columns into their
@@ -39,7 +44,7 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::in
   Vec<T> acc[kTogether][kPanel];
 #pragma GCC unroll 8
   for (int r = 0; r < kTogether; ++r)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int p = 0; p < kPanel; ++p) acc[r][p] = Vec<T>{};
   for_steps<Shape>(steps, [&](int step) {
     const From* values = static_cast<const From*>(block.values[step / kStep]) + panel;
@@ -49,13 +54,12 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::in
     for (int k = first; k < last; ++k) {
       ahead.ask_quarters<kQuartersAsked>(k, asked);
       Vec<T> value[kPanel];
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanel; ++p) value[p] = load_as<T>(values + k * stride + p * kLanes<T>);
+      load_all_as<T>(values + k * stride, value);
 #pragma GCC unroll 8
       for (int r = 0; r < kTogether; ++r) {
         const T weight = weights[r * kBlock + step + k];
         if (kSelect && weight == T(0) && __builtin_signbit(weight)) continue;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int p = 0; p < kPanel; ++p) acc[r][p] = fma(value[p], broadcast(weight), acc[r][p]);
       }
     }
@@ -64,7 +68,7 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::in
 #pragma GCC unroll 8
   for (int r = 0; r < kTogether; ++r) {
     if (row + r >= work.rows) break;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int p = 0; p < kPanel; ++p) {
       T* to = work.output + (row + r) * work.padded_value_dim + panel + p * kLanes<T>;
       store(to, work.is_fresh ? acc[r][p] : load<T>(to) + acc[r][p]);
@@ -117,33 +121,34 @@ REGARD_NOINLINE void add_decode_values(const DecodeBlock<Shape>& block, std::uin
   const int begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
   with_block_element<T>(block.value_element, [&](auto element) {
     using From = typename decltype(element)::Type;
-    if constexpr (std::is_same_v<From, Nibbles>) {
+    if constexpr (kIsNibbles<From>) {
       if constexpr (sizeof(T) == 4)
         for_rows(work.rows, [&](auto rows) {
           add_nibble_values<Shape, decltype(rows)::value>(block, begin, end, steps, work, ahead);
         });
       return;
     } else {
-    bool selects = false;
-    if constexpr (sizeof(From) > 1)  // bytes are finite
-      selects = work.hides && !decode_values_are_finite<Shape, From>(block, begin, end, steps,
-                                                                     work.padded_value_dim);
-    for_rows(work.rows, [&](auto rows) {
-      constexpr int kRows = decltype(rows)::value;
-      using Tile = ValueTile<Shape, kRows>;
-      const auto add = [&](auto panel, auto select, std::int64_t d) {
-        for (int row = 0; row < kRows; row += Tile::kTogether)
-          add_panel<Shape, kRows, Tile::kTogether, panel.value, select.value, From>(
-              block, row, d, begin, end, steps, work, ahead);
-      };
-      if constexpr (sizeof(From) > 1)
-        if (selects)
-          return for_panels<1, T>(work.padded_value_dim, [&](auto panel, std::int64_t d) {
-            add(panel, Constant<1>{}, d);
-          });
-      for_panels<Tile::kPanel, T>(
-          work.padded_value_dim, [&](auto panel, std::int64_t d) { add(panel, Constant<0>{}, d); });
-    });
+      bool selects = false;
+      if constexpr (sizeof(From) > 1)  // bytes are finite
+        selects = work.hides && !decode_values_are_finite<Shape, From>(block, begin, end, steps,
+                                                                       work.padded_value_dim);
+      for_rows(work.rows, [&](auto rows) {
+        constexpr int kRows = decltype(rows)::value;
+        using Tile = ValueTile<Shape, kRows, From>;
+        const auto add = [&](auto panel, auto select, std::int64_t d) {
+          for (int row = 0; row < kRows; row += Tile::kTogether)
+            add_panel<Shape, kRows, Tile::kTogether, panel.value, select.value, From>(
+                block, row, d, begin, end, steps, work, ahead);
+        };
+        if constexpr (sizeof(From) > 1)
+          if (selects)
+            return for_panels<1, T>(work.padded_value_dim, [&](auto panel, std::int64_t d) {
+              add(panel, Constant<1>{}, d);
+            });
+        for_panels<Tile::kPanel, T>(work.padded_value_dim, [&](auto panel, std::int64_t d) {
+          add(panel, Constant<0>{}, d);
+        });
+      });
     }
   });
   work.is_fresh = false;

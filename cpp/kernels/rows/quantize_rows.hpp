@@ -93,8 +93,8 @@ REGARD_NOINLINE bool quantize_row(const QuantizeProblem& problem, std::int64_t r
   auto* const scales = static_cast<GroupScale*>(problem.scales) + row * groups;
   bool is_held = true;
   for (std::int64_t group = 0; group < groups; ++group)
-    is_held &= quantize_group(x + group * kGroupOfFourBits, to + group * kGroupBytes,
-                              scales + group);
+    is_held &=
+        quantize_group(x + group * kGroupOfFourBits, to + group * kGroupBytes, scales + group);
   return is_held;
 }
 

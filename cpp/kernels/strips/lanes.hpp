@@ -68,7 +68,7 @@ template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand,
                                   const void* data, const StripRows<T>& strip, T* to) {
   const bool rotates = rotates_queries(problem), scales_later = rotates || strip.query_scales;
-  const T first = rotates        ? static_cast<T>(query_share(problem.key.element, problem.head_dim))
+  const T first = rotates ? static_cast<T>(query_share(problem.key.element, problem.head_dim))
                   : scales_later ? T(1)
                                  : query_scale<T>(problem);
   const int lanes = strip.vectors * kLanes<T>;

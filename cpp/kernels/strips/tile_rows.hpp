@@ -61,7 +61,8 @@ REGARD_NOINLINE TileRows<T> provide_rows(const KvRows& rows, std::int64_t first,
   if (!reads_in_place<T>(rows.operand) || columns != padded_columns ||
       !lie_together(rows, first, count)) {
     copy_rows(rows, first, count, columns, copies.rows, round_up(count, kRows), padded_columns);
-    if (scale_products(rows)) copy_scales(rows, first, count, copies.scales, round_up(count, kRows));
+    if (scale_products(rows))
+      copy_scales(rows, first, count, copies.scales, round_up(count, kRows));
     return {copies.rows,    padded_columns, copies.rows + whole * padded_columns,
             padded_columns, whole,          scale_products(rows) ? copies.scales : nullptr};
   }

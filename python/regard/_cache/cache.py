@@ -49,9 +49,9 @@ class KVCache(Storing, Attending, Entries, Sizes):
         whichever is more.
     dtype : dtype, default float32
         Storage type of keys and values: float16, bfloat16 (from the ml_dtypes package, or its
-        name), float32, float64, or int8, which needs a quarter of the memory of float32 (see
-        Notes). Results have the result type of the query and `dtype`, or of only the query with
-        int8.
+        name), float32 or float64; int8 or ``"float8_e4m3fn"`` with a quarter of the memory of
+        float32; or ``"q4_1"``, 4 bits and scales, with 5/32 of it (see Notes). Results have the
+        result type of the query and `dtype`, or of only the query with fewer than 16 bits.
     keep_last : int, optional
         Number of last tokens that a query sees, its own token included, as with the option
         ``window=(keep_last - 1, 0)`` of `scaled_dot_product_attention`. Pages of tokens that no
@@ -71,13 +71,17 @@ class KVCache(Storing, Attending, Entries, Sizes):
     path : path-like, optional
         File to create, which stores the whole cache. It is mapped into memory, may be larger than
         memory, and can be opened again with `KVCache.open`.
+    key_scales, value_scales : float or array_like, shape (num_kv_heads,), optional
+        With ``"float8_e4m3fn"``, what the stored numbers are multiplied by, for all heads or for
+        each; 1 by default. Numbers may be up to 448 times as large.
 
     Raises
     ------
     TypeError
         If an argument has the wrong type, or `dtype` is not a storage type.
     ValueError
-        If a size is out of range, or `path` is empty or contains a null character.
+        If a size or a scale is out of range, if head_dim or value_dim is not a multiple of 32 with
+        ``"q4_1"``, or if `path` is empty or contains a null character.
     FileExistsError
         If `path` already exists.
     OSError
@@ -102,16 +106,26 @@ class KVCache(Storing, Attending, Entries, Sizes):
     Pages are reused and not given back, so the largest two appends count. The last append can
     always be undone with `truncate`.
 
-    With int8, each key and value is a row of integers from -127 to 127 and a scale. The scale is
-    the largest magnitude in the row divided by 127, but at least 2**-126: rows below about 1.5e-36
-    lose digits. Keys are rotated first, and so are queries: dot products do not change, and single
-    large channels are spread over all channels. The products of the integers are multiplied by the
-    scales: results are exact for the stored, rounded numbers, up to rounding in the query's
-    precision.
+    Types with fewer than 16 bits round keys and values as follows, and `docs/numerics.md` says
+    what that costs:
 
-    Infinity and NaN cannot be stored as int8. The other types store them unchanged. A finite number
-    that is too large for a floating-point type, such as 1e6 for float16, becomes infinite. `append`
-    then warns or raises an error, according to the overflow setting of `numpy.errstate`.
+    - int8: each key and value is a row of integers from -127 to 127 and a scale. The scale is the
+      largest magnitude in the row divided by 127, but at least 2**-126: rows below about 1.5e-36
+      lose digits.
+    - float8_e4m3fn: each number is divided by the scale of its head and rounded to 4 bits of
+      exponent and 3 bits of mantissa.
+    - q4_1: each 32 numbers of a row are integers from 0 to 15, with a scale and a minimum in
+      float16, as in llama.cpp's type of this name. Scores are computed with queries that are
+      rounded to integers of at most 32767.
+
+    Keys are rotated first, and so are queries: dot products do not change, and single large
+    channels are spread over all channels. Apart from the queries of q4_1, results are exact for
+    the stored, rounded numbers, up to rounding in the query's precision.
+
+    These types cannot store infinity, NaN and numbers that are too large for them: `append` raises
+    ValueError. The other types store infinity and NaN unchanged. A finite number that is too large
+    for a floating-point type, such as 1e6 for float16, becomes infinite. `append` then warns or
+    raises an error, according to the overflow setting of `numpy.errstate`.
 
     A call that raises an error or is interrupted by a signal leaves the cache as it was before the
     call or, if the change was already complete, as it is after the call. Calls that change a cache

@@ -112,6 +112,8 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
         Budget of the pages of all layers, as for `KVCache`.
     path : path-like, optional
         File to create, for all layers, which `KVCaches.open` opens again.
+    key_scales, value_scales : float or array_like, shape (layers, num_kv_heads), optional
+        As for `KVCache`. Shapes that broadcast, such as ``(layers, 1)``, are accepted.
 
     Raises
     ------

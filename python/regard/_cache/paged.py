@@ -234,7 +234,9 @@ def _pages(
     table, numbers = _table(block_table, lengths, count, page_size)
     state = State(table, per_entry(numbers), int(numbers.max(initial=0)), 0, 0)
     value_dim = value.shape[3]
-    geometry = Geometry(1, kv_heads, head_dim, value_dim, stored_type(key.dtype), None, 0, None, page_size)
+    geometry = Geometry(
+        1, kv_heads, head_dim, value_dim, stored_type(key.dtype), None, 0, None, page_size
+    )
     return Pages(state, geometry, LayerRows.of(arrays, are_keys_upright=True))
 
 

@@ -44,6 +44,10 @@ def resume(content: Content, path: str) -> int:
             )
         own, theirs = content.geometry._asdict(), opened.geometry._asdict()
         for name, value in own.items():
+            if theirs[name] != value and name == "scales":
+                raise ValueError(
+                    "path must be a file of a cache with the same key_scales and value_scales"
+                )
             if theirs[name] != value:
                 raise ValueError(
                     f"path must be a file of a cache with {name} {value}, got one with "

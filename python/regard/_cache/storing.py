@@ -29,8 +29,8 @@ class Storing:
     def keys(self) -> Array:
         """A copy of the keys, shape (batch, kv_heads, len(cache), head_dim).
 
-        The copy has the storage type, or float32 instead of int8. Keys beyond an entry's length and
-        evicted keys are 0.
+        The copy has the storage type, or float32 if it has fewer than 16 bits. Keys beyond an
+        entry's length and evicted keys are 0.
         """
         return stored_tokens(opened_layer(self, "keys"), "key")
 
@@ -58,8 +58,8 @@ class Storing:
         TypeError
             If an argument has the wrong type.
         ValueError
-            If shapes disagree, `lengths` are out of range, the capacity is exceeded, a number to be
-            stored as int8 is not finite, or the cache is closed or read-only.
+            If shapes disagree, `lengths` are out of range, the capacity is exceeded, a number
+            cannot be stored in fewer than 16 bits, or the cache is closed or read-only.
         MemoryError, OSError
             If there is no room to grow in memory or on the disk. OSError also if another program
             has truncated the file.

@@ -74,7 +74,7 @@ def read_scales(geometry: Geometry, read: Callable[[int, int], bytes], path: str
     if geometry.dtype.scaled != "heads":
         return geometry
     count = geometry.layers * geometry.kv_heads * SCALE_TYPE.itemsize
-    found = read(SCALES, _CHECKSUM.size + 2 * count)
+    found = read(_CHECKSUM.size + 2 * count, SCALES)
     content = found[_CHECKSUM.size :]
     if len(content) != 2 * count or _CHECKSUM.unpack_from(found) != (zlib.crc32(content),):
         raise ValueError(f"{path} is damaged: the checksum of its scales is wrong")

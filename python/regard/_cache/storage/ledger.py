@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from regard._cache.storage.geometry import Geometry
     from regard._cache.storage.locked_file import LockedFile
     from regard._cache.storage.pool import Holder, Pool
+    from regard._cache.storage.rows import PageLayout
 
     Array = NDArray[Any]
 
@@ -258,7 +259,8 @@ def check_pages(file: LockedFile, room: FileRoom | FileCopyRoom, needed: int) ->
     if needed > room.pages_of_file:
         raise ValueError(
             f"{file.path} is truncated: it should have "
-            f"{header.first_page(room.layout) + needed * room.layout.stride} bytes or more and has {file.size}"
+            f"{header.first_page(room.layout) + needed * room.layout.stride} bytes or more and has "
+            f"{file.size}"
         )
 
 

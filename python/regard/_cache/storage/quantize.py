@@ -117,10 +117,12 @@ def _float8_numbers() -> Array:
     """Return the number of each byte of E4M3, as kernels read it."""
     byte = np.arange(256)
     exponent, mantissa = byte >> 3 & 15, byte & 7
-    magnitude = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+    whole = np.minimum(exponent, 1)  # 0 in subnormal numbers, whose exponent is the least
+    magnitude = (whole + mantissa / 8) * 2.0 ** (np.maximum(exponent, 1) - 7)
     numbers = np.where(byte & 128, -magnitude, magnitude)
     numbers[byte & 127 == 127] = np.nan
-    return numbers.astype(SCALE_TYPE) / FLOAT8_UNITS
+    as_read: Array = numbers.astype(SCALE_TYPE) / FLOAT8_UNITS
+    return as_read
 
 
 _FLOAT8 = _float8_numbers()

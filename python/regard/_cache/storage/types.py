@@ -32,6 +32,9 @@ class StoredType(NamedTuple):
     # scales that never change, "groups" of a row have a scale and a minimum each.
     scaled: str | None = None
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def dtype(self) -> DType | str:
         """The type for users: a name if NumPy has no such type."""
@@ -42,7 +45,9 @@ class StoredType(NamedTuple):
         """Whether numbers are stored with scales, and keys are rotated."""
         return self.scaled is not None
 
-    def forms(self, kv_heads: int, tokens: int, dim: int) -> Iterator[tuple[tuple[int, ...], DType]]:
+    def forms(
+        self, kv_heads: int, tokens: int, dim: int
+    ) -> Iterator[tuple[tuple[int, ...], DType]]:
         """Yield shape and dtype of a page's arrays for keys or values: numbers, and scales."""
         yield (kv_heads, tokens, dim // self.numbers_per_item), self.numbers
         if self.scaled == "rows":

@@ -1,0 +1,379 @@
+"""Caches in float8 and in 4 bits: how they round, and that answers are exact for what is held."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_cache import OPTIONS
+
+import regard
+from cache_model import normal
+from fewer_bits import ALL, groups_of, held_rows, in_4_bits, in_float8, meeting, rotated_by
+from inside_cache import page_bytes, stored_rows
+from messages import says
+from reference import assert_matches, assert_same_bits, expected
+from rotation import Rotation
+
+FLOAT8, FOUR = "float8_e4m3fn", "q4_1"
+DTYPES = (FLOAT8, FOUR)
+SIZES = Rotation("sizes", ["64 96", "32 32", "96 64", "128 32", "160 128"])
+pytest_generate_tests = SIZES.generate
+
+
+@pytest.fixture
+def sizes(request):
+    """head_dim and value_dim, of each pair in turn."""
+    return tuple(map(int, SIZES.value(request).split()))
+
+
+def some_keys(seed, *shape):
+    """Channels with an offset that all tokens share, and rows of other sizes."""
+    keys = normal(seed, *shape) + 8 * normal(seed + 1, 1, shape[1], 1, shape[3])
+    keys[:, :, ::7] *= 4
+    return keys
+
+
+def filled(dtype, sizes=(64, 32), tokens=30, batch=2, **options):
+    """A cache, and keys and values as it holds them, keys rotated."""
+    cache = regard.KVCache(batch, 2, *sizes, dtype=dtype, **options)
+    key, value = (
+        make(seed, batch, 2, tokens, size)
+        for seed, make, size in zip((0, 1), (some_keys, normal), sizes, strict=True)
+    )
+    for start, stop in ((0, tokens // 2), (tokens // 2, tokens - 1), (tokens - 1, tokens)):
+        cache.append(key[:, :, start:stop], value[:, :, start:stop])
+    return cache, *held_rows(dtype, key, value)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_stored_is_attended_to(dtype, options, kind, target):
+    cache, *arrays = filled(dtype)
+    query = normal(2, 2, 6, 4, 64).astype(kind)
+    given = {"is_causal": True, "query_offset": 26} | options
+    given = {name: value for name, value in given.items() if name[:6] not in ("return", "thread")}
+    key, value = (array.astype(kind) for array in arrays)
+    want = expected(meeting(query, dtype), key, value, given.pop("mask", None), **given)
+    outputs = {"return_weights": True, "return_lse": True}
+    output, weights, lse = got = cache.attend(query, **options | outputs)
+    if dtype == FLOAT8:
+        assert_matches(want, output=output, weights=weights, lse=lse)
+    else:  # queries are rounded
+        _assert_near(want.exact, got, meeting(query, dtype), key, value, given)
+    for threads in (1, 2):
+        assert_same_bits(cache.attend(query, **options | outputs | {"threads": threads}), got)
+
+
+def _assert_near(exact, got, query, key, value, options):
+    """As near as queries are to their integers: half of 32767 steps, and what 2 bits more cost."""
+    scales = np.broadcast_to(np.abs(options.get("scale", 64**-0.5)), (2, 6))[..., None, None]
+    steps = np.abs(query).max(-1, keepdims=True) / 32767 * scales
+    of_keys = np.repeat(np.abs(key).sum(-1).max(-1), 3, axis=1)[..., None, None]
+    moved = 0.625 * steps * of_keys  # of a score; caps and functions move it less
+    output, weights, lse = (part.astype(np.float64) for part in got)
+    shares = np.expm1(2 * moved)
+    assert (np.abs(lse - exact.lse) <= moved[..., 0] + 1e-5).all()
+    assert (np.abs(weights - exact.weights) <= shares * exact.weights + 1e-6).all()
+    assert (np.abs(output - exact.output) <= shares * np.abs(value).max() + 1e-5).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_do_not_depend_on_how_queries_come(dtype, half, sizes, target):
+    """Many rows at once or one by one, in pages of any size, on any number of threads."""
+    head_dim, value_dim = sizes
+    caches = [regard.KVCache(2, 2, *sizes, dtype=dtype, page_size=size) for size in (None, 48, 16)]
+    counts = [400, 230], [100, 70]
+    for seed, lengths in enumerate(counts):
+        key, value = some_keys(seed, 2, 2, 400, head_dim), normal(seed, 2, 2, 400, value_dim)
+        for cache in caches:
+            cache.append(key, value, lengths)
+    for kind in (half, "float32", "float64"):
+        query = normal(2, 2, 8, 70, head_dim).astype(kind)
+        offsets = np.sum(counts, axis=0) - 70
+        want = caches[0].attend(query)
+        for cache in caches:
+            for threads in (1, 2):
+                assert_same_bits(cache.attend(query, threads=threads), want)
+                for start, stop in ((0, 1), (3, 5), (20, 22), (69, 70)):
+                    some = cache.attend(
+                        query[:, :, start:stop], query_offset=offsets + start, threads=threads
+                    )
+                    assert_same_bits(some, want[:, :, start:stop])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [2, 4, 6, 10, 16])
+def test_groups_of_heads_and_masks(dtype, heads, target):
+    """Each number of rows that decodes together, with hidden keys between visible ones."""
+    cache, *_ = filled(dtype, (96, 64), tokens=150)
+    query = normal(3, 2, heads, 1, 96, dtype=np.float32)
+    mask = normal(4, 2, heads, 1, 150) > 0
+    mask[:, :, :, 40:90] = False
+    more = np.concatenate([query] * 9, axis=2)  # so many rows take the other kernel
+    for given in ({}, {"mask": mask}, {"window": (20, 0)}, {"is_causal": False}):
+        wide = given | ({"mask": np.repeat(mask, 9, axis=2)} if "mask" in given else {})
+        want = cache.attend(more, **wide | {"query_offset": 149, "is_causal": False}
+                            if "window" not in given else wide | {"query_offset": 141})  # fmt: skip
+        got = cache.attend(query, **given)
+        assert_same_bits(got, want[:, :, -1:])
+
+
+ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}, {"path": "cache"}]
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_text_is_stored_alike_however_it_comes(dtype, room, sizes, tmp_path, target):
+    """At once, token by token, in parts, packed, and behind what has been taken back."""
+    key, value = some_keys(0, 1, 2, 70, sizes[0]), normal(1, 1, 2, 70, sizes[1])
+    query = normal(2, 1, 4, 1, sizes[0])
+    found = []
+    for number, parts in enumerate(([70], [1] * 70, [3, 30, 1, 36], [-70])):
+        own = room | ({"path": tmp_path / str(number)} if "path" in room else {})
+        cache = regard.KVCache(1, 2, *sizes, dtype=dtype, **own)
+        cache.append(*(normal(3, 1, 2, 5, size) for size in sizes))
+        cache.truncate(0)
+        for stop, new in zip(np.cumsum(parts), parts, strict=True):
+            if new < 0:
+                packed = (array[0].swapaxes(0, 1) for array in (key, value))
+                cache.append_ragged(*packed, starts=[0, 70])
+            else:
+                cache.append(key[:, :, stop - new : stop], value[:, :, stop - new : stop])
+        found.append((cache.keys[:, :, -9:], cache.values[:, :, -9:], cache.attend(query)))
+        if "keep_last" not in room:
+            found[-1] += tuple(np.ascontiguousarray(rows) for rows in stored_rows(cache))
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
+
+
+@pytest.mark.parametrize("given", ["float16", "float32", "float64"])
+def test_rounding_to_float8(given, target):
+    """The bytes of ml_dtypes, for keys rotated and scales that are powers of two or not."""
+    scales = np.float32([0.25, 3])
+    cache = regard.KVCache(
+        1, 2, 64, 8, dtype=FLOAT8, key_scales=scales, value_scales=2 * scales, page_size=16
+    )
+    key, value = some_keys(0, 1, 2, 30, 64).astype(given), normal(1, 1, 2, 30, 8).astype(given)
+    value[0, 0, 3] = np.float64([464, -448, 1.0625, 1.1875, 2**-9, 2**-10, 3 * 2**-10, 0]) / 2
+    value[0, 1, 4] = np.float64([0, -0.0, 100, 7e-3, -7e-3, 1e-5, 1, -1])
+    cache.append(key, value)
+    with np.errstate(all="ignore"):
+        key_bytes, value_bytes, *_ = stored_rows(cache)
+    for rows, stored, by in zip(
+        (rotated_by(FLOAT8, key[0].astype(np.float32) / scales[:, None, None]), value[0]),
+        (key_bytes, value_bytes),
+        (np.float32(1), 2 * scales[:, None, None]),
+        strict=True,
+    ):
+        wanted = (rows.astype(np.float32) / by).astype(ml_dtypes.float8_e4m3fn)
+        assert np.array_equal(stored, wanted.view(np.uint8))
+    numbers = value_bytes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert np.array_equal(cache.values[0], numbers * (2 * scales)[:, None, None])
+    assert in_float8(np.float32([464, -448]), 1).tolist() == [448, -448]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int8"])
+def test_keys_and_values_are_what_is_held(dtype, sizes):
+    cache, key, value = filled(dtype, sizes)
+    keys = rotated_by(dtype, cache.keys)
+    assert abs(keys - key).max() <= 1e-6 * abs(key).max()
+    assert abs(cache.values - value).max() <= 1e-6 * abs(value).max()
+    assert cache.keys.dtype == cache.values.dtype == np.float32
+
+
+def test_groups_of_four_bits(target):
+    """Integers, scales and minimums of the definition; none is off by more than half a step."""
+    cache = regard.KVCache(1, 2, 64, 96, dtype=FOUR)
+    key, value = some_keys(0, 1, 2, 30, 64), normal(1, 1, 2, 30, 96)
+    value[0, 0, 3], value[0, 1, 4, :32] = 2.5, np.linspace(-1, 1, 32)
+    value[0, 1, 5] = 1e-7 * normal(2, 96)  # below what float16 scales are precise for
+    value[0, 1, 6, :2] = 65504, -65504
+    cache.append(key, value)
+    rows = [each.astype(np.float32)[0] for each in (key, value)]
+    rows[0] = rotated_by(FOUR, rows[0])
+    parts = stored_rows(cache)
+    for row, stored, of_groups in zip(rows, parts[:2], parts[2:], strict=True):
+        integers, scales, minimums = groups_of(row)
+        nibbles = stored.reshape(*integers.shape[:-1], 16)
+        assert np.array_equal(np.concatenate([nibbles & 15, nibbles >> 4], -1), integers)
+        assert of_groups.dtype == np.float16
+        pairs = of_groups.reshape(*scales.shape, 2)
+        assert np.array_equal(pairs[..., 0], scales)
+        assert np.array_equal(pairs[..., 1], minimums)
+        off = abs(in_4_bits(row) - row).reshape(integers.shape).max(-1)
+        # Rounding the scale moves the largest number by 15 times what it moves the scale.
+        limit = scales * (0.5 + 15 * 2.0**-11) + abs(minimums) * 2.0**-11 + 15 * 2.0**-25
+        assert (off <= limit).all()
+    assert (cache.values[0, 0, 3] == 2.5).all()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_queries_that_are_not_finite(number, kind, target):
+    """All scores of such a row are NaN in 4 bits, and no other row's."""
+    cache, *_ = filled(FOUR)
+    query = normal(0, 2, 4, 9, 64).astype(kind)
+    query[1, 2, 3, 4] = number
+    output = cache.attend(query)
+    is_nan = np.zeros((2, 4, 9), bool)
+    is_nan[1, 2, 3] = True
+    assert np.array_equal(np.isnan(output).all(-1), is_nan)
+    assert np.array_equal(np.isnan(output).any(-1), is_nan)
+    one = cache.attend(query[:, :, 3:4], query_offset=24)
+    assert np.isnan(one[1, 2, 0]).all()
+    assert_same_bits(one[0], output[0, :, 3:4])
+
+
+@pytest.mark.parametrize("power", [-140, -60, 0, 60, 120])
+def test_queries_of_any_size(power, target):
+    cache, key, value = filled(FOUR, tokens=4)
+    query = (normal(0, 2, 4, 1, 64) * 2.0**power).astype(np.float32)
+    got = cache.attend(query, scale=2.0 ** min(-power, 120) / 8)
+    same = cache.attend(np.repeat(query, 9, axis=2), scale=2.0 ** min(-power, 120) / 8,
+                        is_causal=False)  # fmt: skip
+    assert_same_bits(got, same[:, :, :1])
+    assert np.isfinite(got).all()
+    if power > -100:
+        exact = expected(
+            meeting((query * 2.0**-power).astype(np.float32), FOUR), *(key, value), scale=1 / 8
+        ).exact
+        assert abs(got - exact.output).max() <= 5e-4
+
+
+TOO_LARGE = {
+    FLOAT8: ("value", 470.0, ["value", "448 times value_scales", "470", "choose larger"]),
+    FOUR: ("value", -65600.0, ["value", "65504", "65600"]),
+}
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_cannot_be_stored(dtype, name):
+    """Nothing is appended; padding may be anything."""
+    cache, *_ = filled(dtype, (32, 32))
+    before = cache.attend(normal(2, 2, 2, 1, 32)).tobytes()
+    words = [name, "finite", dtype]
+    refused = [(number, words) for number in (np.nan, np.inf, 1e39)]
+    large = 1e6 if name == "key" else TOO_LARGE[dtype][1]
+    refused.append(
+        (large, [name, dtype, *(TOO_LARGE[dtype][2] if name == "value" else ["rotation"])])
+    )
+    for number, wanted in refused:
+        given = {each: normal(0, 2, 2, 3, 32) for each in ("key", "value")}
+        given[name][1, 1, 2, 5] = number
+        with pytest.raises(ValueError, match=says(*wanted)):
+            cache.append(**given)
+        assert cache.lengths.tolist() == [30, 30]
+        assert cache.attend(normal(2, 2, 2, 1, 32)).tobytes() == before
+        fork = cache.fork()
+        fork.append(**given, lengths=[3, 2])
+        assert np.isfinite(fork.attend(normal(3, 2, 2, 1, 32))).all()
+
+
+WRONG = [
+    (FOUR, (2, 40), {}, ValueError, ["head_dim", "multiple of 32", "q4_1", "40"]),
+    (FOUR, (2, 64, 33), {}, ValueError, ["value_dim", "multiple of 32", "33"]),
+    (FOUR, (2, 64), {"key_scales": 1.0}, TypeError, ["key_scales", "left out", "q4_1"]),
+    ("float32", (2, 64), {"value_scales": 2}, TypeError, ["value_scales", "left out", "float32"]),
+    (FLOAT8, (2, 64), {"key_scales": [1, 2, 3]}, ValueError, ["key_scales", "(1, 2)", "(3,)"]),
+    (FLOAT8, (2, 64), {"key_scales": 0}, ValueError, ["key_scales", "2**-100", "0"]),
+    (FLOAT8, (2, 64), {"value_scales": [1, -1]}, ValueError, ["value_scales", "-1"]),
+    (FLOAT8, (2, 64), {"value_scales": np.nan}, ValueError, ["value_scales", "nan"]),
+    (FLOAT8, (2, 64), {"value_scales": 1e300}, ValueError, ["value_scales", "inf"]),
+    (FLOAT8, (2, 64), {"key_scales": "large"}, TypeError, ["key_scales", "floats"]),
+    (FLOAT8, (2, 64), {"key_scales": True}, TypeError, ["key_scales", "bool"]),
+    ("float8_e5m2", (2, 64), {}, TypeError, ["dtype", "float8_e4m3fn", "q4_1"]),
+    (ml_dtypes.float8_e5m2, (2, 64), {}, TypeError, ["dtype", "float8_e4m3fn", "float8_e5m2"]),
+    ("q4_0", (2, 64), {}, TypeError, ["dtype", "q4_1"]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "sizes", "options", "error", "words"), WRONG)
+def test_wrong_arguments(dtype, sizes, options, error, words):
+    with pytest.raises(error, match=says(*words)):
+        regard.KVCache(1, *sizes, dtype=dtype, **options)
+
+
+def test_types_have_names():
+    cache = regard.KVCache(1, 2, 32, dtype=ml_dtypes.float8_e4m3fn)
+    assert cache.dtype == FLOAT8
+    assert "dtype=float8_e4m3fn" in repr(cache)
+    cache = regard.KVCache(1, 2, 32, dtype=FOUR)
+    assert cache.dtype == FOUR
+    assert regard.KVCache(1, 2, 32, dtype=cache.dtype).dtype == FOUR
+    assert "dtype=q4_1" in repr(cache)
+    assert regard.KVCache(1, 2, 32, dtype="int8").dtype == np.int8
+
+
+def test_sizes():
+    """5 bits for each number of 4, with scales and minimums; 8 bits for float8."""
+    assert page_bytes(regard.KVCache(2, 4, 128, dtype=FOUR, capacity=96)) == 4 * 96 * 2 * 80
+    assert page_bytes(regard.KVCache(2, 4, 128, dtype=FLOAT8, capacity=96)) == 4 * 96 * 2 * 128
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_explanations(dtype):
+    cache, *_ = filled(dtype)
+    explanation = cache.explain(normal(0, 2, 4, 1, 64, dtype=np.float32))
+    words = {"int8": "8-bit integers", FLOAT8: "float8_e4m3fn", FOUR: "4-bit integers"}
+    assert words[dtype] in str(explanation)
+    row = {"int8": 64 + 32 + 8, FLOAT8: 64 + 32, FOUR: (64 + 32) // 2 + (2 + 1) * 4}[dtype]
+    assert explanation.bytes == 2 * 30 * 2 * row + 2 * 4 * (64 + 32) * 4
+
+
+def test_layers_have_their_own_scales(tmp_path):
+    """In memory, in a file, in forks, and in files of texts that wait."""
+    scales = np.float32([[0.5, 1], [2, 4], [0.125, 8]])
+    options = {"dtype": FLOAT8, "key_scales": scales, "value_scales": scales[::-1]}
+    key, value = normal(0, 2, 1, 2, 20, 32)
+    with regard.KVCaches(3, 1, 2, 32, path=tmp_path / "file", page_size=16, **options) as caches:
+        alone = [
+            regard.KVCache(1, 2, 32, dtype=FLOAT8, key_scales=scales[n], value_scales=scales[2 - n])
+            for n in range(3)
+        ]
+        for each in (*caches, *alone):
+            each.append(key, value)
+        wanted = [(each.keys, each.values) for each in alone]
+        assert not np.array_equal(wanted[0][1], wanted[1][1])
+        waiting = caches.fork()
+        waiting.preempt(0, tmp_path / "waiting")
+        found = [(each.keys, each.values) for each in caches]
+    other = regard.KVCaches(3, 0, 2, 32, page_size=16, dtype=FLOAT8)
+    with pytest.raises(ValueError, match=says("path", "key_scales")):
+        other.resume(tmp_path / "waiting")
+    alike = regard.KVCaches(3, 0, 2, 32, page_size=16, **options)
+    alike.resume(tmp_path / "waiting")
+    with regard.KVCaches.open(tmp_path / "file", "r") as opened:
+        for layers in ([(each.keys, each.values) for each in each] for each in (opened, alike)):
+            for got, kept, want in zip(layers, found, wanted, strict=True):
+                assert_same_bits(got, want)
+                assert_same_bits(kept, want)
+
+
+def test_damaged_scales_are_found(tmp_path):
+    path = tmp_path / "cache"
+    with regard.KVCache(1, 2, 32, dtype=FLOAT8, path=path, key_scales=[1, 3]) as cache:
+        cache.append(*[normal(0, 1, 2, 3, 32)] * 2)
+        want = cache.attend(normal(1, 1, 2, 1, 32))
+    content = bytearray(path.read_bytes())
+    with regard.KVCache.open(path, "r") as cache:
+        assert_same_bits(cache.attend(normal(1, 1, 2, 1, 32)), want)
+    content[4096 + 2 * 32768 + 64] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=says("damaged", "checksum of its scales")):
+        regard.KVCache.open(path)
+
+
+def test_scales_of_a_damaged_file_are_no_warnings(tmp_path):
+    """What is not protected by a checksum may hold any number."""
+    path = tmp_path / "cache"
+    with regard.KVCache(1, 2, 32, path=path, dtype=FOUR) as cache:
+        cache.append(*[normal(0, 1, 2, 3, 32)] * 2)
+        *_, key_scales, value_scales = cache._layer.rows.arrays
+        key_scales[...] = 65504
+        value_scales[...] = np.inf
+    with regard.KVCache.open(path, "r") as cache:
+        assert cache.keys.shape == cache.values.shape == (1, 2, 3, 32)
+        assert not np.isfinite(cache.values).all()
+        for rows in (1, 9):
+            cache.attend(normal(1, 1, 2, rows, 32), is_causal=False)
