@@ -54,18 +54,19 @@ def main():
         print(f"{said}| {cosines.min():.5f} | {(1 - cosines).mean():.1e} |")
 
 
+class Listening(regard.KVCache):
+    """A cache that keeps the last queries that have attended to it."""
+
+    def attend_ragged(self, query, starts):
+        self.queries = query.swapaxes(0, 1)[None, :, -QUERIES:]
+        return super().attend_ragged(query, starts)
+
+
 def seen_by_attention(model, text):
     """Return queries, keys and values of every layer."""
-    layers, attend = [], regard.KVCache.attend
-
-    def listen(cache, query, **options):
-        layers.append((query[:, :, -QUERIES:], cache.keys, cache.values))
-        return attend(cache, query, **options)
-
-    regard.KVCache.attend = listen
-    model(text[None], model.caches())
-    regard.KVCache.attend = attend
-    return layers
+    caches = [Listening(1, model.kv_heads, model.head_dim) for _ in range(model.blocks)]
+    model(text[None], caches)
+    return [(cache.queries, cache.keys, cache.values) for cache in caches]
 
 
 def compared(query, key, value, by, kind, first, turns, values_by):

@@ -20,6 +20,7 @@ from models.packages import file_in, need
 CHUNK = 256  # Tokens of the prompt to read at a time: enough for fast matrix products.
 
 STORED = ["float32", "float16", "bfloat16", "int8"]
+CACHED = [*STORED, "float8_e4m3fn", "q4_1"]
 
 
 def main():
@@ -87,7 +88,7 @@ def arguments():
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token")
     parser.add_argument("--seed", type=int, default=0, help="for temperatures above 0")
     parser.add_argument("--weights", default="int8", choices=STORED, help="how they are kept")
-    parser.add_argument("--cache-dtype", default="float32", choices=STORED)
+    parser.add_argument("--cache-dtype", default="float32", choices=CACHED)
     parser.add_argument("--window", type=int, help="how many of the last tokens the model sees")
     return parser.parse_args()
 

@@ -258,7 +258,8 @@ def arguments(given=None):
     parser.add_argument("--port", type=int, default=8000, help="0 for any that is free")
     parser.add_argument("--texts", type=int, default=32, help="most texts that grow together")
     parser.add_argument("--cache-mb", type=int, default=1024, help="memory for keys and values")
-    parser.add_argument("--cache-dtype", default="float32", choices=stored)
+    cached = [*stored, "float8_e4m3fn", "q4_1"]
+    parser.add_argument("--cache-dtype", default="float32", choices=cached)
     parser.add_argument("--page-size", type=int, default=32, help="tokens, a multiple of 16")
     parser.add_argument("--weights", default="int8", choices=stored)
     return parser.parse_args(given)

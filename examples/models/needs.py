@@ -6,7 +6,9 @@ import time
 
 import numpy as np
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1 + 4 / 64}  # int8: and a scale for 64
+# A number: int8 with a scale for 64, q4_1 with a scale and a minimum for 32.
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1 + 4 / 64}
+BYTES |= {"float8_e4m3fn": 1, "q4_1": (4 + 16 / 32 + 16 / 32) / 8}
 TRIAL = 32  # tokens of a prompt, at most, that are read to measure the speed
 WRITTEN = 8  # tokens that are written for the same
 TEMPORARY = 15e6  # bytes: blocks of weights while they are read, activations

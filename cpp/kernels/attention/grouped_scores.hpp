@@ -8,11 +8,12 @@
 namespace regard {
 namespace {
 
-// acc = the scores of a StoredProduct whose keys have groups.
+// tile = the scores of a StoredProduct whose keys have groups: in memory, since sums that are
+// elsewhere in registers must have no address.
 template <class T, int kRows, int kVectors, int kStripVectors, class Product>
-REGARD_NOINLINE void multiply_groups(const Product& product, Accumulators<T, kRows, kVectors>& acc,
-                                     int lane) {
+REGARD_NOINLINE void multiply_groups(const Product& product, int lane, T* tile) {
   constexpr int kWidth = kStripVectors * kLanes<T>;
+  Accumulators<T, kRows, kVectors> acc;
   clear<T, kRows, kVectors>(acc);
   for (std::int64_t group = 0; group < product.depth / kGroupOfFourBits; ++group) {
     const std::int64_t first = group * kGroupOfFourBits;
@@ -37,6 +38,7 @@ REGARD_NOINLINE void multiply_groups(const Product& product, Accumulators<T, kRo
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v)
       acc[r][v] = acc[r][v] * load(product.query_steps + lane + v * kLanes<T>);
+  store_tile<T, kRows, kVectors>(acc, tile);
 }
 
 // A tile's keys, which are integers where there are groups, times a strip's queries.
@@ -51,9 +53,10 @@ struct StoredProduct : RowProduct<T> {
   template <int kRows, int kVectors, int kStripVectors>
   REGARD_MEMBER void multiply(Accumulators<T, kRows, kVectors>& acc, int lane) const {
     if (__builtin_expect(groups == nullptr, true))
-      RowProduct<T>::template multiply<kRows, kVectors, kStripVectors>(acc, lane);
-    else
-      multiply_groups<T, kRows, kVectors, kStripVectors>(*this, acc, lane);
+      return RowProduct<T>::template multiply<kRows, kVectors, kStripVectors>(acc, lane);
+    T tile[kRows * kVectors * kLanes<T>];
+    multiply_groups<T, kRows, kVectors, kStripVectors>(*this, lane, tile);
+    load_tile<T, kRows, kVectors>(acc, tile);
   }
 };
 

@@ -4,7 +4,9 @@
 //   for a vector of keys
 //     for a group: 16 bytes of each key, transposed to 4 lanes of all keys
 //       for a lane of 4 bytes: numbers 0 and 2, 16 and 18, 1 and 3, 17 and 19 from its first on
-//         sum += key query (broadcast)     in integers; the upper halves' where they lie, times 16
+//         sum += key query (broadcast)     in integers; of one row, the upper halves' where they
+//                                          lie, times 16: shifts for a single row take longer than
+//                                          sums of their own
 //       score += sum * scale, then += sum of the query * minimum
 //     score *= the query's step
 #pragma once
@@ -71,6 +73,7 @@ REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::
   // In the quarters of a line for each lane. Scales are a fifth of what is read.
   constexpr int kQuartersAsked =
       (kAheadOfScores<false> * kVectors * kLanes<float> * 5 + kLineBytes - 1) / kLineBytes;
+  constexpr bool kShifts = kRows > 1;
   const std::int32_t* pairs = work.query_pairs;
   const float* sums_of_query = work.query_sums;
   Vec<float> acc[kVectors][kRows];
@@ -97,11 +100,14 @@ REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::
         for (int v = 0; v < kVectors; ++v) {
           const Mask<float> bytes = as_bits<float>(lanes[v][i]);
           const Mask<float> two = odd ? upper_bytes(bytes) : bytes;
+          const Mask<float> lower = two & 0x000f000f;
+          const Mask<float> upper = kShifts ? two >> 4 & 0x000f000f : two & 0x00f000f0;
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
             const std::int32_t* const query = pairs + 2 * odd * kRows + r;
-            add_dot_of_pairs(sums[v][r], two & 0x000f000f, Mask<float>{} + query[0]);
-            add_dot_of_pairs(sixteens[v][r], two & 0x00f000f0, Mask<float>{} + query[kRows]);
+            add_dot_of_pairs(sums[v][r], lower, Mask<float>{} + query[0]);
+            add_dot_of_pairs(kShifts ? sums[v][r] : sixteens[v][r], upper,
+                             Mask<float>{} + query[kRows]);
           }
         }
       }
@@ -114,7 +120,7 @@ REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::
       const Vec<float> minimum = load(keys[v].groups + (2 * group + 1) * block_keys);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const Mask<float> sum = sums[v][r] + (sixteens[v][r] >> 4);
+        const Mask<float> sum = kShifts ? sums[v][r] : sums[v][r] + (sixteens[v][r] >> 4);
         acc[v][r] = fma(__builtin_convertvector(sum, Vec<float>), scale, acc[v][r]);
         acc[v][r] = fma(broadcast(sums_of_query[r]), minimum, acc[v][r]);
       }
