@@ -15,6 +15,9 @@ from regard._bench.engines import Array, Call, Engine
 from regard._bench.machine import available_memory
 from regard._bench.problems import Attention, Inputs
 
+# Of each number, with the scales of groups, and of a row's scale.
+_BYTES = {"float16": (2.0, 0), "int8": (1.0, 4), "float8_e4m3fn": (1.0, 0), "q4_1": (5 / 8, 0)}
+
 
 class NoRoomError(Exception):
     """A problem needs more memory or disk space than there is."""
@@ -39,11 +42,10 @@ class CachedAttention(Attention):
 
     @property
     def bytes(self) -> int:
-        """Keys and values once, as stored; a row of int8 has a scale of 4 bytes."""
+        """Keys and values once, as stored, with their scales."""
         rows = 2 * self.batch * self.kv_heads * self.kv_len * self.repeats
-        if self.storage == "int8":
-            return rows * (self.head_dim + 4)
-        return rows * self.head_dim * {"float16": 2}.get(self.storage, 4)
+        of_number, of_row = _BYTES.get(self.storage, (4.0, 0))
+        return rows * (int(self.head_dim * of_number) + of_row)
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
         """Make and fill the cache, and return the call."""

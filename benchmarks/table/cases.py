@@ -205,6 +205,20 @@ COMPARISONS: Sequence[Comparison] = (
         is_speed=True,
     ),
     Comparison(
+        "float8 cache decode 1x32/32x16384",
+        CachedAttention(1, 32, 32, 1, 16384, 128, storage="float8_e4m3fn"),
+        CachedAttention(1, 32, 32, 1, 16384, 128),
+        "speed relative to a float32 cache",
+        is_speed=True,
+    ),
+    Comparison(
+        "4-bit cache decode 1x32/32x16384",
+        CachedAttention(1, 32, 32, 1, 16384, 128, storage="q4_1"),
+        CachedAttention(1, 32, 32, 1, 16384, 128),
+        "speed relative to a float32 cache",
+        is_speed=True,
+    ),
+    Comparison(
         "pages decode 8x32/8x4096x128",
         CachedAttention(8, 32, 8, 1, 4096, 128, page_size=192),
         Attention(8, 32, 8, 1, 4096, 128),

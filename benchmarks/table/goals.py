@@ -49,6 +49,8 @@ RATIOS = {
     "float16 decode 1x32/32x16384": 1.8,
     "group 8 decode 1x64/8x16384": 1.15,
     "int8 cache decode 1x32/32x16384": 3.0,
+    "float8 cache decode 1x32/32x16384": 2.6,
+    "4-bit cache decode 1x32/32x16384": 3.5,
     "pages decode 8x32/8x4096x128": 1.03,
     "append beside 1x32/8x4096x128": 0.02,
     "evict beside 1x32/8x4096x128": 0.02,

@@ -36,6 +36,7 @@ from typing import NamedTuple
 import planted_in_all_kernels
 import planted_in_caches
 import planted_in_dispatch
+import planted_in_fewer_bits
 import planted_in_kernels
 import planted_in_layers_of_caches
 import planted_in_python
@@ -45,6 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BUGS = [
     *planted_in_python.BUGS,
     *planted_in_caches.BUGS,
+    *planted_in_fewer_bits.BUGS,
     *planted_in_layers_of_caches.BUGS,
     *planted_in_dispatch.BUGS,
     *planted_in_kernels.BUGS,

@@ -1,0 +1,114 @@
+"""Bugs in caches that keep float8 and 4 bits."""
+
+from planted_bug import Bug
+
+KERNELS = "cpp/kernels/"
+CACHE = "python/regard/_cache/"
+TESTS = ("tests/cache/test_cache_fewer_bits.py",)
+
+BUGS = [
+    Bug(
+        "upper halves of bytes count 16 times in scores of one row",
+        KERNELS + "decode/nibble_scores.hpp",
+        "sums[v][r] + (sixteens[v][r] >> 4);",
+        "sums[v][r] + sixteens[v][r];",
+        TESTS,
+        "q4_1: a decode of one query for each key head",
+    ),
+    Bug(
+        "minimums of keys beyond the seen ones count",
+        KERNELS + "decode/nibble_values.hpp",
+        "weight[i] = k + i >= begin && k + i < end ? weight[i] : 0;",
+        "weight[i] = k + i >= begin ? weight[i] : 0;",
+        TESTS,
+        "q4_1: a decode whose last keys are hidden by position",
+    ),
+    Bug(
+        "steps that are apart in memory are taken for one stretch",
+        KERNELS + "decode/nibble_values.hpp",
+        "} while (steps >> after & 1 && block.values[after] == next);",
+        "} while (steps >> after & 1);",
+        TESTS,
+        "q4_1: a decode in pages of 16",
+    ),
+    Bug(
+        "hidden keys between visible ones are read for others",
+        KERNELS + "decode/nibble_values.hpp",
+        "} while (steps >> after & 1 && block.values[after] == next);",
+        "} while (steps != 0 && block.values[after] == next);",
+        TESTS,
+        "q4_1: a decode with a mask that hides 50 keys in the middle",
+    ),
+    Bug(
+        "the minimum of a group is left out of the forward kernel's scores",
+        KERNELS + "attention/grouped_scores.hpp",
+        "acc[r][v] = fma(load(sums_of_query + v * kLanes<T>), broadcast(minimums[r]), acc[r][v]);",
+        "acc[r][v] = acc[r][v] + Vec<T>{} * broadcast(minimums[r]);",
+        TESTS,
+        "q4_1: a prompt",
+    ),
+    Bug(
+        "sums of minimums are formed in another order than in decodes",
+        KERNELS + "attention/grouped_values.hpp",
+        "Vec<T>& part = parts[k % kParts][v];",
+        "Vec<T>& part = parts[0][v];",
+        TESTS,
+        "q4_1: the bits of a token in a prompt and alone",
+    ),
+    Bug(
+        "a query that is not finite has finite scores",
+        KERNELS + "groups_of_four_bits.hpp",
+        "if (!is_finite) return {largest - largest + (largest - largest), T(0)};",
+        "if (!is_finite) return {T(0), T(0)};",
+        TESTS,
+        "q4_1: inf in a query",
+    ),
+    Bug(
+        "halves of float8 are rounded up",
+        "cpp/simd/half.hpp",
+        "byte = (magnitude - 0x3c000000u + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20;",
+        "byte = (magnitude - 0x3c000000u + 0x80000u) >> 20;",
+        TESTS,
+        "float8: a value between two numbers, the lower of them even",
+    ),
+    Bug(
+        "vectors of float8 keys are in the order of their rows",
+        KERNELS + "decode/narrow_scores.hpp",
+        "const int key = kMet<From> * i + v % kMet<From>;",
+        "const int key = i + v % kMet<From> * kWidth;",
+        TESTS,
+        "float8: a decode",
+    ),
+    Bug(
+        "all layers have the scales of the first",
+        CACHE + "storage/quantize.py",
+        "scales[layer][:, None, None]",
+        "scales[0][:, None, None]",
+        TESTS,
+        "KVCaches in float8 whose layers have different scales",
+    ),
+    Bug(
+        "the first page begins where a file has its scales",
+        CACHE + "storage/header.py",
+        "return SCALES + aligned(len(describe_scales(layout.fixed_scales)[1]))",
+        "return SCALES",
+        TESTS,
+        "float8: a file of pages, opened again",
+    ),
+    Bug(
+        "damaged scales of a file are read",
+        CACHE + "storage/header.py",
+        "or _CHECKSUM.unpack_from(found) != (zlib.crc32(content),):",
+        "or not content:",
+        TESTS,
+        "float8: a bit of a file's scales, flipped",
+    ),
+    Bug(
+        "a text joins a cache with other scales",
+        CACHE + "preempt.py",
+        'if theirs[name] != value and name == "scales":',
+        'if name == "scales":\n                continue\n            if False:',
+        TESTS,
+        "resume a text of float8 in a cache with other key_scales",
+    ),
+]
