@@ -63,11 +63,11 @@ def main():
         exact = ours if exact is None else exact
         cache = regard.KVCache(1, model.kv_heads, model.head_dim, dtype=dtype)
         cache.append(*np.zeros((2, model.kv_heads, 960, model.head_dim)))
-        size = cache.nbytes / 960 * model.blocks
+        size = cache.nbytes // 960 * model.blocks
         divergence = (np.exp(exact) * (exact - ours)).sum(1).mean()
         same = (exact.argmax(1) == ours.argmax(1)).mean()
         print(
-            f"| {dtype} | {size:,.0f} | {perplexity(ours, tokens):.3f} | "
+            f"| {dtype} | {size:,} | {perplexity(ours, tokens):.3f} | "
             f"{min(theirs):.3f} to {max(theirs):.3f} | {divergence:.1e} | {same:.1%} |"
         )
 

@@ -6,6 +6,7 @@
 #include "backward/table.hpp"
 #include "bfloat16/table.hpp"
 #include "decode/table.hpp"
+#include "groups/table.hpp"
 #include "int8/table.hpp"
 #include "matmul/table.hpp"
 #include "roofline/table.hpp"

@@ -41,7 +41,7 @@ BUGS = [
     ),
     Bug(
         "the minimum of a group is left out of the forward kernel's scores",
-        KERNELS + "attention/grouped_scores.hpp",
+        KERNELS + "groups/scores.hpp",
         "acc[r][v] = fma(load(sums_of_query + v * kLanes<T>), broadcast(minimums[r]), acc[r][v]);",
         "acc[r][v] = acc[r][v] + Vec<T>{} * broadcast(minimums[r]);",
         TESTS,
@@ -49,7 +49,7 @@ BUGS = [
     ),
     Bug(
         "sums of minimums are formed in another order than in decodes",
-        KERNELS + "attention/grouped_values.hpp",
+        KERNELS + "groups/values.hpp",
         "Vec<T>& part = parts[k % kParts][v];",
         "Vec<T>& part = parts[0][v];",
         TESTS,

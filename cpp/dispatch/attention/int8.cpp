@@ -27,7 +27,7 @@ void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
   const Int8Waves& waves = *plan.waves;
   const std::int64_t interval = plan.interval;
   const int threads = plan.threads;
-  const AttentionRun run{*plan.kernel, plan.kernels->int8.write_weights, interval};
+  const AttentionRun run{*plan.kernel, plan.write_weights, interval};
   const Scratch scratch(threads, plan.bytes_of_workspace);
   const Scratch memory(1, waves.bytes());
   const auto at = [&](const Int8Waves::Keys& keys) {

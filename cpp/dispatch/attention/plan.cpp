@@ -44,19 +44,22 @@ bool is_faster_in_bfloat16(const Kernels& kernels) {
 
 void choose_kernel(AttentionPlan& plan) {
   const AttentionProblem& problem = *plan.problem;
-  if (problem.precision == Precision::int8 && is_faster_in_int8(*plan.kernels)) {
-    plan.method = AttentionMethod::int8;
-    plan.kernel = &plan.kernels->int8.attention;
-  } else if (multiplies_bfloat16(problem, *plan.kernels)) {
-    plan.method = AttentionMethod::bfloat16;
-    plan.kernel = &plan.kernels->bfloat16.attention;
-  } else if (is_decode(problem, *plan.kernels)) {
-    plan.method = AttentionMethod::decode;
-    plan.kernel = &plan.kernels->decode.kernel;
-  } else {
-    plan.method = AttentionMethod::forward;
-    plan.kernel = &plan.kernels->attention.forward;
-  }
+  const Kernels& kernels = *plan.kernels;
+  const auto choose = [&](AttentionMethod method, const AttentionKernel& kernel, WriteWeights write_weights) {
+    plan.method = method;
+    plan.kernel = &kernel;
+    plan.write_weights = write_weights;
+  };
+  if (problem.precision == Precision::int8 && is_faster_in_int8(kernels))
+    choose(AttentionMethod::int8, kernels.int8.attention, kernels.int8.write_weights);
+  else if (multiplies_bfloat16(problem, kernels))
+    choose(AttentionMethod::bfloat16, kernels.bfloat16.attention, kernels.bfloat16.write_weights);
+  else if (is_decode(problem, kernels))
+    choose(AttentionMethod::decode, kernels.decode.kernel, nullptr);
+  else if (problem.key.element == Element::q4_1)
+    choose(AttentionMethod::forward, kernels.groups.attention, kernels.groups.write_weights);
+  else
+    choose(AttentionMethod::forward, kernels.attention.forward, kernels.attention.write_weights);
 }
 
 bool has_few_rows_in(const AttentionProblem& problem, const Kernels& kernels, std::int64_t entry) {

@@ -28,6 +28,7 @@ struct AttentionPlan {
   const Kernels* kernels;  // of the target, for the problem's scalar type
   AttentionMethod method;
   const AttentionKernel* kernel;
+  WriteWeights write_weights;
   // Ragged: what decodes the entries with few rows while others have more; null where one kernel serves all.
   const AttentionKernel* kernel_of_few_rows;
   // The rows that one thread takes at a time; none where there is nothing to compute.

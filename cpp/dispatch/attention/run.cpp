@@ -7,13 +7,10 @@ namespace regard {
 namespace {
 
 void run_tasks(const AttentionPlan& plan, const StopSignal& signal) {
-  const bool is_bfloat16 = plan.method == AttentionMethod::bfloat16;
-  const WriteWeights write_weights =
-      is_bfloat16 ? plan.kernels->bfloat16.write_weights : plan.kernels->attention.write_weights;
   const Scratch scratch(plan.threads, plan.bytes_of_workspace);
   parallel_for(plan.threads, plan.tasks->count(), signal, [&](std::int64_t index, Worker& worker) {
     const AttentionTask task = plan.tasks->at(index);
-    const AttentionRun run{plan.kernel_of(task.entry), write_weights, plan.interval};
+    const AttentionRun run{plan.kernel_of(task.entry), plan.write_weights, plan.interval};
     run_task(*plan.problem, task, run, worker, scratch.of(worker));
   });
 }

@@ -24,11 +24,6 @@ REGARD_INLINE void provide_keys(const AttentionProblem& problem, const Attention
   if (block.keys.from) return;
   block.keys = provide_rows<T, kRows>(keys_of(problem, task), block.begin, block.count,
                                       problem.head_dim, problem.head_dim, work.keys);
-  if (!work.key_groups) return;
-  block.group_stride = round_up(block.count, kRows);
-  copy_group_scales(keys_of(problem, task), block.begin, block.count, problem.head_dim,
-                    work.key_groups, block.group_stride);
-  block.key_groups = work.key_groups;
 }
 
 template <class T>

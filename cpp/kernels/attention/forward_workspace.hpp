@@ -14,7 +14,7 @@ struct ForwardStrip : OnlineStrip<T> {
   // what was taken from all keys, their mean; null otherwise.
   T* query_scale;
   T* mean_score;
-  // Where keys are q4_1 (grouped_scores.hpp): each query's step, and the sums of its groups,
+  // Where keys are q4_1 (groups/scores.hpp): each query's step, and the sums of its groups,
   // [groups][lanes]; null otherwise.
   T* query_steps;
   T* query_sums;

@@ -1,7 +1,8 @@
 // output += weights value, in the scalar's own precision. ../bfloat16/values.hpp has the others.
 #pragma once
 
-#include "grouped_values.hpp"
+#include "../strips/products.hpp"
+#include "forward_block.hpp"
 
 namespace regard {
 namespace {
@@ -20,10 +21,6 @@ struct PlainValues {
     block.values = provide_rows<T, Shape::kRows>(
         values_of(problem, task), block.begin, block.count, problem.value_dim,
         round_up(problem.value_dim, Shape::kRows), work.values);
-    if (!work.value_groups) return;
-    block.value_groups = work.value_groups;
-    copy_group_scales(values_of(problem, task), block.begin, block.count, problem.value_dim,
-                      work.value_groups, block.group_stride);
   }
 
   // Adds the runs' keys. Their weights are in the workspace.
@@ -31,8 +28,6 @@ struct PlainValues {
   REGARD_INLINE void add(const AttentionProblem& problem, const ForwardWorkspace<T>& work,
                          const ForwardBlock<T>& block, const KeyRuns<Shape>& runs, bool selects,
                          ForwardStrip<T>& strip) {
-    if (__builtin_expect(block.value_groups != nullptr, false))
-      return add_groups<kVectors>(problem, work, block, runs, strip);
     const KeyTerm<T> term{work.weights, block.values.from, block.values.stride};
     add_columns<Shape, kVectors>(selects, runs, &term, 1, round_up(problem.value_dim, Shape::kRows),
                                  strip.is_fresh, strip.outputs());

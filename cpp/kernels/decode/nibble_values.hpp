@@ -2,7 +2,7 @@
 //
 //   output = sum over keys of (weight scale) integer + sum over keys of weight minimum
 //
-// for each group, as the forward kernel adds them (../attention/grouped_values.hpp). kLanes bytes
+// for each group, as the forward kernel adds them (../groups/values.hpp). kLanes bytes
 // are two vectors of dimensions, 16 apart: those of their lower halves, and of their upper ones.
 #pragma once
 

@@ -1,0 +1,77 @@
+// output += weights value where values are groups of four-bit integers:
+//
+//   output = sum over keys of (weight scale) integer + sum over keys of weight minimum
+//
+// for each group. Integers are 0 or more, and so are scales: a hidden key's weight of -0.0 changes
+// neither sum.
+#pragma once
+
+#include "../attention/forward_block.hpp"
+#include "../strips/products.hpp"
+
+namespace regard {
+namespace {
+
+// to[key][lane] = weight scale, and sums[lane] = the sum of weight minimum, over the runs' keys: in
+// as many parts as a vector has lanes, as the decode kernel forms it.
+template <int kVectors, class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void scale_by_group(const KeyRuns<Shape>& runs, const T* scales, const T* minimums,
+                                    const T* weights, T* to, T* sums) {
+  constexpr int kWidth = kVectors * kLanes<T>;
+  constexpr int kParts = kLanes<T>;
+  Vec<T> parts[kParts][kVectors]{};
+  for (int i = 0; i < runs.count; ++i)
+    for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec<T> weight = load<T>(weights + k * kWidth + v * kLanes<T>);
+        store(to + k * kWidth + v * kLanes<T>, weight * broadcast(scales[k]));
+        Vec<T>& part = parts[k % kParts][v];
+        part = fma(weight, broadcast(minimums[k]), part);
+      }
+  for (int half = kParts / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i)
+      for (int v = 0; v < kVectors; ++v) parts[i][v] = parts[i][v] + parts[i + half][v];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) store(sums + v * kLanes<T>, parts[0][v]);
+}
+
+template <class Shape>
+struct GroupValues {
+  using T = typename Shape::Element;
+
+  static bool copies_values(const AttentionProblem&) { return true; }
+
+  REGARD_INLINE void provide(const AttentionProblem& problem, const AttentionTask& task,
+                             const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
+    if (block.values.from) return;
+    block.values = provide_rows<T, Shape::kRows>(values_of(problem, task), block.begin, block.count,
+                                                 problem.value_dim, problem.value_dim, work.values);
+    block.value_groups = work.value_groups;
+    copy_group_scales(values_of(problem, task), block.begin, block.count, problem.value_dim,
+                      work.value_groups, block.group_stride);
+  }
+
+  // Adds the runs' keys, group by group. Integers are finite: nothing is selected.
+  template <int kVectors>
+  REGARD_INLINE void add(const AttentionProblem& problem, const ForwardWorkspace<T>& work,
+                         const ForwardBlock<T>& block, const KeyRuns<Shape>& runs, bool,
+                         ForwardStrip<T>& strip) {
+    constexpr int kWidth = kVectors * kLanes<T>;
+    T sums[kWidth];
+    for (std::int64_t first = 0; first < problem.value_dim; first += kGroupOfFourBits) {
+      const T* const scales =
+          block.value_groups + 2 * (first / kGroupOfFourBits) * block.group_stride;
+      scale_by_group<kVectors>(runs, scales, scales + block.group_stride, work.weights,
+                               work.group_weights, sums);
+      const KeyTerm<T> term{work.group_weights, block.values.from + first, block.values.stride};
+      T* const to = strip.outputs() + first * kWidth;
+      add_columns<Shape, kVectors>(false, runs, &term, 1, kGroupOfFourBits, strip.is_fresh, to);
+      for (int i = 0; i < kGroupOfFourBits * kWidth; i += kLanes<T>)
+        store(to + i, load<T>(to + i) + load<T>(sums + i % kWidth));
+    }
+  }
+};
+
+}  // namespace
+}  // namespace regard
