@@ -94,7 +94,11 @@ FAMILIES = re.findall(
     r"^REGARD_FAMILY\((\w+)", (CPP / "kernels/families.inc").read_text("utf-8"), re.M
 )
 # Folders of kernels that a family may include, in addition to its own and the substrate of strips.
-FAMILY_KNOWS = {"int8": {"attention"}, "bfloat16": {"attention", "backward"}}
+FAMILY_KNOWS = {
+    "bfloat16": {"attention", "backward"},
+    "groups": {"attention"},
+    "int8": {"attention"},
+}
 
 
 def test_families_of_kernels_do_not_know_each_other():
