@@ -170,7 +170,7 @@ PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle ke
                           to_text(key.shape) + " and " + to_text(value.shape) + ")");
   if (page_rows() < 1) throw py::value_error("pages must have at least one row, got shape " + to_text(key.shape));
   if (key.element != value.element && (is_quantized(key.element) || is_quantized(value.element)))
-    throw py::type_error("key and value must both be int8, or neither");
+    throw py::type_error("key and value must have the same type");
   if (!is_quantized(key.element)) return;
   key_scales = scales_view("key_scales", key_scales_object, key);
   value_scales = scales_view("value_scales", value_scales_object, value);

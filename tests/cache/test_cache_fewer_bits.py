@@ -11,6 +11,7 @@ from fewer_bits import ALL, groups_of, held_rows, in_4_bits, in_float8, meeting,
 from inside_cache import page_bytes, stored_rows
 from messages import says
 from reference import assert_matches, assert_same_bits, expected
+from regard._cache.storage import header
 from rotation import Rotation
 
 FLOAT8, FOUR = "float8_e4m3fn", "q4_1"
@@ -275,7 +276,7 @@ WRONG = [
     (FOUR, (2, 64, 33), {}, ValueError, ["value_dim", "multiple of 32", "33"]),
     (FOUR, (2, 64), {"key_scales": 1.0}, TypeError, ["key_scales", "left out", "q4_1"]),
     ("float32", (2, 64), {"value_scales": 2}, TypeError, ["value_scales", "left out", "float32"]),
-    (FLOAT8, (2, 64), {"key_scales": [1, 2, 3]}, ValueError, ["key_scales", "(1, 2)", "(3,)"]),
+    (FLOAT8, (2, 64), {"key_scales": [1, 2, 3]}, ValueError, ["key_scales", "(2,)", "(3,)"]),
     (FLOAT8, (2, 64), {"key_scales": 0}, ValueError, ["key_scales", "2**-100", "0"]),
     (FLOAT8, (2, 64), {"value_scales": [1, -1]}, ValueError, ["value_scales", "-1"]),
     (FLOAT8, (2, 64), {"value_scales": np.nan}, ValueError, ["value_scales", "nan"]),
@@ -319,6 +320,62 @@ def test_explanations(dtype):
     assert words[dtype] in str(explanation)
     row = {"int8": 64 + 32 + 8, FLOAT8: 64 + 32, FOUR: (64 + 32) // 2 + (2 + 1) * 4}[dtype]
     assert explanation.bytes == 2 * 30 * 2 * row + 2 * 4 * (64 + 32) * 4
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_explanations_name_the_type(dtype):
+    cache, *_ = filled(dtype)
+    query = normal(0, 2, 4, 300, 64, dtype=np.float32)
+    text = str(cache.explain(query, query_offset=0, precision="bfloat16"))
+    assert f"stored as {dtype} and computed in float32" in text
+    assert f"keys that are stored as {dtype} are multiplied in float32" in text
+    assert "uint8" not in text
+    text = str(cache.explain(query[:, :, :1].astype(np.float64)))
+    assert f"stored as {dtype} and computed in float64" in text
+
+
+def test_scales_can_be_read():
+    scales = np.float32([[1, 2], [3, 4]])
+    caches = regard.KVCaches(2, 1, 2, 32, dtype=FLOAT8, key_scales=scales, value_scales=0.5)
+    assert np.array_equal(caches.key_scales, scales)
+    assert caches[1].key_scales.tolist() == [3, 4]
+    assert caches[1].value_scales.tolist() == [0.5, 0.5]
+    caches.key_scales[...] = 9  # a copy
+    alone = regard.KVCache(1, 2, 32, dtype=FLOAT8, key_scales=caches[0].key_scales)
+    assert alone.key_scales.tolist() == [1, 2]
+    assert regard.KVCache(1, 2, 32).key_scales is None
+
+
+def test_numbers_that_are_too_large_for_their_scales():
+    """A ValueError that says so, whatever NumPy's errors are set to; small numbers are 0."""
+    cache = regard.KVCache(1, 1, 32, dtype=FLOAT8, key_scales=2.0**-100, value_scales=3)
+    rows = np.zeros((1, 1, 1, 32), np.float32)
+    with np.errstate(all="raise"):
+        cache.append(rows, rows + np.float32(1e-44))
+        assert not cache.values.any()
+        with pytest.raises(ValueError, match=says("key", "448 times key_scales", "inf times")):
+            cache.append(rows + np.float32(1e10), rows)
+    for dtype, number, words in (
+        (FLOAT8, 30, ["448", "480 times"]),
+        (FOUR, -65504, ["65504", "1.04806e+06"]),
+    ):
+        cache = regard.KVCache(1, 1, 256, 32, dtype=dtype)
+        with pytest.raises(ValueError, match=says("key", *words)):
+            cache.append(np.full((1, 1, 1, 256), number), rows)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2**40), (65535, 2**62), (1, 2**28)])
+def test_a_description_of_absurd_sizes_is_damage(sizes, tmp_path):
+    path = tmp_path / "cache"
+    regard.KVCache(1, 2, 64, path=path, dtype=FLOAT8).close()
+    content = bytearray(path.read_bytes())
+    numbers = [sizes[0], sizes[1], 64, 64, -1, 0, -1, 192]
+    described = header._described(FLOAT8.encode().ljust(16, b"\0"), numbers)
+    content[: len(described)] = described
+    path.write_bytes(content)
+    for opens in (regard.KVCache, regard.KVCaches):
+        with pytest.raises(ValueError, match="damaged|has 65535 layers"):
+            opens.open(path)
 
 
 def test_layers_have_their_own_scales(tmp_path):

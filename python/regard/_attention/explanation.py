@@ -119,11 +119,13 @@ class Explanation:
         notes: Sequence[str],
         masks: Masks = _NO_MASKS,
         starts: tuple[Array, Array] | None = None,
+        stored: str | None = None,
     ) -> Self:
         """Return a plan in words and numbers.
 
         `read_bytes` includes the masks, and excludes the output. `notes` precede the notes of the
-        plan. `starts` are those of the queries and keys of packed sequences.
+        plan. `starts` are those of the queries and keys of packed sequences. `stored` is the
+        type of keys and values if that of the arrays does not say it.
         """
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
         if starts is None:
@@ -166,8 +168,8 @@ class Explanation:
                 *notes,
                 *_decoded_entries(plan),
                 *_split_blocks(masks.shown, plan, first_queries),
-                *_no_effect(precision, plan, key),
-                *_copies(plan, key, value),
+                *_no_effect(precision, plan, stored or key.dtype.name),
+                *_copies(plan, key, value, stored),
             ),
         )
 
@@ -255,6 +257,8 @@ _IN_ONE_LINE = (
     *("target", "kernel", "result_type", "batch", "heads", "kv_heads", "q_len", "kv_len"),
     *("head_dim", "value_dim", "threads", "tasks", "tiles_computed", "tiles", "flops"),
 )
+# Types of a cache whose numbers are multiplied in float32, whatever the precision.
+_QUANTIZED = ("int8", "float8_e4m3fn", "q4_1")
 _TILES = {"forward": "tile", "int8": "tile", "bfloat16": "tile", "decode": "step"}
 _KERNELS = {
     "forward": "queries in SIMD lanes",
@@ -278,14 +282,14 @@ def _quantity(amount: float, unit: str, step: int = 1024) -> str:
     return f"{number} {prefix}{unit}"
 
 
-def _no_effect(precision: str | None, plan: _core._Plan, key: Array) -> Iterator[str]:
+def _no_effect(precision: str | None, plan: _core._Plan, stored: str) -> Iterator[str]:
     """Say why a precision that was allowed is not the one that is used."""
     if precision is None or plan["tasks"] == 0 or plan["kernel"] == precision:
         return
     if precision == "bfloat16" and plan["has_few_rows"]:
         why = "memory bandwidth limits calls with few queries"
-    elif precision == "bfloat16" and key.dtype.name == "int8":
-        why = "keys that are stored as int8 are multiplied in float32"
+    elif precision == "bfloat16" and stored in _QUANTIZED:
+        why = f"keys that are stored as {stored} are multiplied in float32"
     else:
         products = "8-bit integers" if precision == "int8" else "products of bfloat16"
         target = plan["target"]
@@ -300,7 +304,7 @@ def _decoded_entries(plan: _core._Plan) -> Iterator[str]:
         yield f"{_plural(count, 'sequence')} with few query rows: kernel decode"
 
 
-def _copies(plan: _core._Plan, key: Array, value: Array) -> Iterator[str]:
+def _copies(plan: _core._Plan, key: Array, value: Array, stored: str | None) -> Iterator[str]:
     if plan["scores_computed"] == 0:
         return
     if plan["kernel"] == "int8":
@@ -310,9 +314,9 @@ def _copies(plan: _core._Plan, key: Array, value: Array) -> Iterator[str]:
         yield f"blocks of {keys}values are copied: they are multiplied as pairs of bfloat16"
         return
     elif plan["copies_keys"]:
-        yield f"blocks of keys are copied: {_layout(key, plan)}"
+        yield f"blocks of keys are copied: {_layout(key, plan, stored or key.dtype.name)}"
     if plan["copies_values"]:
-        yield f"blocks of values are copied: {_layout(value, plan)}"
+        yield f"blocks of values are copied: {_layout(value, plan, stored or value.dtype.name)}"
 
 
 def _split_blocks(mask: Any, plan: _core._Plan, first_queries: Sequence[int]) -> Iterator[str]:
@@ -363,15 +367,15 @@ def _item_bytes(dtype: str) -> int:
     return {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[dtype]
 
 
-def _layout(array: Array, plan: _core._Plan) -> str:
+def _layout(array: Array, plan: _core._Plan, stored: str) -> str:
     """Return why blocks of `array` cannot be read in place."""
     computed = "float64" if plan["result_type"] == "float64" else "float32"
-    if plan["kernel"] == "decode":
+    if plan["kernel"] == "decode" and not (stored != computed and computed == "float64"):
         if array.strides[-1] == array.itemsize:
             return f"{array.shape[-1]} columns do not fill vectors of {plan['columns']}"
         return f"a row's elements are {array.strides[-1]} bytes apart"
-    if array.dtype.name != computed:
-        return f"they are stored as {array.dtype} and computed in {computed}"
+    if stored != computed:
+        return f"they are stored as {stored} and computed in {computed}"
     if array.strides[-1] != array.itemsize:
         return f"a row's elements are {array.strides[-1]} bytes apart"
     if abs(array.strides[-2]) >= 2048:

@@ -116,7 +116,8 @@ class KVCache(Storing, Attending, Entries, Sizes):
       exponent and 3 bits of mantissa.
     - q4_1: each 32 numbers of a row are integers from 0 to 15, with a scale and a minimum in
       float16, as in llama.cpp's type of this name. Scores are computed with queries that are
-      rounded to integers of at most 32767.
+      rounded to integers of at most 32767. Groups whose numbers differ by less than about 1e-5 lose
+      digits.
 
     Keys are rotated first, and so are queries: dot products do not change, and single large
     channels are spread over all channels. Apart from the queries of q4_1, results are exact for

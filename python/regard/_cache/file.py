@@ -51,7 +51,7 @@ def opened(path: str, *, is_writable: bool, layers: int | None = None) -> Conten
                 f"{file.path} is truncated: its pages begin after {header.SCALES} bytes, and it "
                 f"has {file.size}"
             )
-        geometry = header.read_scales(geometry, file.read, file.path)
+        geometry = header.read_scales(geometry, file.read, file.size, file.path)
         try:
             layout = PageLayout.of(geometry)
         except MemoryError as error:

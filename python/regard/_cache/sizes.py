@@ -81,6 +81,24 @@ class Sizes(ShowsOptions):
         return self._source.geometry.dtype.dtype
 
     @property
+    def key_scales(self) -> NDArray[np.float32] | None:
+        """What stored keys of float8 are multiplied by, for each head (a copy), or None."""
+        return self._fixed_scales(0)
+
+    @property
+    def value_scales(self) -> NDArray[np.float32] | None:
+        """What stored values of float8 are multiplied by, as for `key_scales`."""
+        return self._fixed_scales(1)
+
+    def _fixed_scales(self, which: int) -> NDArray[np.float32] | None:
+        geometry = self._source.geometry
+        if geometry.scales is None:
+            return None
+        scales = geometry.scales.arrays(geometry.layers)[which]
+        number = getattr(self._source, "number", None)  # of one layer
+        return scales.copy() if number is None else scales[number].copy()
+
+    @property
     def capacity(self) -> int | None:
         """Maximum number of tokens per entry, or None."""
         return self._source.geometry.capacity

@@ -44,9 +44,11 @@ def _scales(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Array
     try:
         scales = np.broadcast_to(scales, shape)
     except ValueError:
+        needed = f"broadcast to (layers, num_kv_heads), {shape}"
+        if shape[0] == 1:
+            needed = f"have shape ({shape[1]},)"
         raise ValueError(
-            f"{name} must be a number, or broadcast to (layers, num_kv_heads), {shape}, got shape "
-            f"{scales.shape}"
+            f"{name} must be a number, or {needed}, got shape {scales.shape}"
         ) from None
     wrong = scales[~((scales >= _LEAST) & (scales <= _MOST))]
     if wrong.size:

@@ -47,20 +47,21 @@ def quantized(
 
     `counts` is the number of real tokens in each entry. The other tokens are arbitrary.
     """
-    rows = [_as_floats(keys), _as_floats(values)]
+    given = rows = [_as_floats(keys), _as_floats(values)]
     new = keys.shape[2]
     if not isinstance(counts, int) and int(counts.min()) < new:
         is_real = (np.arange(new) < counts[:, None])[:, None, :, None]
-        rows = [np.where(is_real, each, SCALE_TYPE.type(0)) for each in rows]
+        given = rows = [np.where(is_real, each, SCALE_TYPE.type(0)) for each in rows]
     if geometry.scales is not None:
         fixed = [scales[layer][:, None, None] for scales in geometry.scales.arrays(geometry.layers)]
-        rows = [each / scales for each, scales in zip(rows, fixed, strict=True)]
+        with np.errstate(over="ignore", under="ignore"):  # what is infinite is refused
+            rows = [each / scales for each, scales in zip(given, fixed, strict=True)]
     numbers, found = [], []
-    for name, each, rotates in zip(("key", "value"), rows, (True, False), strict=True):
+    for number, (name, each) in enumerate(zip(("key", "value"), rows, strict=True)):
         form = _FORMS[geometry.dtype.scaled or ""]
-        stored, scales, are_held = _core.quantize_rows(each, form, rotates)
+        stored, scales, are_held = _core.quantize_rows(each, form, number == 0)
         if not are_held:
-            raise ValueError(_refused(name, each, geometry.dtype))
+            raise ValueError(_refused(name, given[number], each, geometry.dtype))
         numbers.append(stored)
         found += [] if scales is None else [scales]
     return numbers + found
@@ -73,27 +74,33 @@ def _as_floats(rows: Array) -> Array:
         return np.ascontiguousarray(rows, SCALE_TYPE)
 
 
-def _refused(name: str, rows: Array, stored: StoredType) -> str:
-    bad = rows[~np.isfinite(rows)]
+def _refused(name: str, given: Array, scaled: Array, stored: StoredType) -> str:
+    """Return why rows, divided by their scales, cannot be stored."""
+    bad = given[~np.isfinite(given)]
     if bad.size or stored.scaled == "rows":
         return f"{name} must be finite in float32 to be stored as {stored.name}, got {bad[0]}"
-    largest = abs(rows).max()
+    where = ""
+    if name == "key":
+        where = " after the rotation of keys"
+        with np.errstate(over="ignore", invalid="ignore"):
+            bits = (scaled.shape[-1] & -scaled.shape[-1]).bit_length() - 1
+            scaled = _times_h(scaled) * SCALE_TYPE.type(0.5 ** (bits // 2))
+    largest = np.nan_to_num(abs(scaled), nan=np.inf, posinf=np.inf).max()
     if stored.scaled == "heads":
         return (
-            f"{name} must be at most 448 times {name}_scales in magnitude to be stored as "
-            f"{stored.name}{' (after the rotation of keys)' * (name == 'key')}, got up to "
-            f"{largest:.6g} times: choose larger {name}_scales"
+            f"{name} must be at most 448 times {name}_scales in magnitude{where} to be stored as "
+            f"{stored.name}, got up to {largest:.6g} times: choose larger {name}_scales"
         )
     return (
-        f"{name} must be at most 65504 in magnitude to be stored as {stored.name}"
-        f"{' (after the rotation of keys)' * (name == 'key')}, got up to {largest:.6g}"
+        f"{name} must be at most 65504 in magnitude{where} to be stored as {stored.name}, got up "
+        f"to {largest:.6g}"
     )
 
 
 def restored(stored: StoredType, rows: Array, scales: Array, *, is_rotated: bool) -> Array:
     """Return the float32 numbers that stored numbers and their scales represent."""
     # Scales of a damaged file may produce infinite numbers, but no warnings.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if stored.scaled == "groups":
             numbers = _of_groups(rows, scales)
         elif stored.scaled == "heads":
@@ -129,6 +136,16 @@ _FLOAT8 = _float8_numbers()
 
 
 def _rotated_back(rows: Array, stored: StoredType) -> Array:
+    """Return keys from rotated ones."""
+    dim = rows.shape[-1]
+    rows = _times_h(rows)
+    if stored.scaled == "rows":  # which have been divided by the size of a group
+        return rows
+    bits = (dim & -dim).bit_length() - 1
+    return rows * SCALE_TYPE.type(0.5 ** (bits - bits // 2))
+
+
+def _times_h(rows: Array) -> Array:
     """Multiply by H, in one pass over all rows for each factor of two."""
     dim = rows.shape[-1]
     half = 1
@@ -137,7 +154,4 @@ def _rotated_back(rows: Array, stored: StoredType) -> Array:
         first, second = pairs[..., 0, :], pairs[..., 1, :]
         rows = np.stack([first + second, first - second], axis=-2).reshape(rows.shape)
         half *= 2
-    if stored.scaled == "rows":
-        return rows
-    # Keys have been divided by the root of n, or of n / 2 if that is no integer.
-    return rows / SCALE_TYPE.type(2 ** -(-(half.bit_length() - 1) // 2))
+    return rows
