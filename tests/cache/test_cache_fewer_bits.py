@@ -374,7 +374,7 @@ def test_a_description_of_absurd_sizes_is_damage(sizes, tmp_path):
     content[: len(described)] = described
     path.write_bytes(content)
     for opens in (regard.KVCache, regard.KVCaches):
-        with pytest.raises(ValueError, match="damaged|has 65535 layers"):
+        with pytest.raises(ValueError, match=r"damaged|has 65535 layers"):
             opens.open(path)
 
 

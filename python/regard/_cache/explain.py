@@ -51,9 +51,8 @@ def explain(
     if starts is not None:
         assert layer.state is not None
         packed = np.asarray(starts), np.concatenate([[0], layer.state.all_lengths().cumsum()])
-    return Explanation.of_plan(
-        plan, key, value, precision, bytes_read, notes, masks, packed, stored.name
-    )
+    arguments = plan, key, value, precision, bytes_read, notes, masks, packed
+    return Explanation.of_plan(*arguments, stored=stored.name)
 
 
 def _bytes_of_tokens(layer: Layer) -> int:
