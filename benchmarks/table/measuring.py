@@ -23,9 +23,10 @@ from regard._bench.measuring import (
 from regard._bench.problems import Inputs, Problem
 from regard._bench.rounds import Runner
 
-# The rounding error of float16 is 2^-11, that of bfloat16 2^-8, and that of int8 2^-8 of the
-# largest element in a row.
-_TOLERANCES = {"float32": TOLERANCE, "float16": 2e-3, "bfloat16": 2e-2, "int8": 3e-2}
+# The rounding error of float16 is 2^-11, that of bfloat16 2^-8, that of int8 2^-8 of the largest
+# element in a row, that of float8 2^-4, and that of q4_1 a 30th of what 32 elements differ by.
+TOLERANCES = {"float32": TOLERANCE, "float16": 2e-3, "bfloat16": 2e-2, "int8": 3e-2}
+TOLERANCES |= {"float8_e4m3fn": 0.1, "q4_1": 0.2}
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _compare(run: Run, row: Comparison) -> ComparisonResult:
             engine, sets = Regard(count), make_sets(problem, run.streamed_bytes)
             runners[name] = runner_of(engine, problem, sets)
             index, expected = problem.sample(sets[0])
-            tolerance = _TOLERANCES[_coarsest_type(problem, sets[0])]
+            tolerance = TOLERANCES[_coarsest_type(problem, sets[0])]
             check(output_of(engine, runners[name])[index], expected, tolerance)
     except Exception as error:
         return ComparisonResult(row, failed=in_one_line(error))

@@ -6,6 +6,7 @@ import re
 import pytest
 from benchmarks.table.cases import CASES, COMPARISONS, select
 from benchmarks.table.goals import RATIOS, SECONDS
+from benchmarks.table.measuring import TOLERANCES
 
 from regard._bench.cases import DECODE, FORWARD
 
@@ -13,6 +14,13 @@ from regard._bench.cases import DECODE, FORWARD
 def test_names_are_unique():
     names = [row.name for row in (*CASES, *COMPARISONS)]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("row", COMPARISONS)
+def test_results_of_every_type_are_checked(row):
+    for problem in (row.problem, row.reference):
+        for name in ("precision", "storage"):
+            assert getattr(problem, name, None) in (None, *TOLERANCES)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.group is FORWARD])
