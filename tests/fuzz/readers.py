@@ -166,7 +166,7 @@ class CacheFile(FileReader):
     """Every second input has right checksums, so that what they protect is read."""
 
     needs = ()
-    kinds = ("growing file", "capacity file", "pages file", "window file", "int8 file")
+    kinds = ("growing file", "pages file", "window file", "int8 file", "float8 file")
 
     def begin(self):
         files = []
@@ -180,7 +180,7 @@ class CacheFile(FileReader):
     def draw(self, chance):
         data = bytearray(chance.choice(self.files))
         for _ in range(chance.choice((1, 1, 2, 3))):
-            area = chance.choice((0, 0, 512, 512, 4096, 4096, 4096 + 32768))
+            area = chance.choice((0, 0, 512, 512, 4096, 4096, 4096 + 32768, header.SCALES))
             place = area + chance.randrange(chance.choice((16, 112, 400)))
             place -= place % chance.choice((1, 4, 8, 8))
             size = chance.choice((1, 4, 8, 8))
@@ -196,7 +196,7 @@ class CacheFile(FileReader):
 
     def sign(self, data):
         """Give the description and all records the checksums that they would have."""
-        if len(data) < header.FIRST_PAGE:
+        if len(data) < header.SCALES:
             return
         data[12:16] = bytes(4)
         data[12:16] = zlib.crc32(data[: header._DESCRIPTION.size]).to_bytes(4, "little")
