@@ -16,28 +16,12 @@ BUGS = [
         "q4_1: a decode of one query for each key head",
     ),
     Bug(
-        "minimums of keys beyond the seen ones count",
-        KERNELS + "decode/nibble_values.hpp",
-        "weight[i] = k + i >= begin && k + i < end ? weight[i] : 0;",
-        "weight[i] = k + i >= begin ? weight[i] : 0;",
-        TESTS,
-        "q4_1: a decode whose last keys are hidden by position",
-    ),
-    Bug(
         "steps that are apart in memory are taken for one stretch",
         KERNELS + "decode/nibble_values.hpp",
         "} while (steps >> after & 1 && block.values[after] == next);",
         "} while (steps >> after & 1);",
         TESTS,
         "q4_1: a decode in pages of 16",
-    ),
-    Bug(
-        "hidden keys between visible ones are read for others",
-        KERNELS + "decode/nibble_values.hpp",
-        "} while (steps >> after & 1 && block.values[after] == next);",
-        "} while (steps != 0 && block.values[after] == next);",
-        TESTS,
-        "q4_1: a decode with a mask that hides 50 keys in the middle",
     ),
     Bug(
         "the minimum of a group is left out of the forward kernel's scores",
