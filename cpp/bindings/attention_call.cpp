@@ -36,7 +36,7 @@ bool AttentionCall::take(py::handle query_object, py::handle key_object, py::han
     return false;
   if (!take_mask(mask_object)) return false;
   type = is_quantized(key.element) ? result_type_of({&query})
-                                      : result_type_of({&query, &key, &value});
+                                   : result_type_of({&query, &key, &value});
   problem.scalar = scalar_of(type.element);
   problem.l2_bytes = l2_cache_bytes();
   return true;

@@ -77,7 +77,8 @@ py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle thr
 // Lists of arrays, one for each part.
 py::object merge_attention_states(const py::list& outputs, const py::list& lses, py::handle threads);
 
-// Integers, scales, and whether all scales are finite.
+// Rows as a cache keeps them in a form ("int8", "float8" or "q4_1"): numbers, scales or None, and whether the form
+// holds all numbers.
 py::tuple quantize_rows(py::handle rows, const std::string& form, bool rotates);
 
 // Memory of `bytes` bytes that begins with the first `file_bytes` of a file: what is written there stays in

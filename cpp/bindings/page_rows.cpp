@@ -38,9 +38,7 @@ ArrayView scales_view(const char* name, py::handle object, const ArrayView& rows
   if (view.element != Element::float32 && !are_of_groups)
     throw py::type_error(std::string(name) + " must be an array of float32, got " + describe(object));
   Shape wanted(rows.shape.begin(), rows.shape.end() - 1);
-  if (are_of_groups) {
-    wanted.push_back(2 * (2 * rows.size(1) / kGroupOfFourBits));
-  }
+  if (are_of_groups) wanted.push_back(2 * (2 * rows.size(1) / kGroupOfFourBits));
   if (view.shape != wanted)
     throw py::value_error(std::string(name) + " must have shape " + to_text(wanted) + ", got " +
                           to_text(view.shape));

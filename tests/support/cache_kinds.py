@@ -27,6 +27,20 @@ KINDS = {
     "layers int8 file": {"path": True, "layers": 2, "dtype": "int8", "page_size": 16},
 }
 
+# Of four bits, whose rows are whole groups: for `attack_caches.py`, since other tests have queries
+# of 8 numbers.
+OF_FOUR_BITS = {
+    "q4_1": {"dtype": "q4_1", "sizes": (32, 64), "page_size": 32},
+    "q4_1 file": {"path": True, "dtype": "q4_1", "sizes": (32, 64), "page_size": 16},
+    "layers q4_1 file": {
+        "path": True,
+        "layers": 2,
+        "dtype": "q4_1",
+        "sizes": (64, 32),
+        "page_size": 16,
+    },
+}
+
 
 def make(kind, path, batch=2):
     """A cache of some tokens and what it should be."""
@@ -34,17 +48,17 @@ def make(kind, path, batch=2):
     if options.pop("path", False):
         options["path"] = path
     first = [25] * batch if options.pop("are_alike", False) else [25, *[7] * (batch - 1)]
-    layers = options.pop("layers", None)
+    layers, sizes = options.pop("layers", None), options.pop("sizes", (8, 5))
     if layers is None:
-        cache = regard.KVCache(batch, 2, 8, 5, **options)
+        cache = regard.KVCache(batch, 2, *sizes, **options)
     else:
-        cache = AllLayers.made(layers, batch, 2, 8, 5, **options)
+        cache = AllLayers.made(layers, batch, 2, *sizes, **options)
     window = {name: options.get(name, 0) for name in ("keep_last", "keep_first")}
     window["keep_last"] = window["keep_last"] or None
-    model = Model(batch, 2, 8, 5, options.get("dtype", "float32"), **window)
+    model = Model(batch, 2, *sizes, options.get("dtype", "float32"), **window)
     for each in (cache, model):
-        each.append(*tokens(0, batch, 25), first)
-        each.append(*tokens(1, batch, 30))
+        each.append(*own_tokens(each, 0, batch, 25), first)
+        each.append(*own_tokens(each, 1, batch, 30))
     return cache, model
 
 
@@ -55,17 +69,19 @@ def opened(kind, path, mode="r+"):
 
 
 def token(each, seed=5):
-    each.append(*tokens(seed, batch_of(each), 1, dtype=np.float32))
+    each.append(*own_tokens(each, seed, batch_of(each), 1, dtype=np.float32))
 
 
 def prompt(each, seed=6):
-    each.append(*tokens(seed, batch_of(each), 40), [40 - 9 * b for b in range(batch_of(each))])
+    each.append(
+        *own_tokens(each, seed, batch_of(each), 40), [40 - 9 * b for b in range(batch_of(each))]
+    )
 
 
 def packed(each, seed=7):
     """Another number of tokens for each entry, and none for the third."""
     counts = [(1, 33, 0)[b % 3] for b in range(batch_of(each))]
-    each.append_ragged(*packed_tokens(seed, counts))
+    each.append_ragged(*packed_tokens(seed, counts, **dims_of(each)))
 
 
 def undo(each, seed=None):
@@ -90,7 +106,7 @@ def adopt(each, seed=8):
     """A text that was read by itself joins, while there are few."""
     if batch_of(each) < 4:
         other = each.fork([-1])
-        other.append(*tokens(seed, 1, 21))
+        other.append(*own_tokens(each, seed, 1, 21))
         each.adopt(other)
     else:
         drop(each)
@@ -113,6 +129,15 @@ CHANGES = {
     "adopt": adopt,
     "keep": keep,
 }
+
+
+def dims_of(each):
+    return {"head_dim": each.head_dim, "value_dim": each.value_dim}
+
+
+def own_tokens(each, seed, batch, new, **options):
+    """Tokens of the sizes that a cache or a model has."""
+    return tokens(seed, batch, new, **dims_of(each), **options)
 
 
 def batch_of(each):

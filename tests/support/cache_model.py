@@ -42,6 +42,7 @@ class Model:
 
     def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, keep_last=None, keep_first=0):
         self.dtype, self.keep_last, self.keep_first = dtype, keep_last, keep_first
+        self.head_dim, self.value_dim = head_dim, value_dim
         held = np.float64 if is_quantized(dtype) else dtype
         self.nothing = [np.empty((kv_heads, 0, dim), held) for dim in (head_dim, value_dim)]
         self.keys, self.values = ([nothing] * batch for nothing in self.nothing)

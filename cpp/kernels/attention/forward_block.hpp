@@ -11,7 +11,7 @@ template <class T>
 struct ForwardBlock : KeySpan {
   TileRows<T> keys{};
   TileRows<T> values{};
-  // As copy_group_scales has them; null where there are no groups.
+  // In the layout of copy_group_scales; null where there are no groups.
   const T* key_groups = nullptr;
   const T* value_groups = nullptr;
   std::ptrdiff_t group_stride = 0;

@@ -119,13 +119,13 @@ class Explanation:
         notes: Sequence[str],
         masks: Masks = _NO_MASKS,
         starts: tuple[Array, Array] | None = None,
-        stored: str | None = None,
+        quantized: str | None = None,
     ) -> Self:
         """Return a plan in words and numbers.
 
         `read_bytes` includes the masks, and excludes the output. `notes` precede the notes of the
-        plan. `starts` are those of the queries and keys of packed sequences. `stored` is the
-        type of keys and values if that of the arrays does not say it.
+        plan. `starts` are those of the queries and keys of packed sequences. `quantized` is the
+        type of keys and values that are stored in fewer than 16 bits.
         """
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
         if starts is None:
@@ -168,8 +168,8 @@ class Explanation:
                 *notes,
                 *_decoded_entries(plan),
                 *_split_blocks(masks.shown, plan, first_queries),
-                *_no_effect(precision, plan, stored or key.dtype.name),
-                *_copies(plan, key, value, stored),
+                *_no_effect(precision, plan, quantized),
+                *_copies(plan, key, value, quantized),
             ),
         )
 
@@ -257,8 +257,6 @@ _IN_ONE_LINE = (
     *("target", "kernel", "result_type", "batch", "heads", "kv_heads", "q_len", "kv_len"),
     *("head_dim", "value_dim", "threads", "tasks", "tiles_computed", "tiles", "flops"),
 )
-# Types of a cache whose numbers are multiplied in float32, whatever the precision.
-_QUANTIZED = ("int8", "float8_e4m3fn", "q4_1")
 _TILES = {"forward": "tile", "int8": "tile", "bfloat16": "tile", "decode": "step"}
 _KERNELS = {
     "forward": "queries in SIMD lanes",
@@ -282,14 +280,14 @@ def _quantity(amount: float, unit: str, step: int = 1024) -> str:
     return f"{number} {prefix}{unit}"
 
 
-def _no_effect(precision: str | None, plan: _core._Plan, stored: str) -> Iterator[str]:
+def _no_effect(precision: str | None, plan: _core._Plan, quantized: str | None) -> Iterator[str]:
     """Say why a precision that was allowed is not the one that is used."""
     if precision is None or plan["tasks"] == 0 or plan["kernel"] == precision:
         return
     if precision == "bfloat16" and plan["has_few_rows"]:
         why = "memory bandwidth limits calls with few queries"
-    elif precision == "bfloat16" and stored in _QUANTIZED:
-        why = f"keys that are stored as {stored} are multiplied in float32"
+    elif precision == "bfloat16" and quantized is not None:
+        why = f"keys that are stored as {quantized} are multiplied in float32"
     else:
         products = "8-bit integers" if precision == "int8" else "products of bfloat16"
         target = plan["target"]
@@ -304,7 +302,7 @@ def _decoded_entries(plan: _core._Plan) -> Iterator[str]:
         yield f"{_plural(count, 'sequence')} with few query rows: kernel decode"
 
 
-def _copies(plan: _core._Plan, key: Array, value: Array, stored: str | None) -> Iterator[str]:
+def _copies(plan: _core._Plan, key: Array, value: Array, quantized: str | None) -> Iterator[str]:
     if plan["scores_computed"] == 0:
         return
     if plan["kernel"] == "int8":
@@ -314,9 +312,9 @@ def _copies(plan: _core._Plan, key: Array, value: Array, stored: str | None) -> 
         yield f"blocks of {keys}values are copied: they are multiplied as pairs of bfloat16"
         return
     elif plan["copies_keys"]:
-        yield f"blocks of keys are copied: {_layout(key, plan, stored or key.dtype.name)}"
+        yield f"blocks of keys are copied: {_layout(key, plan, quantized or key.dtype.name)}"
     if plan["copies_values"]:
-        yield f"blocks of values are copied: {_layout(value, plan, stored or value.dtype.name)}"
+        yield f"blocks of values are copied: {_layout(value, plan, quantized or value.dtype.name)}"
 
 
 def _split_blocks(mask: Any, plan: _core._Plan, first_queries: Sequence[int]) -> Iterator[str]:

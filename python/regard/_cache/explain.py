@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from regard._cache.layer import Layer
 
 
-_QUANTIZED = {
-    "int8": "keys and values are 8-bit integers, and a scale for each row of them",
-    "float8_e4m3fn": "keys and values are stored as float8_e4m3fn, with a scale for each head",
-    "q4_1": "keys and values are 4-bit integers, with a scale and a minimum for each 32 of them",
-}
-
-
 def explain(
     layer: Layer,
     query: ArrayLike,
@@ -36,7 +29,7 @@ def explain(
     call, plan = attend.plan(layer, query, starts, mask, options)
     stored = geometry.dtype
     if stored.is_quantized:
-        notes.append(_QUANTIZED[stored.name])
+        notes.append(f"keys and values are {stored.note}")
     elif stored.dtype != call.query.dtype:
         notes.append(f"keys and values are stored as {geometry.dtype.name}")
     notes.append(f"keys and values are in pages of {geometry.page_size} tokens")
@@ -52,7 +45,8 @@ def explain(
         assert layer.state is not None
         packed = np.asarray(starts), np.concatenate([[0], layer.state.all_lengths().cumsum()])
     arguments = plan, key, value, precision, bytes_read, notes, masks, packed
-    return Explanation.of_plan(*arguments, stored=stored.name)
+    quantized = stored.name if stored.is_quantized else None
+    return Explanation.of_plan(*arguments, quantized=quantized)
 
 
 def _bytes_of_tokens(layer: Layer) -> int:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_FORMS = {"rows": "int8", "heads": "float8", "groups": "q4_1"}  # of _core.quantize_rows
-
 
 def quantized(
     geometry: Geometry, layer: int, keys: Array, values: Array, counts: PerEntry
@@ -58,8 +56,7 @@ def quantized(
             rows = [each / scales for each, scales in zip(given, fixed, strict=True)]
     numbers, found = [], []
     for number, (name, each) in enumerate(zip(("key", "value"), rows, strict=True)):
-        form = _FORMS[geometry.dtype.scaled or ""]
-        stored, scales, are_held = _core.quantize_rows(each, form, number == 0)
+        stored, scales, are_held = _core.quantize_rows(each, geometry.dtype.form, number == 0)
         if not are_held:
             raise ValueError(_refused(name, given[number], each, geometry.dtype))
         numbers.append(stored)

@@ -31,6 +31,8 @@ class StoredType(NamedTuple):
     # What numbers are multiplied by or measured from: "rows" have scales of their own, "heads" have
     # scales that never change, "groups" of a row have a scale and a minimum each.
     scaled: str | None = None
+    form: str = ""  # how _core.quantize_rows names it
+    note: str = ""  # what `explain` says of it
 
     def __str__(self) -> str:
         return self.name
@@ -67,9 +69,28 @@ _BYTES = np.dtype(np.uint8)
 _QUANTIZED = {
     each.name: each
     for each in (
-        StoredType("int8", np.dtype(np.int8), scaled="rows"),
-        StoredType("float8_e4m3fn", _BYTES, scaled="heads"),
-        StoredType("q4_1", _BYTES, numbers_per_item=2, scaled="groups"),
+        StoredType(
+            "int8",
+            np.dtype(np.int8),
+            scaled="rows",
+            form="int8",
+            note="8-bit integers, and a scale for each row of them",
+        ),
+        StoredType(
+            "float8_e4m3fn",
+            _BYTES,
+            scaled="heads",
+            form="float8",
+            note="stored as float8_e4m3fn, with a scale for each head",
+        ),
+        StoredType(
+            "q4_1",
+            _BYTES,
+            numbers_per_item=2,
+            scaled="groups",
+            form="q4_1",
+            note="4-bit integers, with a scale and a minimum for each 32 of them",
+        ),
     )
 }
 _PLAIN = ("float16", "bfloat16", "float32", "float64")
@@ -89,9 +110,5 @@ def stored_type(dtype: DTypeLike) -> StoredType:
     wanted = dtype_of("dtype", dtype, _WANTED)
     if dtype is None or wanted.name not in STORED_TYPES:
         raise TypeError(f"dtype must be {_WANTED}, got {None if dtype is None else wanted}")
-    return _QUANTIZED.get(wanted.name) or plain_type(wanted)
-
-
-def plain_type(dtype: DType) -> StoredType:
-    """Return the type of numbers that are stored as they are."""
-    return StoredType(dtype.name, dtype.newbyteorder("="))
+    plain = StoredType(wanted.name, wanted.newbyteorder("="))
+    return _QUANTIZED.get(wanted.name, plain)
