@@ -7,7 +7,15 @@ _needed("torch", "regard.torch", "torch")
 
 from regard.torch import _batching, _derivatives, _fake, _kernels  # noqa: E402, F401
 from regard.torch._attention import scaled_dot_product_attention  # noqa: E402
+from regard.torch._counting import ReplacedCalls  # noqa: E402
+from regard.torch._replacing import install, replacing_sdpa, uninstall  # noqa: E402
 
-__all__ = ["scaled_dot_product_attention"]
+__all__ = [
+    "ReplacedCalls",
+    "install",
+    "replacing_sdpa",
+    "scaled_dot_product_attention",
+    "uninstall",
+]
 
 _publish(globals())

@@ -6,17 +6,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
-from torch._C import (
-    _are_functorch_transforms_active,
-    _get_tracing_state,
-    _len_torch_dispatch_stack,
-)
-from torch.autograd import forward_ad
-from torch.compiler import is_compiling
 
 import regard
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, is_sparse
+from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import flag
 from regard._arguments.options import TorchOptions, names_of, takes_options
 from regard.torch import _operators
@@ -30,22 +23,15 @@ from regard.torch._arguments import (
     pad_head_dim,
     repeat_heads,
     repeat_key_heads,
-    with_own_names,
 )
 from regard.torch._causal_bias import is_causal_bias, offset_of
-from regard.torch._memory import (
-    NO_TENSORS,
-    as_array,
-    as_optional_array,
-    as_tensor,
-    empty_output,
-)
-from regard.torch._options import call_with, check_without_gradient, numpy_options
+from regard.torch._direct import PLAIN, direct_call, is_eager, plain_call
+from regard.torch._memory import NO_TENSORS
+from regard.torch._options import call_with, check_without_gradient
 
 if TYPE_CHECKING:
     from regard.masks import SparseMask
 
-_PLAIN = (Tensor, torch.nn.Parameter)
 _OPTIONS = frozenset(names_of(TorchOptions))
 _KNOWN = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa", *names_of(TorchOptions))
 
@@ -160,6 +146,19 @@ def scaled_dot_product_attention(
     >>> query.grad.shape
     torch.Size([1, 4, 6, 16])
     """
+    if (
+        attn_mask is None
+        and not options
+        and not enable_gqa
+        and type(query) in PLAIN
+        and type(key) in PLAIN
+        and type(value) in PLAIN
+        and type(dropout_p) is float
+        and not dropout_p
+    ):
+        output = plain_call(query, key, value, is_causal, scale)
+        if output is not None:
+            return output
     if not _OPTIONS.issuperset(options):
         check_options("regard.torch.scaled_dot_product_attention", options, _KNOWN, kind="torch")
     given: dict[str, Any] = {}
@@ -172,9 +171,7 @@ def scaled_dot_product_attention(
         return_lse = flag("return_lse", return_lse)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         query, key, value = map(autocast, (query, key, value))
-    is_direct = (
-        type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and _is_eager()
-    )
+    is_direct = type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN and is_eager()
     if not (
         is_direct
         and query.dtype is key.dtype is value.dtype
@@ -232,41 +229,17 @@ def scaled_dot_product_attention(
             check_without_gradient(name, option)
             others.append(option)
     if others:
-        is_direct = is_direct and all(type(each) in _PLAIN for each in others)
+        is_direct = is_direct and all(type(each) in PLAIN for each in others)
         is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
     if kind == "cuda":
         is_possible = is_direct and not is_traced
         return _on_gpu(is_possible, (query, key, value), attn_mask, given, return_lse)
-    if is_traced or not is_direct or kind != "cpu":
-        output, lse = _operators.attention(*call_with(query, key, value, (shown, bias), given))
-        return (output, lse) if return_lse else output
-    if others:
-        given = numpy_options(given)
-    if return_lse:
-        given["return_lse"] = True
-    output = empty_output(query, key, value)
-    mask: Any = None
-    if attn_mask is not None:
-        shown = shown if is_sparse(shown) else as_optional_array(shown)
-        mask = Masks(shown, as_optional_array(bias)).argument
-    try:
-        result = regard.scaled_dot_product_attention(
-            as_array(query), as_array(key), as_array(value), mask, out=as_array(output), **given
-        )
-    except (TypeError, ValueError) as error:
-        raise with_own_names(error) from None
-    return (output, as_tensor(result[1])) if return_lse else output
-
-
-def _is_eager() -> bool:
-    """Return whether a call may bypass the dispatcher: nothing records or transforms it."""
-    return not (
-        is_compiling()
-        or _are_functorch_transforms_active()
-        or _len_torch_dispatch_stack()
-        or _get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
+    if not is_direct or kind != "cpu":
+        found = _operators.attention(*call_with(query, key, value, (shown, bias), given))
+    else:
+        words = {"return_lse": return_lse, "is_recorded": is_traced}
+        found = direct_call(query, key, value, (shown, bias), given, **words)
+    return found if return_lse else found[0]
 
 
 def _on_gpu(is_possible: bool, tensors: Any, attn_mask: Any, options: Any, more: bool) -> Any:

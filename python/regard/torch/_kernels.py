@@ -9,6 +9,7 @@ import torch
 
 import regard
 from regard.torch._arguments import with_own_names
+from regard.torch._counting import count_call
 from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
 from regard.torch._operators import (
     INPUTS,
@@ -45,6 +46,7 @@ def _attention(*given: Any) -> tuple[Tensor, Tensor]:
         )
     except (TypeError, ValueError) as error:
         raise with_own_names(error) from None
+    count_call()
     return output, as_tensor(lse)
 
 
