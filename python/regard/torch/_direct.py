@@ -56,7 +56,7 @@ def is_eager() -> bool:
 class DirectCall(NamedTuple):
     """A checked call of tensors on the CPU."""
 
-    arrays: tuple[Array, Array, Array]
+    arrays: tuple[Array, ...]
     """Query, key and value, sharing the memory of the tensors."""
     words: dict[str, Any]
     """The options that are not tensors, and `mask` if it is sparse."""
@@ -177,7 +177,7 @@ def _computed(
     return as_tensor(result) if output is None else output, None if lse is None else as_tensor(lse)
 
 
-class _Recorded(torch.autograd.Function):
+class _Recorded(torch.autograd.Function):  # type: ignore[misc]
     """A call of which autograd keeps a record."""
 
     @staticmethod
@@ -192,7 +192,7 @@ class _Recorded(torch.autograd.Function):
     ) -> Any:
         words = call.keywords(others)
         output, lse = _computed(call, query, key, value, words, return_lse=True)
-        ctx.call = call._replace(arrays=None)  # autograd decides how long the memory is kept
+        ctx.call = call._replace(arrays=())  # autograd decides how long the memory is kept
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, output, lse, *others)
         return (output, lse) if return_lse else output
@@ -253,9 +253,12 @@ def _gradients(
         out = regard.AttentionGradients(
             **{fields[name]: as_array(each) for name, each in new.items()}
         )
+    query, key, value = (as_array(inputs[name]) for name in _QUERY_KEY_VALUE)
     gradients = regard.scaled_dot_product_attention_backward(
         as_array(grad_output),
-        *(as_array(inputs[name]) for name in _QUERY_KEY_VALUE),
+        query,
+        key,
+        value,
         as_array(output),
         as_array(lse),
         grad_lse=as_optional_array(grad_lse),

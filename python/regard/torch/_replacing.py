@@ -55,7 +55,7 @@ def _attention(
         else:
             if is_eager():  # otherwise, it is counted whenever the recorded operator runs
                 count_call()
-            return output  # type: ignore[no-any-return]
+            return output
     words = {"scale": scale, "enable_gqa": enable_gqa}
     original: Tensor = _OPERATOR.decompose(*given[:-2], **words)
     return original
