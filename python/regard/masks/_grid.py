@@ -115,9 +115,7 @@ def _regridded(rows: SparseRows, layout: Layout) -> Cells:
     assert layout.block is not None
     size, reader = layout.block, Reader(rows)
     place = _first_keys(_difference(touched, whole, layout), layout)
-    cells = classified(
-        place, layout, lambda *at: reader.read(*at, size, layout.q_len)
-    )
+    cells = classified(place, layout, lambda plane, query, key: reader.read(plane, query, key, size, layout.q_len))
     return cells._replace(whole=joined(whole, cells.whole))
 
 
@@ -154,9 +152,7 @@ def classified(
 
 def joined(a: Intervals, b: Intervals) -> Intervals:
     """Return the union of two sets of intervals."""
-    return _intervals.union(
-        np.concatenate([a.first, b.first]), np.concatenate([a.last, b.last])
-    )
+    return _intervals.union(np.concatenate([a.first, b.first]), np.concatenate([a.last, b.last]))
 
 
 def _found(rows: SparseRows, layout: Layout) -> tuple[Intervals, Intervals]:

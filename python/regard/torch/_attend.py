@@ -30,7 +30,7 @@ from regard.torch._memory import (
 from regard.torch._options import call_with, check_without_gradient, numpy_options
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from regard.torch._operators import Layout
 
@@ -45,7 +45,7 @@ _REASONS = {
 
 
 def split_options(
-    call: str, options: dict[str, Any], known: Collection[str]
+    call: str, options: Mapping[str, Any], known: Collection[str]
 ) -> tuple[dict[str, Any], bool]:
     """Return the options that are not None, and whether lse is wanted.
 

@@ -140,9 +140,7 @@ def scaled_dot_product_attention(
     given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         query, key, value = map(autocast, (query, key, value))
-    is_direct = (
-        type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN and is_eager()
-    )
+    is_direct = type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN and is_eager()
     if not (
         is_direct
         and query.dtype is key.dtype is value.dtype
@@ -157,9 +155,9 @@ def scaled_dot_product_attention(
         and value.ndim > 1
     ):
         if is_jagged(query, key, value):
-            options |= {"scale": scale, "enable_gqa": enable_gqa}
-            options |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
-            return attend_nested(scaled_dot_product_attention, (query, key, value), options)
+            named: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa, **options}
+            named |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+            return attend_nested(scaled_dot_product_attention, (query, key, value), named)
         check_tensors(query, key, value)
     if attn_mask is not None and is_causal_bias(attn_mask):
         given["query_offset"] = offset_of(

@@ -44,9 +44,7 @@ def _fewer_axes(name: str) -> int | None:
 
 # The same for the arguments that precede the call's.
 _OF_RESULTS = {"grad_output": 0, "grad_lse": 1, "output": 0, "lse": 1}
-_WITHOUT_BATCH = frozenset(
-    name for name in dense.attention.tensors if _fewer_axes(name) is None
-)
+_WITHOUT_BATCH = frozenset(name for name in dense.attention.tensors if _fewer_axes(name) is None)
 
 
 def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
@@ -105,7 +103,7 @@ def _lead(tensor: Tensor, dim: int | None, size: int, rank: int) -> Tensor:
     return mapped.expand(size, *mapped.shape[1:])
 
 
-def _shape(tensor: Tensor | None, dim: int | None) -> tuple[int, ...] | None:
+def _shape(tensor: Tensor | None, dim: int | None) -> Any:
     """Return the shape of one sample."""
     if tensor is None:
         return None
@@ -121,6 +119,7 @@ def _one_by_one(
     """Call an operator for each sample, or once with valid numbers if there are no samples."""
     names = operator.tensors
     numbers = given[len(names) :]
+    shapes = dict(zip(names, map(_shape, given, dims), strict=False))
 
     def sample(i: int) -> Any:
         for name, tensor, dim in zip(names, given, dims, strict=False):
@@ -129,16 +128,15 @@ def _one_by_one(
             elif size:
                 yield tensor.select(dim, i)
             else:
-                yield _valid(name, tensor.new_empty(_shape(tensor, dim)))
+                yield valid(name, tensor)
 
-    def _valid(name: str, tensor: Tensor) -> Tensor:
-        if name in ragged.starts:  # the last sequence has all rows
-            whole = given[names.index(name.removesuffix("_starts"))]
-            dim = dims[names.index(name.removesuffix("_starts"))]
-            rows = _shape(whole, dim)[0]
-            return torch.where(torch.arange(len(tensor)) < len(tensor) - 1, 0, rows).to(tensor)
+    def valid(name: str, tensor: Tensor) -> Tensor:
         # A cap must be positive.
-        return tensor.fill_(1 if tensor.is_floating_point() else 0)
+        new = tensor.new_ones if tensor.is_floating_point() else tensor.new_zeros
+        numbers = new(shapes[name])
+        if name in ragged.starts:  # the last sequence has all rows
+            numbers[-1:] = shapes[name.removesuffix("_starts")][0]
+        return numbers
 
     found = [operator(*sample(i), *numbers) for i in range(max(size, 1))]
     return [torch.stack(each)[:size] for each in zip(*found, strict=True)]

@@ -104,7 +104,8 @@ def block_mask(block_mask: Any) -> SparseMask:
             listed = _listed(prefix, counts, indices, tuple(planes), rows, columns)
             lists.append(_divided(listed, parts))
     mod = _Mod(block_mask, (*(1,) * (2 - len(planes)), *planes), block)
-    return from_lists((*planes, q_len, kv_len), block, *lists, mod)
+    whole, partial = lists
+    return from_lists((*planes, q_len, kv_len), block, whole, partial, mod)
 
 
 def _listed(
@@ -128,9 +129,7 @@ def _listed(
     plane = np.nonzero(used.reshape(math.prod(planes), -1))[0]
     column = index[used]
     if column.min(initial=0) < 0:
-        raise ValueError(
-            f"block_mask.{prefix}_indices must not be negative, got {column.min()}"
-        )
+        raise ValueError(f"block_mask.{prefix}_indices must not be negative, got {column.min()}")
     keep = (row < rows) & (column < columns)  # a mask that was adjusted to fewer keys keeps others
     return plane[keep], row[keep], column[keep]
 

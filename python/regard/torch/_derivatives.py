@@ -168,9 +168,7 @@ class _Attention(_OperatorFunction):
         needed = cls.named(ctx.needs_input_grad[1:])
         wanted = [needed[name] for name in INPUTS]
         grad_output = torch.zeros_like(output) if grad_output is None else grad_output
-        gradients = cls.layout.attention_backward(
-            grad_output, grad_lse, output, lse, *call, wanted
-        )
+        gradients = cls.layout.attention_backward(grad_output, grad_lse, output, lse, *call, wanted)
         return cls.gradients(**_wanted(gradients, wanted))
 
 
@@ -252,9 +250,7 @@ class _DenseBackward(_OperatorFunction):
         parts = []
         if of_grad_output is not None or of_grad_lse is not None:
             start = torch.zeros_like(given.output) if of_grad_output is None else of_grad_output
-            parts.append(
-                dense.attention_backward(start, of_grad_lse, *rest, list(given.wanted))
-            )
+            parts.append(dense.attention_backward(start, of_grad_lse, *rest, list(given.wanted)))
         nothing = given.output.new_empty(0)
         if is_curved:
             _refuse_score_function(given)
@@ -310,9 +306,7 @@ class _DenseJvp(_OperatorFunction):
         parts: list[tuple[Tensor, ...]] = []
         if of_output is not None or of_lse is not None:
             start = torch.zeros_like(output) if of_output is None else of_output
-            parts.append(
-                dense.attention_backward(start, of_lse, *rest, _OF_QUERY_KEY_VALUE)[:3]
-            )
+            parts.append(dense.attention_backward(start, of_lse, *rest, _OF_QUERY_KEY_VALUE)[:3])
         if of_tangent is not None or of_tangent_lse is not None:
             start = torch.zeros_like(output) if of_tangent is None else of_tangent
             of_tangents = dense.attention_backward(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +12,6 @@ from torch.compiler import is_compiling
 from regard.torch._ragged import scaled_dot_product_attention_ragged
 
 _NAMES = ("query", "key", "value")
-
-
-class _Jagged(NamedTuple):
-    """A nested tensor in parts."""
-
-    tensor: Any
-    packed: Tensor
-    """The elements of all sequences, shape (total, heads, dim)."""
-    starts: Tensor
 
 
 def is_jagged(*tensors: Any) -> bool:
@@ -43,7 +34,7 @@ def attend_nested(
     for name, tensor in zip(_NAMES, tensors, strict=True):
         _check(name, tensor, tensors[0])
     query, key, value = tensors
-    if query.ndim > 3 and query._ragged_idx == 1:  # type: ignore[attr-defined]
+    if query.ndim > 3 and query._ragged_idx == 1:
         _check_structure("key", query, key)
         _check_structure("value", query, value)
         results = dense(query.values(), key.values(), value.values(), **options)
@@ -55,11 +46,9 @@ def attend_nested(
             "scaled_dot_product_attention_ragged with a mask of one row for each packed query"
         )
     _check_structure("value", key, value, of="key")
-    parts = [_jagged(tensor) for tensor in tensors]
-    starts = parts[0].starts, parts[1].starts
-    results = scaled_dot_product_attention_ragged(
-        *(part.packed for part in parts), *starts, **options
-    )
+    starts: tuple[Tensor, Tensor] = query.offsets(), key.offsets()
+    packed = _packed(query), _packed(key), _packed(value)
+    results = scaled_dot_product_attention_ragged(*packed, *starts, **options)
     has_heads = query.ndim == 4
 
     def nested(packed: Tensor) -> Tensor:
@@ -75,7 +64,7 @@ def _check(name: str, tensor: Any, query: Any) -> None:
     if tensor.lengths() is not None:
         raise TypeError(
             f"{name} must be a contiguous nested tensor, got one with gaps between its sequences "
-            "(lengths() is not None): pass its .contiguous()"
+            "(lengths() is not None): call .contiguous() before transpose(1, 2)"
         )
     ragged_axis = tensor._ragged_idx
     axes = f"got {tensor.ndim} axes, of which axis {ragged_axis} is ragged"
@@ -117,10 +106,10 @@ def _check_structure(name: str, first: Any, second: Any, of: str = "query") -> N
     )
 
 
-def _jagged(tensor: Any) -> _Jagged:
+def _packed(tensor: Any) -> Any:
+    """Return the elements of all sequences, shape (total, heads, dim)."""
     values = tensor.values()
-    packed = values.unsqueeze(1) if tensor.ndim == 3 else values.transpose(0, 1)
-    return _Jagged(tensor, packed, tensor.offsets())
+    return values.unsqueeze(1) if tensor.ndim == 3 else values.transpose(0, 1)
 
 
 def _like(query: Any, packed: Tensor, axis: int) -> Tensor:
