@@ -171,14 +171,14 @@ def _dispatched(layout: Layout, call: Any) -> Any:
     try:
         return layout.attention(*call)
     except TypeError as error:
-        if not str(error).startswith("Multiple dispatch failed"):
-            raise
-        found = {
-            name: each
+        found = [
+            (name, each)
             for name, each in call._asdict().items()
             if isinstance(each, Tensor) and type(each) not in PLAIN
-        }
-        name, given = next(iter(found.items()))
+        ]
+        if not found or not str(error).startswith("Multiple dispatch failed"):
+            raise
+        name, given = found[0]
         name = "attn_mask" if name in ("float_mask", "bool_mask") else name
         raise TypeError(
             f"{name} must be a dense tensor, got a {type(given).__name__}: its class does not "

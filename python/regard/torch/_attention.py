@@ -57,7 +57,8 @@ def scaled_dot_product_attention(
     key : Tensor, shape (..., kv_heads, kv_len, head_dim)
         Must have the type and the device of `query`, like `value`.
     value : Tensor, shape (..., kv_heads, kv_len, value_dim)
-        ``value_dim`` may differ from ``head_dim``.
+        ``value_dim`` may differ from ``head_dim``. The three may be jagged nested tensors of shape
+        ``(batch, heads, length, dim)``.
     attn_mask : Tensor of bool or float, SparseMask, or a pair (bool, float), optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float, of any type:
         added to the scores. A `regard.masks.SparseMask` is a bool mask, alone or in a pair. A
@@ -81,7 +82,8 @@ def scaled_dot_product_attention(
     Returns
     -------
     output : Tensor, shape (..., heads, q_len, value_dim)
-        Has the type of `query` and its layout: the axes have the same order in memory.
+        Has the type of `query` and its layout: the axes have the same order in memory. For nested
+        tensors, a nested tensor with the sequences of `query`.
     lse : Tensor, shape (..., heads, q_len)
         Returned if `return_lse`; float32, or float64 if the output is. It is differentiable, too.
 
@@ -100,6 +102,8 @@ def scaled_dot_product_attention(
 
     See Also
     --------
+    scaled_dot_product_attention_ragged : for packed sequences.
+    block_mask : converts FlexAttention's masks.
     regard.scaled_dot_product_attention : the same for NumPy arrays; documents the options.
 
     Notes
@@ -115,6 +119,9 @@ def scaled_dot_product_attention(
     which a mask, slopes, a distance bias or sinks require a gradient. A `scale` or `softcap` that
     requires a gradient raises TypeError. With a `score_function`, derivatives need its derivative,
     and there are no second derivatives.
+
+    Nested tensors accept no `attn_mask`, and have only derivatives of the first order in reverse
+    mode (see `scaled_dot_product_attention_ragged`).
 
     The operator supports ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func`` and
     the meta device. A compiled graph reads the arrays of a sparse mask as inputs, so that other
