@@ -23,10 +23,9 @@ from torch.compiler import is_compiling
 
 import regard
 from regard._arguments.masks import Masks, is_sparse
-from regard.torch import _operators
 from regard.torch._arguments import TYPES, with_own_names
 from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
-from regard.torch._operators import INPUTS
+from regard.torch._operators import INPUTS, dense
 from regard.torch._options import call_with, numpy_options
 
 if TYPE_CHECKING:
@@ -34,8 +33,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from regard.torch._operators import Layout
+
     Array = NDArray[Any]
 
+# The types whose elements are in memory, so that a call may read them itself.
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _QUERY_KEY_VALUE = ("query", "key", "value")
 # The names that gradients have in `regard.AttentionGradients`, for those whose name differs.
@@ -56,22 +58,24 @@ def is_eager() -> bool:
 class DirectCall(NamedTuple):
     """A checked call of tensors on the CPU."""
 
+    layout: Layout
     arrays: tuple[Array, ...]
-    """Query, key and value, sharing the memory of the tensors."""
+    """Query, key, value and starts, sharing the memory of the tensors."""
     words: dict[str, Any]
     """The options that are not tensors, and `mask` if it is sparse."""
     names: tuple[str, ...] = ()
-    """The names of the tensors that follow query, key and value: masks and options."""
+    """The names of the tensors among masks and options."""
 
     def keywords(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
-        """Return the keywords of the call on NumPy arrays."""
+        """Return the keywords of the call on NumPy arrays, with the tensors of these names."""
         if not self.names:
             return self.words
         given = dict(zip(self.names, tensors, strict=True))
-        shown: Any = given.pop("bool_mask", None)
-        bias = given.pop("float_mask", None)
         words = dict(self.words)
-        shown = words.pop("mask", None) if shown is None else as_array(shown)
+        shown: Any = words.pop("mask", None)
+        if "bool_mask" in given:
+            shown = as_array(given.pop("bool_mask"))
+        bias = given.pop("float_mask", None)
         mask = Masks(shown, as_optional_array(bias)).argument
         return words | {"mask": mask} | numpy_options(given)
 
@@ -109,116 +113,102 @@ def plain_call(
         words["is_causal"] = True
     if scale is not None:
         words["scale"] = scale
-    call = DirectCall(arrays, words)
+    call = DirectCall(dense, arrays, words)
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     ):
         recorded: Tensor = _Recorded.apply(call, False, query, key, value)
         return recorded
-    return _computed(call, query, key, value, words, return_lse=False)[0]
+    return _computed(call, (query, key, value), words, return_lse=False)[0]
 
 
 def direct_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    layout: Layout,
+    tensors: tuple[Tensor, ...],
     masks: tuple[Any, Tensor | None],
     options: Mapping[str, Any],
     *,
     return_lse: bool,
     is_recorded: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute a checked call, and its lse if `return_lse`."""
+    """Compute a checked call, and its lse if `return_lse`.
+
+    `tensors` are query, key and value, followed by the starts of packed sequences. `masks` are the
+    bool or sparse mask and the float mask, and `options` are the options that are not None.
+    """
     shown, bias = masks
-    tensors = {name: each for name, each in options.items() if isinstance(each, Tensor)}
-    words = {name: each for name, each in options.items() if name not in tensors}
+    others = {name: each for name, each in options.items() if isinstance(each, Tensor)}
+    words = {name: each for name, each in options.items() if name not in others}
     if is_recorded:  # the caller may change arrays and lists before the backward pass
         words = {
             name: deepcopy(each) if type(each) in (np.ndarray, list) else each
             for name, each in words.items()
         }
     if bias is not None:
-        tensors["float_mask"] = bias
+        others["float_mask"] = bias
     if is_sparse(shown):
         words["mask"] = shown
     elif shown is not None:
-        tensors["bool_mask"] = shown
-    arrays = as_array(query), as_array(key), as_array(value)
-    call = DirectCall(arrays, words, tuple(tensors))
-    each = tuple(tensors.values())
+        others["bool_mask"] = shown
+    call = DirectCall(layout, tuple(map(as_array, tensors)), words, tuple(others))
+    each = tuple(others.values())
     if is_recorded:
-        found: Any = _Recorded.apply(call, return_lse, query, key, value, *each)
+        found: Any = _Recorded.apply(call, return_lse, *tensors, *each)
         return found if return_lse else (found, None)
-    return _computed(call, query, key, value, call.keywords(each), return_lse=return_lse)
+    return _computed(call, tensors, call.keywords(each), return_lse=return_lse)
 
 
 def _computed(
-    call: DirectCall,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    words: dict[str, Any],
-    *,
-    return_lse: bool,
+    call: DirectCall, tensors: tuple[Tensor, ...], words: dict[str, Any], *, return_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Compute output and lse, the output in the layout of the query."""
-    output = None if query.is_contiguous() else empty_output(query, key, value)
-    if output is not None:
+    query, key, value, *_ = tensors
+    output = None
+    if not query.is_contiguous():
+        output = empty_output(query, call.layout.output_shape(query.shape, key.shape, value.shape))
         words = words | {"out": as_array(output)}
     try:
         if return_lse:
-            result, lse = regard.scaled_dot_product_attention(
-                *call.arrays, return_lse=True, **words
-            )
+            result, lse = call.layout.attend(*call.arrays, return_lse=True, **words)
         else:
-            result, lse = regard.scaled_dot_product_attention(*call.arrays, **words), None
+            result, lse = call.layout.attend(*call.arrays, **words), None
     except (TypeError, ValueError) as error:
         raise with_own_names(error) from None
     return as_tensor(result) if output is None else output, None if lse is None else as_tensor(lse)
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """A call of which autograd keeps a record."""
+    """A call of which autograd keeps a record.
+
+    It takes a call, whether to return lse, query, key, value and starts, and then the tensors that
+    the call names.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        call: DirectCall,
-        return_lse: bool,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *others: Tensor,
-    ) -> Any:
-        words = call.keywords(others)
-        output, lse = _computed(call, query, key, value, words, return_lse=True)
+    def forward(ctx: Any, call: DirectCall, return_lse: bool, *tensors: Tensor) -> Any:
+        count = len(call.arrays)
+        words = call.keywords(tensors[count:])
+        output, lse = _computed(call, tensors[:count], words, return_lse=True)
         ctx.call = call._replace(arrays=())  # autograd decides how long the memory is kept
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(query, key, value, output, lse, *others)
+        ctx.save_for_backward(output, lse, *tensors)
         return (output, lse) if return_lse else output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None = None) -> Any:
         if grad_output is None and grad_lse is None:
             return (None,) * len(ctx.needs_input_grad)
-        query, key, value, output, lse, *others = ctx.saved_tensors
+        output, lse, *tensors = ctx.saved_tensors
         if grad_output is None:
             grad_output = torch.zeros_like(output)
-        inputs = dict(
-            zip((*_QUERY_KEY_VALUE, *ctx.call.names), (query, key, value, *others), strict=True)
-        )
-        wanted = {
-            name: tensor
-            for (name, tensor), is_needed in zip(
-                inputs.items(), ctx.needs_input_grad[2:], strict=True
-            )
-            if is_needed
-        }
-        if torch.is_grad_enabled() or not is_eager():
-            found = _by_operator(ctx.call, inputs, wanted, (grad_output, grad_lse, output, lse))
-        else:
-            found = _gradients(ctx.call, inputs, wanted, (grad_output, grad_lse, output, lse))
-        return None, None, *(found.get(name) for name in inputs)
+        names = (*_QUERY_KEY_VALUE, *ctx.call.layout.starts, *ctx.call.names)
+        inputs = dict(zip(names, tensors, strict=True))
+        needed = zip(names, ctx.needs_input_grad[2:], strict=True)
+        wanted = {name: inputs[name] for name, is_needed in needed if is_needed}
+        is_direct = not torch.is_grad_enabled() and is_eager()
+        gradients = _gradients if is_direct else _by_operator
+        found = gradients(ctx.call, inputs, wanted, (grad_output, grad_lse, output, lse))
+        return None, None, *map(found.get, names)
 
 
 def _by_operator(
@@ -226,12 +216,17 @@ def _by_operator(
 ) -> dict[str, Tensor]:
     """Return gradients that have derivatives themselves, or that are batched or recorded."""
     grad_output, grad_lse, output, lse = given
-    options = call.words | inputs
-    query, key, value = (options.pop(name) for name in _QUERY_KEY_VALUE)
-    masks = options.pop("bool_mask", options.pop("mask", None)), options.pop("float_mask", None)
-    flags = [name in wanted for name in INPUTS]
-    found = _operators.attention_backward(
-        grad_output, grad_lse, output, lse, *call_with(query, key, value, masks, options), flags
+    layout, options = call.layout, call.words | inputs
+    tensors = tuple(options.pop(name) for name in (*_QUERY_KEY_VALUE, *layout.starts))
+    shown = options.pop("mask", None)
+    masks = options.pop("bool_mask", shown), options.pop("float_mask", None)
+    found = layout.attention_backward(
+        grad_output,
+        grad_lse,
+        output,
+        lse,
+        *call_with(layout, tensors, masks, options),
+        [name in wanted for name in INPUTS],
     )
     return {name: each for name, each in zip(INPUTS, found, strict=True) if name in wanted}
 
@@ -239,8 +234,9 @@ def _by_operator(
 def _gradients(
     call: DirectCall, inputs: dict[str, Tensor], wanted: dict[str, Tensor], given: Any
 ) -> dict[str, Tensor]:
+    """Return gradients of which autograd keeps no record."""
     grad_output, grad_lse, output, lse = given
-    others = tuple(inputs[name] for name in call.names)
+    layout = call.layout
     # A gradient in the layout of its tensor needs no copy when views of the tensor are undone.
     new = {
         name: torch.empty_like(tensor)
@@ -253,18 +249,15 @@ def _gradients(
         out = regard.AttentionGradients(
             **{fields[name]: as_array(each) for name, each in new.items()}
         )
-    query, key, value = (as_array(inputs[name]) for name in _QUERY_KEY_VALUE)
-    gradients = regard.scaled_dot_product_attention_backward(
+    gradients = layout.backward(
         as_array(grad_output),
-        query,
-        key,
-        value,
+        *(as_array(inputs[name]) for name in (*_QUERY_KEY_VALUE, *layout.starts)),
         as_array(output),
         as_array(lse),
         grad_lse=as_optional_array(grad_lse),
         with_respect_to=list(fields.values()),
         out=out,
-        **call.keywords(others),
+        **call.keywords(tuple(inputs[name] for name in call.names)),
     )
     return {
         name: new[name] if name in new else as_tensor(getattr(gradients, field))
