@@ -57,6 +57,7 @@ __all__ = [
     "plot",
     "positional",
     "register_with_threadpoolctl",
+    "rollout",
     "scale",
     "scale_backward",
     "scaled_dot_product_attention",
@@ -102,6 +103,7 @@ _MODULES_OF = {
     "explore": "regard._explore",
     "matmul_backward": "regard._gradients.stages",
     "merge_attention_states_backward": "regard._gradients.merge_backward",
+    "rollout": "regard._statistics.rollout",
     "scale_backward": "regard._gradients.stages",
     "scaled_dot_product_attention_backward": "regard._gradients.backward",
     "scaled_dot_product_attention_double_backward": "regard._gradients.double_backward",
@@ -145,6 +147,7 @@ if _TYPE_CHECKING:
     from regard._show.show import ShownWeights, show
     from regard._statistics.attention_map import attention_map
     from regard._statistics.request import AttentionSummary, TopKeys
+    from regard._statistics.rollout import rollout
     from regard._statistics.summary import summarize_attention, summarize_attention_ragged
     from regard._stream.attend import attend_stream
     from regard._stream.source import KeyValueChunks

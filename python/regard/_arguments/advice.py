@@ -280,7 +280,13 @@ _ADVICE = {
         _LAYER: "leave it out: return_weights=True returns the weights of all heads",
         **_ONE_HEAD_ALONE,
     },
+    "discard_ratio": {"head_weights": "leave it out: it would need all weights of a layer"},
+    "head_fusion": {
+        "head_weights": "pass head_weights= for a weighted mean; the maximum or minimum over heads "
+        "would need all weights of a layer"
+    },
     "head_mask": {
+        "head_weights": "pass head_weights=",
         **dict.fromkeys(("explain", "weights"), _ALL_HEADS),
         "pattern": _NOT_VISIBILITY,
         "gradients": "leave it out, and multiply grad_output by the head_mask of the output",

@@ -6,4 +6,5 @@ The modules::
                      results, and target_keys finds the keys of the previous-token and induction
                      scores
     attention_map    the function that returns pictures
+    rollout          the products of the weights of all layers, on the gradient of the values
 """
