@@ -298,6 +298,7 @@ _ADVICE = {
         _LAYER: "leave it out: return_weights=True returns the weights of all heads",
         **_ONE_HEAD_ALONE,
     },
+    "layer": {"head": "pass head=(layer, head)"},
     "discard_ratio": {"head_weights": "leave it out: it would need all weights of a layer"},
     "head_fusion": {
         "head_weights": "pass head_weights= for a weighted mean; the maximum or minimum over heads "
