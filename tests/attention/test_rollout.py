@@ -249,6 +249,11 @@ def test_it_changes_no_argument(dtype):
 X = np.ones((2, 3, 5, 4))
 WRONG = {
     "heads": (lambda: regard.rollout(X[0], X[0]), ValueError, "at least 4 dimensions"),
+    "ragged": (
+        lambda: regard.rollout([[1.0], [1.0, 2.0]], X),
+        ValueError,
+        "query must be an array or a regular nested list",
+    ),
     "no key": (lambda: regard.rollout(X), TypeError, "key must be an array"),
     "list": (lambda: regard.rollout([X[0]], X), TypeError, "must both be arrays, or both be lists"),
     "lists": (lambda: regard.rollout([X], [X, X]), ValueError, "lists of the same length"),

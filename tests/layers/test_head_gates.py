@@ -205,6 +205,15 @@ def test_empty_inputs(shape):
     assert layer.grads["head_gates"].tolist() == [0.0] * 4
 
 
+def test_gates_may_overflow_without_a_warning():
+    """NaN and infinity are results."""
+    layer, x = gated_layer().train(), normal((B, 5, 8), 0, np.float32)
+    output = layer(x, head_gates=np.array([1e300, 1, 1, 1]))
+    assert not np.isfinite(output).any()
+    gradients = layer.backward(np.ones_like(output))
+    assert np.isfinite(gradients.head_gates[1:]).all()
+
+
 LAYER, X = gated_layer(), np.zeros((B, 5, 8))
 WRONG = {
     "too few": (lambda: LAYER(X, head_gates=[1, 2, 3]), ValueError, r"shape \(4,\) or \(3, 4\)"),

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import as_array, compute_type, is_list_of_arrays, stand_in
+from regard._arguments.arrays import (
+    as_array,
+    compute_type,
+    is_floating,
+    is_list_of_arrays,
+    stand_in,
+)
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
@@ -187,13 +193,14 @@ def _layer_calls(
             check_call(*pair, None, mask, options).with_heads()
             for pair in zip(query, key, strict=True)
         ]
-    shape = np.shape(query)
-    if len(shape) < 4:
+    queries = as_array("query", query)
+    if queries.ndim < 4:
+        advice = "; pass query[:, None] for layers of one head" if queries.ndim == 3 else ""
         raise ValueError(
             "query must have at least 4 dimensions, (layers, ..., heads, n, head_dim), got shape "
-            f"{shape}; pass query[:, None] for layers of one head"
+            f"{queries.shape}{advice}"
         )
-    call = check_call(query, key, None, mask, options)
+    call = check_call(queries, key, None, mask, options)
     batch = (slice(None),) * (len(call.sizes.batch) - 1)
     return [call.part(entries=(layer, *batch)) for layer in range(call.sizes.batch[0])]
 
@@ -258,7 +265,7 @@ def _shares_of_heads(head_weights: Any, heads: list[int]) -> list[Array]:
         )
     shares = []
     for number, array in enumerate(given):
-        if array.dtype.kind not in "fiub":
+        if array.dtype.kind not in "iub" and not is_floating(array.dtype):
             raise TypeError(f"head_weights must be real numbers, got {array.dtype}")
         wide = array.astype(np.float64)
         if not (np.isfinite(wide).all() and (wide >= 0).all() and wide.any()):

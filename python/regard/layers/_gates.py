@@ -42,8 +42,9 @@ class HeadGates(NamedTuple):
             return None if learned is None else cls(learned, None, learned)
         counts = None if starts is None else token_counts(starts, "query", sources[0].shape[-2])
         own = _checked(given, _batch_of(sources) if counts is None else counts.shape, heads)
-        own = own.astype(sources[0].dtype)  # a copy, which the caller cannot change
-        product = own if learned is None else own * learned
+        with np.errstate(over="ignore", invalid="ignore"):
+            own = own.astype(sources[0].dtype)  # a copy, which the caller cannot change
+            product = own if learned is None else own * learned
         if product.ndim < 2:
             return cls(learned, own, product)
         if counts is None:
