@@ -35,7 +35,7 @@ PACKAGES = {
     "_show": set(),
     "_attention": {"_random", "_show", "_weights"},
     "_gradients": {"_attention", "_random"},
-    "_statistics": {"_attention"},
+    "_statistics": {"_attention", "_gradients"},
     "_stream": {"_attention", "_random", "_show"},
     "_cache": {"_attention", "_show", "masks"},
     "_explore": {"_attention", "_show", "_statistics"},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._arguments.arrays import is_list_of_arrays
 from regard._attention.check import check_call
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ class Layer(NamedTuple):
 
 def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> list[Layer]:
     """Return the layers of a call, or raise the errors of the attention arguments."""
-    if _is_list_of_arrays(query) != _is_list_of_arrays(key):
+    if is_list_of_arrays(query) != is_list_of_arrays(key):
         raise TypeError(
             "query and key must both be arrays, or both be lists of the layers' arrays, got "
             f"{type(query).__name__} and {type(key).__name__}"
         )
-    if not _is_list_of_arrays(query):
+    if not is_list_of_arrays(query):
         layers = _layers_of_arrays(query, key, mask, options)
     elif len(query) != len(key):
         raise ValueError(
@@ -61,12 +62,6 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
             layers.append(found[0]._replace(name=str(number)))
     _check_sizes(layers)
     return layers
-
-
-def _is_list_of_arrays(value: Any) -> bool:
-    if not isinstance(value, list | tuple) or not value:
-        return False
-    return all(hasattr(each, "__array__") and np.ndim(each) >= 2 for each in value)
 
 
 def _layers_of_arrays(

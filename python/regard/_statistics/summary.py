@@ -15,11 +15,11 @@ from regard._arguments.options import WeightOptions, takes_options
 from regard._attention.check import check_call, check_ragged_call
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
+from regard._statistics.frame import average_over_queries
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
     SummaryRequest,
-    average_over_queries,
     compute_lse,
     pair_of,
 )
