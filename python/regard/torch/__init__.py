@@ -7,7 +7,8 @@ _needed("torch", "regard.torch", "torch")
 
 from regard.torch import _batching, _derivatives, _fake, _kernels  # noqa: E402, F401
 from regard.torch._attention import scaled_dot_product_attention  # noqa: E402
+from regard.torch._recording import record  # noqa: E402
 
-__all__ = ["scaled_dot_product_attention"]
+__all__ = ["record", "scaled_dot_product_attention"]
 
 _publish(globals())

@@ -40,6 +40,7 @@ from regard.torch._memory import (
     as_tensor,
     empty_output,
 )
+from regard.torch._observing import OBSERVERS, show_call
 from regard.torch._options import call_with, check_without_gradient, numpy_options
 
 if TYPE_CHECKING:
@@ -234,6 +235,8 @@ def scaled_dot_product_attention(
     if others:
         is_direct = is_direct and all(type(each) in _PLAIN for each in others)
         is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
+    if OBSERVERS and not is_compiling():
+        show_call(query, key, (shown, bias), given)
     if kind == "cuda":
         is_possible = is_direct and not is_traced
         return _on_gpu(is_possible, (query, key, value), attn_mask, given, return_lse)
