@@ -59,8 +59,7 @@ def record(
     return_output : bool, default False
         Whether to also return the output of the model. The recording does not keep it.
     *args, **inputs
-        The arguments of the model, such as ``input_ids`` and ``attention_mask``. Caches of keys are
-        not made unless ``use_cache=True`` is given.
+        The arguments of the model, such as ``input_ids`` and ``attention_mask``.
 
     Returns
     -------
@@ -114,8 +113,6 @@ def record(
     wants_output = flag("return_output", return_output)
     request = RecordRequest.of(layers, dtype, max_bytes)
     parameters = signature(model.forward)
-    if "use_cache" in parameters.parameters and "use_cache" not in inputs:
-        inputs["use_cache"] = False
     register()
     with _computing_by_regard(parts):
         recorded, output = run_recorded(model, args, inputs, request, _reason(parts))
