@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import stored
 from regard._arguments.masks import is_sparse
-from regard._arguments.numbers import file_path
+from regard._arguments.numbers import file_path, integers
 from regard._recording.layer import RecordedLayer, call_of, place_of
 from regard._runtime.optional import needed
 from regard._runtime.saving import check_place, write_whole
@@ -212,9 +212,9 @@ def _dtype(kind: str) -> np.dtype[Any]:
 
 
 def _tokens_of(given: Any) -> Array:
-    numbers = np.array(given, object)
-    is_text = bool(numbers.size) and isinstance(numbers.flat[0], str)
-    tokens: Array = numbers if is_text else np.array(given, np.int64)
+    tokens: Array = np.array(given, object)
+    if not all(isinstance(token, str) for token in tokens.flat) or not tokens.size:
+        tokens = integers("tokens", given).astype(np.int64)
     tokens.flags.writeable = False
     return tokens
 

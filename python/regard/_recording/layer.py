@@ -32,6 +32,7 @@ _FIELDS = ("name", "_call", "query_tokens", "key_tokens")
 
 
 @public
+@takes_options(RecordedOptions)
 class RecordedLayer:
     """The queries, keys, mask and options of one attention call. They do not change.
 
@@ -90,7 +91,6 @@ class RecordedLayer:
     key_tokens: Array | None
     _call: CheckedCall
 
-    @takes_options(RecordedOptions)
     def __init__(
         self,
         name: str,
@@ -102,7 +102,7 @@ class RecordedLayer:
         key_tokens: ArrayLike | None = None,
         **options: Unpack[RecordedOptions],
     ) -> None:
-        check_options("RecordedLayer", options, _OPTIONS, kind="weights")
+        check_options("RecordedLayer", options, _OPTIONS, kind="recording")
         name = text("name", name)
         given: Any = with_arrays(options)
         call = check_call(query, key, None, mask, dict(_lasting(given)))

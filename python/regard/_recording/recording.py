@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
 from regard._arguments.arrays import bytes_of
-from regard._arguments.numbers import count, iterated
+from regard._arguments.numbers import count
 from regard._recording.layer import RecordedLayer, call_of, nbytes_of
 from regard._recording.selection import number_in, places_in
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -65,13 +64,17 @@ class Recording(Sequence[RecordedLayer]):
     _layers: tuple[RecordedLayer, ...]
 
     def __init__(self, layers: Iterable[RecordedLayer]) -> None:
-        given = iterated("layers", layers, "an iterable of RecordedLayer")
+        if not isinstance(layers, Iterable):
+            raise TypeError(
+                f"layers must be an iterable of RecordedLayer, got {type(layers).__name__}"
+            )
+        given = tuple(layers)
         for number, layer in enumerate(given):
             if not isinstance(layer, RecordedLayer):
                 raise TypeError(
                     f"layers[{number}] must be a RecordedLayer, got {type(layer).__name__}"
                 )
-        self._layers = tuple(given)
+        self._layers = given
 
     @property
     def layers(self) -> tuple[RecordedLayer, ...]:

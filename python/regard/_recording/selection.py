@@ -105,7 +105,8 @@ def _prefix(name: str) -> str:
 
 def _listed(layers: Any) -> list[Any]:
     """Return the parts of a selection, or raise TypeError or ValueError."""
-    if isinstance(layers, str) or hasattr(layers, "__index__"):
+    is_array = getattr(layers, "ndim", 0) > 0  # which has __index__ too
+    if isinstance(layers, str) or (hasattr(layers, "__index__") and not is_array):
         return [layers]
     try:
         parts = list(layers)
