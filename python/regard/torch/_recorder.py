@@ -96,7 +96,9 @@ class SizeCounter:
         self._request.check(self.names)
         most = self._request.max_bytes
         if most is not None and self.nbytes > most:
-            layers = listed(f"{number} layers of {x}" for x, number in self._shapes.items())
+            layers = listed(
+                f"{number} layer{'s' * (number > 1)} of {x}" for x, number in self._shapes.items()
+            )
             raise ValueError(
                 f"the recording would have {bytes_of(self.nbytes)} ({layers}), and max_bytes is "
                 f"{bytes_of(most)}: raise max_bytes, name fewer layers with layers=, or pass a "

@@ -42,7 +42,7 @@ def record(
     Every call of `torch.nn.functional.scaled_dot_product_attention` and of
     `regard.torch.scaled_dot_product_attention` is recorded, and computed by regard. This includes
     `torch.nn.MultiheadAttention`, with or without weights, the layers of `torch.nn.Transformer`,
-    and models of diffusers and timm. `regard.transformers.record` is for models of transformers.
+    and models of diffusers. `regard.transformers.record` is for models of transformers.
 
     Parameters
     ----------

@@ -5,43 +5,15 @@ import threading
 
 import numpy as np
 import pytest
+from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
-
-from torch.nn.functional import scaled_dot_product_attention as by_another_name  # noqa: E402
-
-import regard  # noqa: E402
-import regard.torch  # noqa: E402
+import regard
+import regard.torch
+from explicit_weights import keep_weights, torch, weights_of
 
 nn, F = torch.nn, torch.nn.functional
 SIZE, HEADS = 16, 4
 EPS = np.finfo(np.float64).eps
-
-
-def weights_of(query, key, mask=None, is_causal=False, scale=None):
-    """Attention weights by their formula, 0 where nothing is seen."""
-    scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if is_causal:
-        scores = scores.where(torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -math.inf)
-    if mask is not None:
-        if mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, -math.inf)
-        scores = scores + mask
-    return torch.softmax(scores, dim=-1).nan_to_num(0.0)
-
-
-@pytest.fixture
-def explicit(monkeypatch):
-    """The weights of all calls of PyTorch's function, which a formula computes instead."""
-    found = []
-
-    def spy(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **others):
-        weights = weights_of(query, key, attn_mask, is_causal, others.get("scale"))
-        found.append(weights.detach().numpy())
-        return weights @ value
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
-    return found
 
 
 class Calls(nn.Module):
@@ -88,6 +60,16 @@ class Whole(nn.Module):
         return self.model(x, x, tgt_mask=mask, tgt_is_causal=True)
 
 
+class PaddedEncoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(SIZE, HEADS, 32, 0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x):
+        return self.encoder(x, src_key_padding_mask=PADDING)
+
+
 PADDING = torch.arange(7)[None] >= torch.tensor([[7], [5], [2]])
 CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
 FAST = {"need_weights": False}
@@ -114,6 +96,8 @@ MODULES = {
         lambda: nn.TransformerEncoderLayer(SIZE, HEADS, 32, 0.0, batch_first=True),
         ["self_attn"],
     ),
+    # Without a recording, this one would pack the texts into a nested tensor.
+    "padded encoder": (PaddedEncoder, ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
     "decoder": (Decoder, ["layer.self_attn", "layer.multihead_attn"]),
     "transformer": (
         Whole,
@@ -143,7 +127,8 @@ def own_weights(layer):
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("name", MODULES)
-def test_weights(name, is_training, explicit, monkeypatch):
+def test_weights(name, is_training, monkeypatch):
+    explicit = keep_weights(monkeypatch)
     make, names = MODULES[name]
     module, x = drawn(make), x_of()
     if name == "function":
