@@ -33,6 +33,7 @@ CALLS = {
     "summarize_attention": ((X, X), "weights"),
     "summarize_attention_ragged": ((X, X, STARTS, STARTS), "weights"),
     "attention_map": ((X, X), "weights"),
+    "rollout": ((X[None], X[None]), "weights"),
     "explore": ((X, X), "weights"),
     "attend_stream": ((X, [(X, X)]), "stream"),
     "plot.attention": (((X, X),), "weights"),

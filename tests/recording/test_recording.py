@@ -199,6 +199,18 @@ def test_maps(regions):
     assert np.array_equal(whole.map(-1, 2), whole.map("decoder.0.attn:2", 2))
 
 
+def test_rollout_goes_through_all_layers():
+    whole = recording((2,))
+    found = whole.rollout(queries=[2, 5], residual=0.25, threads=1)
+    rows = np.broadcast_to(np.eye(6), (2, 6, 6))
+    for each in whole:
+        weights = weights_of(each).mean(axis=1)
+        rest = 1 - weights.sum(axis=-1, keepdims=True)  # of sinks
+        rows = 0.25 * rows + 0.75 * (weights @ rows + rest * rows)
+    assert found.shape == (2, 2, 6)
+    assert np.abs(found - rows[:, [2, 5]]).max() <= 256 * EPS
+
+
 def test_progress_counts_all_layers():
     for call, rows in (
         (lambda **words: recording().summarize(**words), 5 * 4 * 6),

@@ -11,7 +11,7 @@ from regard._arguments.arrays import shown
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.numbers import count, iterated, listed, mapping
+from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._arguments.score_function import ScoreFunction
 from regard._explore._encoding import DECADES, TOP, packed
@@ -24,6 +24,7 @@ from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
+from regard._show.head_names import HeadNames
 from regard._show.tokens import tokens_of_axes
 
 if TYPE_CHECKING:
@@ -276,30 +277,12 @@ def _named(
     layers: list[Layer], names: Mapping[str, Sequence[str]] | None
 ) -> tuple[list[Layer], list[str]]:
     """Return the layers with their names, and the names of the heads."""
-    given = {} if names is None else dict(mapping("names", names))
-    unknown = [str(name) for name in given if name not in ("layers", "heads")]
-    if unknown:
-        raise ValueError(
-            f"names must have the keys 'layers', 'heads' or both, got {listed(unknown)}"
-        )
-    for name, wanted in (
-        ("layers", len(layers)),
-        ("heads", max(layer.heads for layer in layers)),
-    ):
-        if name not in given:
-            continue
-        is_one = isinstance(given[name], str) or not isinstance(given[name], Iterable)
-        texts = [] if is_one else list(given[name])
-        if not texts or not all(isinstance(each, str) for each in texts):
-            raise TypeError(f"names[{name!r}] must be a sequence of str, got {given[name]!r}")
-        if len(texts) != wanted:
-            raise ValueError(f"names[{name!r}] must have {wanted} names, got {len(texts)}")
-        given[name] = texts
-    if "layers" in given:
+    given = HeadNames.of(names, len(layers), max(layer.heads for layer in layers))
+    if given.layers is not None:
         layers = [
-            layer._replace(name=name) for layer, name in zip(layers, given["layers"], strict=True)
+            layer._replace(name=name) for layer, name in zip(layers, given.layers, strict=True)
         ]
-    return layers, list(given.get("heads", ()))
+    return layers, given.heads or []
 
 
 def _texts(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._arguments.arrays import is_list_of_arrays
 from regard._attention.check import check_call
 from regard._recording.given import check_equal, recorded_layers
 from regard._recording.layer import RecordedLayer, call_of
@@ -48,12 +49,12 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
         return layers
     if key is None:
         raise TypeError("key must be an array, got None: only a recording needs no key")
-    if _is_list_of_arrays(query) != _is_list_of_arrays(key):
+    if is_list_of_arrays(query) != is_list_of_arrays(key):
         raise TypeError(
             "query and key must both be arrays, or both be lists of the layers' arrays, got "
             f"{type(query).__name__} and {type(key).__name__}"
         )
-    if not _is_list_of_arrays(query):
+    if not is_list_of_arrays(query):
         layers = _layers_of_arrays(query, key, mask, options)
     elif len(query) != len(key):
         raise ValueError(
@@ -84,12 +85,6 @@ def _recorded(layer: RecordedLayer, options: Mapping[str, Any]) -> Layer:
 def _lengths_of(layer: RecordedLayer) -> str:
     sizes = call_of(layer).sizes
     return f"q_len {sizes.q_len}, kv_len {sizes.kv_len}"
-
-
-def _is_list_of_arrays(value: Any) -> bool:
-    if not isinstance(value, list | tuple) or not value:
-        return False
-    return all(hasattr(each, "__array__") and np.ndim(each) >= 2 for each in value)
 
 
 def _layers_of_arrays(

@@ -254,11 +254,11 @@ class Recording(Sequence[RecordedLayer]):
         Parameters
         ----------
         **arguments
-            `queries` and `residual` of `regard.rollout`.
+            `queries`, `residual`, `head_weights` and `threads` of `regard.rollout`.
 
         Returns
         -------
-        ndarray
+        ndarray, shape (..., queries, n)
             As `regard.rollout` returns it.
 
         Raises
@@ -268,8 +268,7 @@ class Recording(Sequence[RecordedLayer]):
         """
         import regard
 
-        rollout: Any = regard.rollout
-        return rollout(self, **arguments)
+        return regard.rollout(self, **arguments)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the recording to a safetensors file, completely or not at all.

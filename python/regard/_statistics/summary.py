@@ -18,13 +18,13 @@ from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
+from regard._statistics.frame import average_over_queries
 from regard._statistics.of_layers import LayerResults
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
     SummaryRequest,
     TopKeys,
-    average_over_queries,
     compute_lse,
     pair_of,
 )

@@ -16,6 +16,7 @@ from regard._weights.narrow import weight_dtype_name
 from regard.layers._backward import ForwardCall
 from regard.layers._cached import attend_cached, refuse_options_of_cache
 from regard.layers._draws import draws
+from regard.layers._gates import HeadGates
 from regard.layers._held import held_inputs, held_mask, held_options
 from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._named_parameters import NamedParameters
@@ -88,6 +89,10 @@ class MultiHeadAttention(NamedParameters):
         of the last distance on their side. The parameter of shape ``(num_heads, 2 n - 1)`` is 0 at
         first, and is called ``distance_bias`` in `state_dict`. It is the option of
         `regard.scaled_dot_product_attention` of that name.
+    head_gates : bool, optional
+        Learns a number for each head, 1 at first, that multiplies the output of the head before the
+        output projection. The parameter of shape ``(num_heads,)`` is called ``head_gates`` in
+        `state_dict`. Calls accept further gates.
     qk_norm : "rms" or float, optional
         Divides each head of queries and keys by its root mean square and multiplies it by a weight,
         before any rotation (Qwen 3). A number is the eps under the root; ``"rms"`` means 1e-6.
@@ -130,6 +135,10 @@ class MultiHeadAttention(NamedParameters):
     magnitude of its group of 64 in int8. Products are computed in float32, as if the rounded
     weights had been float32 from the start.
 
+    The gradient of a loss with respect to the gates measures how much the loss depends on each
+    head: the mean of its absolute value over many inputs is the importance of Michel et al. 2019,
+    "Are Sixteen Heads Really Better than One?" (https://arxiv.org/abs/1905.10650).
+
     A layer begins in eval mode. After `train`, each call can be followed by `backward`, which
     returns the gradients of the inputs and adds the gradients of the parameters to `grads`.
 
@@ -167,6 +176,7 @@ class MultiHeadAttention(NamedParameters):
         rotary: bool | Mapping[str, Any] | None = None,
         alibi: bool = False,
         distance_bias: SupportsIndex | None = None,
+        head_gates: bool = False,
         qk_norm: Literal["rms"] | float | None = None,
         dropout: float = 0.0,
         rng: Rng = None,
@@ -194,6 +204,7 @@ class MultiHeadAttention(NamedParameters):
             out_bias=flag("out_bias", out_bias),
             qk_norm=self._qk_norm_eps is not None,
             distances=_distances(distance_bias),
+            head_gates=flag("head_gates", head_gates),
             dtype=self._dtype,
         )
         self._projections = Projections(self._sizes, own, self._qk_norm_eps, self._weight_dtype)
@@ -228,6 +239,7 @@ class MultiHeadAttention(NamedParameters):
             "rotary": self._rotation,
             "alibi": self._slopes is not None or None,
             "distance_bias": None if biases is None else biases.shape[1] // 2 + 1,
+            "head_gates": "head_gates" in self._projections.own or None,
             "qk_norm": self._qk_norm_eps,
             "dropout": self._dropout or None,
         }
@@ -248,6 +260,7 @@ class MultiHeadAttention(NamedParameters):
         *,
         cache: Cache | None = ...,
         starts: ArrayLike | None = ...,
+        head_gates: ArrayLike | None = ...,
         return_weights: Literal[False] = ...,
         **options: Unpack[LayerOptions],
     ) -> FloatArray: ...
@@ -261,6 +274,7 @@ class MultiHeadAttention(NamedParameters):
         *,
         cache: Cache | None = ...,
         starts: ArrayLike | None = ...,
+        head_gates: ArrayLike | None = ...,
         return_weights: Literal[True],
         **options: Unpack[LayerOptions],
     ) -> tuple[FloatArray, FloatArray]: ...
@@ -275,6 +289,7 @@ class MultiHeadAttention(NamedParameters):
         *,
         cache: Cache | None = None,
         starts: ArrayLike | None = None,
+        head_gates: ArrayLike | None = None,
         return_weights: bool = False,
         **options: Any,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
@@ -306,6 +321,11 @@ class MultiHeadAttention(NamedParameters):
             entry, of which there may be none; see `regard.KVCache.append_ragged`. A mask and the
             weights are ``(tokens, num_heads, longest)``. `key`, `query_offset`, `key_lengths` and
             `left_padding` must be omitted, and train mode refuses it.
+        head_gates : array_like of float or bool, optional
+            Multiplies the output of each head before the output projection, as the learned gates
+            do: shape ``(num_heads,)``, or ``(..., num_heads)`` for each batch entry, and
+            ``(sequences, num_heads)`` with `starts`. 0 removes a head (ablation), and the returned
+            weights do not change. In train mode, `backward` returns its gradient too.
         query_offset : int, array_like of int or "end", optional
             Number of keys before the first query, for all or per batch entry; see
             `regard.scaled_dot_product_attention`. It must be omitted with a cache, which
@@ -368,6 +388,8 @@ class MultiHeadAttention(NamedParameters):
         if self.training or dropout_seed is not None:
             given |= dropout_options(self, self._dropout, dropout_seed)
         sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
+        learned = self._projections.own.get("head_gates")
+        gates = HeadGates.of(learned, head_gates, sources, starts, self._sizes.heads)
         norms: dict[str, NormResult] | None = None
         if self.training:
             sources, norms = held_inputs(sources), {}
@@ -376,9 +398,9 @@ class MultiHeadAttention(NamedParameters):
 
         def joined(result: Any) -> FloatArray | tuple[FloatArray, FloatArray]:
             if not return_weights:
-                return self._projections.joined(result, threads)
+                return self._projections.joined(result, gates, threads)
             output, weights = result
-            return self._projections.joined(output, threads), weights
+            return self._projections.joined(output, gates, threads), weights
 
         if starts is not None:
             padded = {name: given.pop(name, None) for name in _PADDED}
@@ -419,7 +441,8 @@ class MultiHeadAttention(NamedParameters):
         )
         output, *weights, lse = attended
         rows = self._projections.rows(output)
-        result = self._projections.out(rows, threads)
+        gated = rows if gates is None else gates.apply(rows, self._sizes.heads)
+        result = self._projections.out(gated, threads)
         self._hold(
             ForwardCall(
                 projections=self._projections,
@@ -434,6 +457,7 @@ class MultiHeadAttention(NamedParameters):
                 mask=held_mask(mask),
                 options=held_options(given),
                 names=own_names(self._projections.own),
+                gates=gates,
             )
         )
         return (result, weights[0]) if return_weights else result

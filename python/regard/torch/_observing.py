@@ -20,9 +20,14 @@ class Observer(Protocol):
     """Sees calls before they are computed."""
 
     def see(
-        self, query: Tensor, key: Tensor, masks: tuple[Any, Tensor | None], options: dict[str, Any]
+        self,
+        tensors: tuple[Tensor, ...],
+        masks: tuple[Any, Tensor | None],
+        options: dict[str, Any],
     ) -> None:
         """See a call: tensors, the bool or sparse and the float mask, and options not None.
+
+        The tensors are query, key and value, followed by the starts of packed sequences.
 
         The options contain tensors as they were given. An exception ends the call.
         """
@@ -52,9 +57,9 @@ def is_observed() -> bool:
 
 
 def show_call(
-    query: Tensor, key: Tensor, masks: tuple[Any, Tensor | None], options: dict[str, Any]
+    tensors: tuple[Tensor, ...], masks: tuple[Any, Tensor | None], options: dict[str, Any]
 ) -> None:
     """Show a call to the observer of this thread, if it has one."""
     observer = OBSERVERS.get(get_ident())
     if observer is not None:
-        observer.see(query, key, masks, options)
+        observer.see(tensors, masks, options)

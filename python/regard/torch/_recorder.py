@@ -81,12 +81,12 @@ class SizeCounter:
         self.nbytes = 0
         self._shapes: dict[str, int] = {}
 
-    def see(self, query: Tensor, key: Tensor, masks: Any, options: dict[str, Any]) -> None:
+    def see(self, tensors: tuple[Tensor, ...], masks: Any, options: dict[str, Any]) -> None:
         """Count a call."""
         name = self._paths.next_name()
         self.names.append(name)
         if self._request.has(len(self.names) - 1, name):
-            query, key = _with_heads(query), _once(_with_heads(key), (-3,))
+            query, key = _with_heads(tensors[0]), _once(_with_heads(tensors[1]), (-3,))
             self.nbytes += self._request.bytes_of(query, key)
             shapes = f"query {tuple(query.shape)} and key {tuple(key.shape)}"
             self._shapes[shapes] = self._shapes.get(shapes, 0) + 1
@@ -106,6 +106,10 @@ class SizeCounter:
             )
 
 
+class RecordingStopped(Exception):
+    """Ends a run whose recording has failed; the recorder raises the error."""
+
+
 class Recorder:
     """Copies the queries, keys, masks and options of a run."""
 
@@ -119,7 +123,10 @@ class Recorder:
         self.layers: list[regard.RecordedLayer] = []
 
     def see(
-        self, query: Tensor, key: Tensor, masks: tuple[Any, Tensor | None], options: dict[str, Any]
+        self,
+        tensors: tuple[Tensor, ...],
+        masks: tuple[Any, Tensor | None],
+        options: dict[str, Any],
     ) -> None:
         """Copy a call."""
         name = self._paths.next_name()
@@ -127,25 +134,30 @@ class Recorder:
         if not self._request.has(len(self.names) - 1, name):
             return
         try:
-            self.layers.append(self._layer(name, query, key, masks, options))
+            self.layers.append(self._layer(name, tensors, masks, options))
         except Exception as error:
             self._refusal = error
-            raise
+            # PyTorch would compute a call itself that raises one of the usual errors.
+            raise RecordingStopped(name) from error
 
     def check(self) -> None:
-        """Raise the error of a call, also if the model has caught it."""
+        """Raise the error that ended the run, also if the model has caught it."""
         if self._refusal is not None:
             raise self._refusal
-        self._request.check(self.names)
 
     def _layer(
         self,
         name: str,
-        query: Tensor,
-        key: Tensor,
+        tensors: tuple[Tensor, ...],
         masks: tuple[Any, Tensor | None],
         options: dict[str, Any],
     ) -> regard.RecordedLayer:
+        query, key, _, *starts = tensors
+        if starts:
+            raise NotImplementedError(
+                f"{name} calls attention with packed sequences or nested tensors, which cannot be "
+                "recorded: pad them, or run the module with one sequence"
+            )
         if query.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(query):
             raise NotImplementedError(
                 f"{name} calls attention on tensors without memory of their own, as within "

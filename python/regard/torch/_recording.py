@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,18 @@ import torch
 
 import regard
 from regard._arguments.arrays import as_array, broadcasts_to
-from regard._arguments.numbers import flag
+from regard._arguments.numbers import flag, listed
 from regard._recording.layer import as_tokens, call_of
 from regard.torch._dry_run import dry_run
 from regard.torch._explicit_weights import ExplicitWeightsMode
 from regard.torch._observing import observed_by
-from regard.torch._recorder import MAX_BYTES, Recorder, RecordRequest, SizeCounter
+from regard.torch._recorder import (
+    MAX_BYTES,
+    Recorder,
+    RecordingStopped,
+    RecordRequest,
+    SizeCounter,
+)
 from regard.torch._replacing import replacing_sdpa
 
 if TYPE_CHECKING:
@@ -80,9 +86,9 @@ def record(
     ValueError
         If the recording would be larger than `max_bytes`; if `layers` selects a layer that does not
         exist; if nothing was recorded, because the module has no attention, or computes it without
-        calling one of the two functions; if a part with attention is TorchScript.
+        calling one of the two functions; if regard does not support a call.
     NotImplementedError
-        If attention is called within `torch.func` transforms.
+        If attention is called within `torch.func` transforms, or with packed sequences.
     ImportError
         If tensors are bfloat16 and the package ml_dtypes is missing.
 
@@ -127,7 +133,6 @@ def run_recorded(
 
     Raises ValueError with the given `reason` if nothing was recorded.
     """
-    refuse_scripts(module)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(_without_compiler())
@@ -136,12 +141,19 @@ def run_recorded(
 
         if request.max_bytes is not None:
             _check_size(module, args, kwargs, request)
+        calls = stack.enter_context(replacing_sdpa())  # without the calls of the dry run
         recorder = Recorder(module, request)
-        with observed_by(recorder):
+        with observed_by(recorder), suppress(RecordingStopped):
             output = module(*args, **kwargs)
+    recorder.check()
     if not recorder.names:
         raise ValueError(f"nothing was recorded: {reason or _reason(module)}")
-    recorder.check()
+    if calls.by_pytorch:
+        raise ValueError(
+            "attention must be computed by regard to be recorded, and PyTorch computed some calls: "
+            f"{listed(calls.by_pytorch)}"
+        )
+    request.check(recorder.names)
     return recorder.layers, output
 
 
@@ -159,23 +171,10 @@ def _check_size(module: Any, args: Any, kwargs: Any, request: RecordRequest) -> 
         counters[0].check()
 
 
-def refuse_scripts(module: Any) -> None:
-    """Raise ValueError for parts in TorchScript, whose calls are not seen."""
-    for path, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule) and "scaled_dot_product_attention" in str(
-            getattr(part, "inlined_graph", "")
-        ):
-            raise ValueError(
-                f"module must be a Python module, got attention in TorchScript in {path or 'it'}, "
-                "which cannot be recorded: pass the module from which it was made"
-            )
-
-
 def _reason(module: Any) -> str:
     return (
         f"{type(module).__name__} called neither PyTorch's scaled_dot_product_attention nor "
-        "regard's. It has no attention, or computes the weights by itself, in other threads, or in "
-        "TorchScript or an exported program"
+        "regard's. It has no attention, or computes the weights by itself, or in other threads"
     )
 
 

@@ -124,6 +124,12 @@ BROADCAST = {
     "three axes": ((4, 5, 8), (1, 9, 8), (1, 9, 6)),
     "two axes": ((4, 5, 8), (9, 8), (9, 6)),
     "one batch entry": ((3, 4, 5, 8), (1, 4, 9, 8), (1, 4, 9, 6)),
+    "one batch entry of query": ((1, 4, 5, 8), (3, 4, 9, 8), (3, 4, 9, 6)),
+    "fewer batch axes": ((3, 4, 5, 8), (4, 9, 8), (4, 9, 6)),
+    "several batch axes": ((2, 3, 4, 5, 8), (2, 1, 4, 9, 8), (1, 3, 4, 9, 6)),
+    "no head_dim": ((2, 4, 5, 0), (2, 4, 9, 0), (2, 4, 9, 6)),
+    "no head_dim, one key head": ((2, 4, 5, 0), (2, 1, 9, 0), (2, 1, 9, 6)),
+    "no value_dim": ((2, 4, 5, 8), (2, 4, 9, 8), (2, 4, 9, 0)),
 }
 
 
@@ -156,6 +162,49 @@ def test_export_with_heads_that_broadcast(shapes):
         assert torch.equal(program.module()(*each), Broadcast()(*each))
 
 
+@pytest.mark.parametrize("dynamic", [pytest.param(None, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("name", ["no head_dim", "no head_dim, one key head", "no value_dim"])
+def test_compiled_without_a_dimension(name, dynamic):
+    torch._dynamo.reset()
+    tensors = [torch.rand(shape, requires_grad=True) for shape in BROADCAST[name]]
+    compiled = torch.compile(Broadcast(), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    results = [each(*tensors) for each in (compiled, Broadcast())]
+    assert torch.equal(*results)
+    gradients = [torch.autograd.grad(x.sin().sum(), tensors) for x in results]
+    assert all(map(torch.equal, *gradients))
+
+
+DIMENSIONS = {
+    "equal heads": ((2, 4, 5, 8), (2, 4, 9, 8), {}),
+    "groups": ((2, 4, 5, 8), (2, 2, 9, 8), {"enable_gqa": True}),
+    "head_dim 0": ((2, 4, 5, 0), (2, 4, 9, 0), {}),
+    "dropout": ((2, 4, 5, 8), (2, 4, 9, 8), {"dropout_p": 0.3, "dropout_seed": 5}),
+    "end": ((2, 4, 5, 8), (2, 4, 9, 8), {"is_causal": True, "query_offset": "end"}),
+}
+
+
+@pytest.mark.parametrize(("of_query", "of_key", "options"), DIMENSIONS.values(), ids=DIMENSIONS)
+def test_export_with_dynamic_batch_heads_and_lengths(of_query, of_key, options):
+    """The three tensors share dimensions, of which each is one symbol."""
+
+    class Module(torch.nn.Module):
+        def forward(self, query, key, value):
+            return scaled_dot_product_attention(query, key, value, **options)
+
+    batch, heads, kv_heads, q_len, kv_len = (
+        torch.export.Dim(name, min=2, max=64) for name in ("b", "h", "g", "q", "k")
+    )
+    of_keys = {0: batch, 1: heads, 2: kv_len}
+    if options.get("enable_gqa"):
+        heads, of_keys = 2 * kv_heads, {0: batch, 1: kv_heads, 2: kv_len}
+    shapes = {0: batch, 1: heads, 2: q_len}, of_keys, of_keys
+    tensors = torch.rand(of_query), torch.rand(of_key), torch.rand(*of_key[:-1], 6)
+    program = torch.export.export(Module(), tensors, dynamic_shapes=shapes)
+    more = [torch.rand(x.shape[0] + 1, x.shape[1] * 3, x.shape[2] + 2, x.shape[3]) for x in tensors]
+    for each in (tensors, more):
+        assert torch.equal(program.module()(*each), Module()(*each))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["heads before length", "length before heads", "packed"])
 def test_opcheck(layout):
@@ -172,23 +221,23 @@ def test_opcheck(layout):
     shown = regard.masks.Blocks.from_dense(drawn((4, 5, 9), np.float64) < 0.5)
     options = {"window": (3, 1), "key_lengths": torch.tensor([7, 4]), "query_offset": 2}
     options |= {"alibi_slopes": slopes, "distance_bias": table, "sinks": sinks, "scale": scale}
-    _, _, _, *call = call_with(query, key, value, (shown, mask), options)
+    _, _, _, *call = call_with(_operators.dense, (query, key, value), (shown, mask), options)
     inputs = [x.requires_grad_() for x in (query, key, value)]
-    torch.library.opcheck(_operators.attention.run, (*inputs, *call))
+    torch.library.opcheck(_operators.dense.attention.run, (*inputs, *call))
     others = mask, slopes, table, sinks
     for tensor in others:
         tensor.requires_grad_()
-    torch.library.opcheck(_operators.attention.run, (*inputs, *call))
+    torch.library.opcheck(_operators.dense.attention.run, (*inputs, *call))
     call = (*(x.detach() for x in call[: len(others)]), *call[len(others) :])
-    output, lse = (x.detach() for x in _operators.attention(*inputs, *call))
+    output, lse = (x.detach() for x in _operators.dense.attention(*inputs, *call))
     grads = torch.ones_like(output).requires_grad_(), torch.ones_like(lse).requires_grad_()
     three = [True] * 3 + [False] * len(others)
     torch.library.opcheck(
-        _operators.attention_backward.run, (*grads, output, lse, *inputs, *call, three)
+        _operators.dense.attention_backward.run, (*grads, output, lse, *inputs, *call, three)
     )
     constants = [x.detach() for x in inputs]
     torch.library.opcheck(
-        _operators.attention_backward.run,
+        _operators.dense.attention_backward.run,
         (*(g.detach() for g in grads), output, lse, *constants, *call, [True] * 7),
     )
     tangents = torch.ones_like(query).detach(), None, torch.ones_like(value).detach()

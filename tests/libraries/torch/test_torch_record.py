@@ -491,11 +491,6 @@ ERRORS = [
         "module must be a torch.nn.Module",
     ),
     (lambda: regard.torch.record(Explicit(), X), ValueError, "nothing was recorded: Explicit"),
-    (
-        lambda: regard.torch.record(torch.jit.script(ScriptedAttention()), X),
-        ValueError,
-        "attention in TorchScript in it",
-    ),
     (lambda: regard.torch.record(Plain(), X, layers=1), ValueError, "less than 1, the number of"),
     (lambda: regard.torch.record(Plain(), X, layers=-1), ValueError, "layers must be at least 0"),
     (lambda: regard.torch.record(Plain(), X, layers="a"), ValueError, "got 'a'; there are Plain"),
@@ -513,13 +508,48 @@ ERRORS = [
     (lambda: regard.torch.record(Plain(), X, tokens=[1.5] * 5), TypeError, "integers or of texts"),
     (lambda: regard.torch.record(Plain(), X, return_output=1), TypeError, "return_output must be"),
     (lambda: regard.torch.record(Plain()), TypeError, "missing 1 required positional argument"),
-    (lambda: regard.torch.record(Plain(), X.to("meta")), NotImplementedError, "device meta"),
+    (lambda: regard.torch.record(Plain(), X.to("meta")), ValueError, "nothing was recorded"),
+    (
+        lambda: regard.torch.record(ByRegard(), X.to("meta"), max_bytes=None),
+        NotImplementedError,
+        "device meta",
+    ),
     (
         lambda: regard.torch.record(Vmapped(), X),
         NotImplementedError,
         "tensors without memory of their own",
     ),
+    (
+        lambda: regard.torch.record(Packed(), X),
+        NotImplementedError,
+        "Packed calls attention with packed sequences or nested tensors",
+    ),
+    (
+        lambda: regard.torch.record(Trying(), X),
+        ValueError,
+        "must be computed by regard to be recorded, and PyTorch computed some calls: .*head_dim",
+    ),
 ]
+
+
+class Trying(nn.Module):
+    def forward(self, x):
+        try:
+            return by_another_name(x, x[..., :3], x)
+        except RuntimeError:
+            return by_another_name(x, x, x)
+
+
+class ByRegard(nn.Module):
+    def forward(self, x):
+        return regard.torch.scaled_dot_product_attention(x, x, x)
+
+
+class Packed(nn.Module):
+    def forward(self, x):
+        starts = torch.tensor([0, 2, 5])
+        packed = x[0].transpose(0, 1)
+        return regard.torch.scaled_dot_product_attention_ragged(*[packed] * 3, starts, starts)
 
 
 class ScriptedAttention(nn.Module):
@@ -529,10 +559,18 @@ class ScriptedAttention(nn.Module):
 
 class Vmapped(nn.Module):
     def forward(self, x):
-        return torch.func.vmap(lambda y: by_another_name(y, y, y))(x)
+        return torch.func.vmap(lambda y: regard.torch.scaled_dot_product_attention(y, y, y))(x)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_scripted_and_exported_modules_are_recorded():
+    scripted = torch.jit.script(ScriptedAttention())
+    exported = torch.export.export(Plain(), (X,)).module()
+    for module in (scripted, exported):
+        (layer,) = regard.torch.record(module, X)
+        assert np.array_equal(layer.query, X.numpy())
+
+
 @pytest.mark.parametrize("number", range(len(ERRORS)))
 def test_errors(number):
     call, error, message = ERRORS[number]
