@@ -30,6 +30,8 @@ __all__ = [
     "LayerCache",
     "MultiHeadAttention",
     "QuantizedWeight",
+    "RecordedLayer",
+    "Recording",
     "ScoreFunction",
     "SelfAttention",
     "ShownWeights",
@@ -91,6 +93,8 @@ _MODULES_OF = {
     "paged_attention": "regard._cache",
     "KeyValueChunks": "regard._stream.source",
     "MultiHeadAttention": "regard.layers",
+    "RecordedLayer": "regard._recording.layer",
+    "Recording": "regard._recording.recording",
     "ScoreFunction": "regard._arguments.score_function",
     "SelfAttention": "regard.layers",
     "ShownWeights": "regard._show.show",
@@ -144,6 +148,8 @@ if _TYPE_CHECKING:
         softmax_backward,
     )
     from regard._random.torch_generator import TorchGenerator
+    from regard._recording.layer import RecordedLayer
+    from regard._recording.recording import Recording
     from regard._show.show import ShownWeights, show
     from regard._statistics.attention_map import attention_map
     from regard._statistics.request import AttentionSummary, TopKeys

@@ -41,6 +41,10 @@ THINGS = {
         regard.MultiHeadAttention(8, 2, rng=0), head_gates=[1, 0]
     ),
     "KeyValueChunks": lambda: regard.KeyValueChunks(X, X),
+    "RecordedLayer": lambda: regard.SelfAttention(8, 4, rng=0).record(X[0])[0],
+    "Recording": lambda: regard.MultiHeadAttention(8, 2, rng=0).record(
+        X, mask=regard.masks.sliding(3, window=(1, 0))
+    ),
     "Blocks": lambda: regard.masks.random_blocks(9, blocks_per_row=2, block=(2, 3), rng=0),
     "Ranges": lambda: regard.masks.sliding(9, window=(2, 0)),
     "QuantizedWeight": lambda: regard.QuantizedWeight(X[0]),

@@ -295,7 +295,8 @@ _ADVICE = {
         ),
         _ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and the "
         "same of its key and value",
-        _LAYER: "leave it out: return_weights=True returns the weights of all heads",
+        "return_weights": "leave it out: return_weights=True returns the weights of all heads",
+        _LAYER: "leave it out: all heads are recorded",
         **_ONE_HEAD_ALONE,
     },
     "layer": {"head": "pass head=(layer, head)"},

@@ -273,3 +273,12 @@ def shown(value: Any) -> str:
         return f"an array of {value.dtype} of shape {value.shape}"
     text = repr(value)
     return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
+
+
+def bytes_of(size: int) -> str:
+    """Return a number of bytes with three digits."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000  # type: ignore[assignment]
+    return f"{size:.3g} {unit}" if unit != "bytes" else f"{size} bytes"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from regard._arguments.arrays import is_list_of_arrays
 from regard._attention.check import check_call
+from regard._recording.given import check_equal, recorded_layers
+from regard._recording.layer import RecordedLayer, call_of
+from regard._recording.recording import Recording, of_one_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +40,15 @@ class Layer(NamedTuple):
 
 
 def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> list[Layer]:
-    """Return the layers of a call, or raise the errors of the attention arguments."""
+    """Return the layers of a call or a recording, or raise the errors of their arguments."""
+    if isinstance(query, Recording | RecordedLayer):
+        recorded = recorded_layers(query, options, key=key, mask=mask)
+        check_equal(recorded, _lengths_of, "lengths")
+        layers = [_recorded(layer, options) for layer in recorded]
+        _check_sizes(layers)
+        return layers
+    if key is None:
+        raise TypeError("key must be an array, got None: only a recording needs no key")
     if is_list_of_arrays(query) != is_list_of_arrays(key):
         raise TypeError(
             "query and key must both be arrays, or both be lists of the layers' arrays, got "
@@ -62,6 +74,17 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
             layers.append(found[0]._replace(name=str(number)))
     _check_sizes(layers)
     return layers
+
+
+def _recorded(layer: RecordedLayer, options: Mapping[str, Any]) -> Layer:
+    """Return a layer of a recording, with options of the call such as threads."""
+    call = call_of(of_one_text(layer))
+    return Layer(layer.name, replace(call, options={**call.options, **options}))
+
+
+def _lengths_of(layer: RecordedLayer) -> str:
+    sizes = call_of(layer).sizes
+    return f"q_len {sizes.q_len}, kv_len {sizes.kv_len}"
 
 
 def _layers_of_arrays(

@@ -9,7 +9,7 @@ import numpy as np
 from regard._arguments.arrays import single_or_double
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, flag, window_sides
-from regard._arguments.options import LayerOptions, takes_options
+from regard._arguments.options import LayerOptions, RecordedOptions, names_of, takes_options
 from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
 from regard._weights.narrow import weight_dtype_name
@@ -24,6 +24,7 @@ from regard.layers._names import own_names
 from regard.layers._norms import norm_eps
 from regard.layers._packed import attend_packed, refuse_with_starts
 from regard.layers._projections import LayerSizes, Projections, draw, sizes_of
+from regard.layers._recorded import recording_of
 from regard.layers._rotation import Rotation, query_positions
 from regard.layers._training import dropout_options, dropout_probability
 from regard.positional import alibi_slopes
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike
 
+    from regard._recording.recording import Recording
     from regard.layers._cached import Cache
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 # Options of padded batches, which packed sequences do not have.
 _PADDED = ("query_offset", "key_lengths", "left_padding")
+_RECORDED = names_of(RecordedOptions)
 
 
 @public
@@ -381,12 +384,7 @@ class MultiHeadAttention(NamedParameters):
             )
         given = dict(options)
         threads, dropout_seed = given.pop("threads", None), given.pop("dropout_seed", None)
-        given |= {
-            "is_causal": self._is_causal,
-            "window": self._window,
-            "alibi_slopes": self._slopes,
-            "distance_bias": self._projections.own.get("distance_bias"),
-        }
+        given |= self._own_options()
         if self.training or dropout_seed is not None:
             given |= dropout_options(self, self._dropout, dropout_seed)
         sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
@@ -434,10 +432,7 @@ class MultiHeadAttention(NamedParameters):
                 finish=joined,
             )
         query_offset = numeric_offset(query_offset, key_lengths, q, k.shape[-2])
-        places = None
-        if self._rotation is not None:
-            places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
-            self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
+        places = self._turned(q, k, query_offset)
         given["query_offset"] = query_offset
         if norms is None:
             return joined(scaled_dot_product_attention(q, k, v, mask, **given, **shared))
@@ -466,6 +461,83 @@ class MultiHeadAttention(NamedParameters):
             )
         )
         return (result, weights[0]) if return_weights else result
+
+    @refuses_unknown
+    @takes_options(LayerOptions, reference="as in `regard.scaled_dot_product_attention`")
+    def record(
+        self,
+        query: ArrayLike,
+        key: ArrayLike | None = None,
+        value: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        *,
+        cache: None = None,
+        starts: None = None,
+        **options: Any,
+    ) -> Recording:
+        """Record the queries and keys of a call, without computing attention.
+
+        The parameters are those of a call. What does not change the weights before dropout is
+        checked and ignored: `value`, `dropout_seed` and `precision`.
+
+        Parameters
+        ----------
+        query, key, value, mask
+            As for a call.
+        cache, starts : None
+            Must be omitted: recordings contain all keys, of whole sequences.
+        {options}
+
+        Returns
+        -------
+        Recording
+            One layer, with queries and keys after projection, norm and rotation.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If shapes disagree or a number is out of range, or `cache` or `starts` is given.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> layer = regard.MultiHeadAttention(16, 4, num_kv_heads=2, is_causal=True, rng=0)
+        >>> layer.record(np.ones((6, 16)))
+        Recording(1 layer, query (4, 6, 4) float32, key (2, 6, 4), 576 bytes)
+        """
+        for name, given, advice in (
+            ("cache", cache, "pass the whole sequence, whose last queries are those of the call"),
+            ("starts", starts, "record one sequence at a time"),
+        ):
+            if given is not None:
+                raise ValueError(f"{name} must be left out of a recording: {advice}")
+        threads = options.pop("threads", None)
+        own = self._own_options() | {x: y for x, y in options.items() if x in _RECORDED}
+        sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
+        q, k, _ = self._projections.heads(sources, threads, None)
+        offset = numeric_offset(own.pop("query_offset", 0), own.get("key_lengths"), q, k.shape[-2])
+        self._turned(q, k, offset)
+        return recording_of(self, q, k, mask, own | {"query_offset": offset})
+
+    def _own_options(self) -> dict[str, Any]:
+        """Return the options of attention that the constructor determined."""
+        return {
+            "is_causal": self._is_causal,
+            "window": self._window,
+            "alibi_slopes": self._slopes,
+            "distance_bias": self._projections.own.get("distance_bias"),
+        }
+
+    def _turned(self, q: FloatArray, k: FloatArray, query_offset: Any) -> Any:
+        """Rotate queries and keys in place, and return their positions, or None."""
+        if self._rotation is None:
+            return None
+        places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
+        self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
+        return places
 
     def _refuse_cross_attention(self) -> None:
         """Raise ValueError for a key with a cache in a layer that depends on positions."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 import regard
 from regard._arguments.keywords import check_options
@@ -15,6 +16,7 @@ from regard._arguments.options import TorchOptions, names_of
 from regard.torch._arguments import check_dense, draw_seed, masks, pad_head_dim
 from regard.torch._direct import PLAIN, direct_call
 from regard.torch._memory import NO_TENSORS
+from regard.torch._observing import OBSERVERS, show_call
 from regard.torch._options import call_with, check_without_gradient
 
 if TYPE_CHECKING:
@@ -109,6 +111,8 @@ def attend(
     if others:
         is_direct = is_direct and all(type(each) in PLAIN for each in others)
         is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
+    if OBSERVERS and not is_compiling():
+        show_call((query, key, value, *starts), (shown, bias), options)
     if kind == "cuda":
         is_possible = is_direct and not is_traced
         return _on_gpu(is_possible, (query, key, value), attn_mask, options, return_lse)

@@ -18,6 +18,7 @@ from regard.torch._attend import attend, split_options
 from regard.torch._causal_bias import is_causal_bias, offset_of
 from regard.torch._direct import PLAIN, is_eager, plain_call
 from regard.torch._nested import attend_nested, is_jagged
+from regard.torch._observing import OBSERVERS
 from regard.torch._operators import dense
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def scaled_dot_product_attention(
         and type(value) in PLAIN
         and type(dropout_p) is float
         and not dropout_p
+        and not OBSERVERS
     ):
         output = plain_call(query, key, value, is_causal, scale)
         if output is not None:

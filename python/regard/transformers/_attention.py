@@ -6,6 +6,7 @@ from typing import Any
 
 import regard.torch
 from regard._runtime.optional import needed
+from regard.torch._observing import is_observed
 from regard.transformers._distances import distance_options
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
@@ -100,6 +101,10 @@ def attend(
         else:
             options |= of_distances
     sinks = s_aux if sinks is None else sinks
+    if sinks is not None and sinks.ndim > 1 and is_observed():
+        # A recording needs the same weights from options: sinks of 0, and scores that are smaller
+        # by the sinks of their queries.
+        mask, sinks = _with_bias(mask, -sinks.to(query.dtype)), query.new_zeros(query.shape[1])
     has_sink_per_head = sinks is not None and sinks.ndim == 1
     if has_sink_per_head:
         options["sinks"] = sinks.to(query.dtype)

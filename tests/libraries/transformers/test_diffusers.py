@@ -3,9 +3,12 @@
 import contextlib
 import warnings
 
+import numpy as np
 import pytest
 
+import regard
 import regard.torch
+from explicit_weights import keep_weights
 from zoo import torch
 
 REASON = "diffusers is not installed: pip install diffusers"
@@ -83,3 +86,21 @@ def test_model(make):
     for wanted, actual in zip(*outcomes, strict=True):
         if wanted is not None:
             assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
+
+
+@pytest.mark.parametrize("make", [unet, flux])
+def test_recording(make, monkeypatch):
+    torch.manual_seed(0)
+    model, inputs = make()
+    model = model.double().eval()
+    wanted = keep_weights(monkeypatch)
+    with torch.no_grad():
+        model(**inputs)
+    monkeypatch.undo()
+    recording = regard.torch.record(model, **inputs)
+    assert len(recording) == len(wanted) > 1
+    assert all("attn" in name for name in recording.names)
+    for layer, weights in zip(recording, wanted, strict=True):
+        arrays = layer.query, layer.key, layer.key, layer.mask
+        _, own = regard.scaled_dot_product_attention(*arrays, **layer.options, return_weights=True)
+        assert np.abs(own - weights).max() <= 1e-10
