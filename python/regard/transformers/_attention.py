@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import regard.torch
+from regard._arguments.masks import is_sparse
 from regard._runtime.optional import needed
+from regard.transformers._combine import both, with_bias
 from regard.transformers._distances import distance_options
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
+from regard.transformers._texts import within_texts
 
 torch = needed("torch", "regard.transformers", "transformers")
 logging = needed("transformers.utils.logging", "regard.transformers", "transformers")
@@ -33,6 +36,8 @@ def attend(
     indices: Any = None,
     block_indices: Any = None,
     cache: Any = None,
+    cu_seq_lens_q: Any = None,
+    cu_seq_lens_k: Any = None,
     output_attentions: bool = False,
     **others: Any,
 ) -> tuple[Any, None]:
@@ -64,6 +69,9 @@ def attend(
         The only keys that a query may see.
     block_indices, cache
         Must be None: block attention and continuous batching are not supported.
+    cu_seq_lens_q, cu_seq_lens_k : tensor of int, shape (texts + 1,), optional
+        The starts of texts that are packed into one row, followed by the total. A query sees only
+        the keys of its own text.
     output_attentions : bool
         If True, a warning is logged, since attention weights are not returned.
     **others
@@ -91,12 +99,16 @@ def attend(
         )
     q_len, kv_len = query.shape[2], key.shape[2]
     options, mask = _visibility(module, attention_mask, is_causal, q_len, kv_len)
+    if cu_seq_lens_q is not None or cu_seq_lens_k is not None:
+        counts_queries = bool(options.get("is_causal") or "window" in options)
+        starts = cu_seq_lens_q, cu_seq_lens_k
+        mask = within_texts(mask, query, key, *starts, counts_queries=counts_queries)
     if indices is not None:
-        mask = _both(mask, _selected(indices, kv_len))
+        mask = both(mask, _selected(indices, kv_len))
     if position_bias is not None:
         of_distances = distance_options(module, position_bias, options, kv_len)
         if of_distances is None:
-            mask = _with_bias(mask, position_bias)
+            mask = with_bias(mask, position_bias)
         else:
             options |= of_distances
     sinks = s_aux if sinks is None else sinks
@@ -152,7 +164,7 @@ def _is_for(options: dict[str, Any], shape: Any, q_len: int, kv_len: int) -> boo
     """
     if not options:
         return True
-    counts_queries = bool(options.keys() & {"is_causal", "window"})
+    counts_queries = options.keys() & {"is_causal", "window"} or is_sparse(options.get("attn_mask"))
     return shape[3] == kv_len and (shape[2] == q_len or not counts_queries)
 
 
@@ -160,20 +172,3 @@ def _selected(indices: Any, kv_len: int) -> Any:
     """Return a bool mask of the keys that each query selects, for all heads."""
     nothing = indices.new_zeros((*indices.shape[:-1], kv_len), dtype=torch.bool)
     return nothing.scatter(-1, indices.long(), True).unsqueeze(1)
-
-
-def _both(mask: Any, shown: Any) -> Any:
-    """Return the intersection of a mask and a bool mask."""
-    if mask is None:
-        return shown
-    return mask & shown if mask.dtype == torch.bool else (shown, mask)
-
-
-def _with_bias(mask: Any, bias: Any) -> Any:
-    """Combine a mask, or a pair of masks, with a bias."""
-    if mask is None:
-        return bias
-    if isinstance(mask, tuple):
-        shown, mask = mask
-        return shown, mask + bias
-    return (mask, bias) if mask.dtype == torch.bool else mask + bias

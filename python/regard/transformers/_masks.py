@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 from regard._runtime.optional import needed
+from regard.masks import documents
+from regard.transformers._combine import both
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 from regard.transformers._patterns import Extent, read_pattern
@@ -110,9 +112,14 @@ def _options(arguments: dict[str, Any]) -> dict[str, Any] | None:
     end = max(q_offset + q_length, kv_offset + kv_length)
     extent = Extent(end, attention_mask is not None)
     pattern = read_pattern(arguments["mask_function"], extent)
-    if pattern is None:
-        return None
+    if pattern is None or (pattern.texts and torch.device(arguments["device"]).type != "cpu"):
+        return None  # sparse masks are for the CPU
     options: dict[str, Any] = _padding_options(attention_mask, kv_offset, kv_length)
+    for text in pattern.texts:
+        queries, keys = text[:, q_offset:][:, :q_length], text[:, kv_offset:][:, :kv_length]
+        within = documents(queries.numpy(), keys.numpy())
+        others = options.get("attn_mask")
+        options["attn_mask"] = within if others is None else both(others, within)
     if pattern.is_causal:
         options["is_causal"] = True
     if pattern.window is not None:
