@@ -8,7 +8,7 @@ import regard.torch
 from regard._arguments.masks import is_sparse
 from regard._runtime.optional import needed
 from regard.transformers._combine import both, with_bias
-from regard.transformers._distances import distance_options
+from regard.transformers._distances import distance_options, elements_of
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 from regard.transformers._texts import within_texts
@@ -108,7 +108,7 @@ def attend(
     if position_bias is not None:
         of_distances = distance_options(module, position_bias, options, kv_len)
         if of_distances is None:
-            mask = with_bias(mask, position_bias)
+            mask = with_bias(mask, elements_of(position_bias))
         else:
             options |= of_distances
     sinks = s_aux if sinks is None else sinks

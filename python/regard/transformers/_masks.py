@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import regard
 from regard._runtime.optional import needed
-from regard.masks import documents
 from regard.transformers._combine import both
+from regard.transformers._lazy_bias import compute_lazily
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 from regard.transformers._patterns import Extent, read_pattern
@@ -73,6 +74,8 @@ def make_mask(
         if expected is MaskKind.BOOL:
             return shown(allow_is_causal_skip=allow_is_causal_skip)
         return _added(shown(), dtype)
+    kind: type = type(others.get("config"))
+    compute_lazily(kind)
     # None for a causal mask would leave causality to the module and lose the offsets.
     options = None
     if _is_plain(attention_mask, q_offset):
@@ -117,7 +120,7 @@ def _options(arguments: dict[str, Any]) -> dict[str, Any] | None:
     options: dict[str, Any] = _padding_options(attention_mask, kv_offset, kv_length)
     for text in pattern.texts:
         queries, keys = text[:, q_offset:][:, :q_length], text[:, kv_offset:][:, :kv_length]
-        within = documents(queries.numpy(), keys.numpy())
+        within = regard.masks.documents(queries.numpy(), keys.numpy())
         others = options.get("attn_mask")
         options["attn_mask"] = within if others is None else both(others, within)
     if pattern.is_causal:

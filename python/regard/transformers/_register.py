@@ -5,10 +5,9 @@ from __future__ import annotations
 from regard._runtime.optional import needed
 from regard.transformers._attention import attend
 from regard.transformers._masks import make_mask
+from regard.transformers._models import NAME
 
 transformers = needed("transformers", "regard.transformers", "transformers")
-
-NAME = "regard"
 
 
 def register() -> None:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import regard
 from regard._arguments.arrays import shown
 from regard._runtime.optional import needed
-from regard.masks import documents
 from regard.transformers._combine import both
 
 torch = needed("torch", "regard.transformers", "transformers")
@@ -64,7 +64,7 @@ def within_texts(
                 f"got {query_starts.tolist()} and {key_starts.tolist()}"
             )
         numbers = [np.repeat(np.arange(len(each)), each) for each in counts]
-        known = _Known(objects, state, both(mask, documents(*numbers)))
+        known = _Known(objects, state, both(mask, regard.masks.documents(*numbers)))
         query_starts._regard_texts = known  # for the other layers
     return known.result
 
