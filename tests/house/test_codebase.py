@@ -45,7 +45,7 @@ PACKAGES = {
     "layers": {"_attention", "_gradients", "_random", "_show", "_weights", "positional"},
     "plot": {"_attention", "_show", "_statistics"},
     "cuda": {"_attention"},
-    "torch": {"regard"},
+    "torch": {"masks", "regard"},
     "transformers": {"regard", "torch"},
     "jax": {"_attention", "_gradients", "masks"},
     "dask": {"_attention", "_gradients", "regard"},

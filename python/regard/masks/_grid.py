@@ -113,29 +113,46 @@ def _regridded(rows: SparseRows, layout: Layout) -> Cells:
     """Return a mask with the blocks of a layout, where it has other blocks or none."""
     whole, touched = _found(rows, layout)
     assert layout.block is not None
-    height, width = layout.block
+    size, reader = layout.block, Reader(rows)
     place = _first_keys(_difference(touched, whole, layout), layout)
+    cells = classified(place, layout, lambda plane, query, key: reader.read(plane, query, key, size, layout.q_len))
+    return cells._replace(whole=joined(whole, cells.whole))
+
+
+def classified(
+    place: Integers,
+    layout: Layout,
+    visible_at: Callable[[Integers, Integers, Integers], Bools],
+) -> Cells:
+    """Return the cells of some blocks, each of which is whole, partial or hidden.
+
+    `place` has the first keys of the blocks, sorted. `visible_at` is called with the planes, the
+    first queries and the first keys of n of them, and returns which keys the queries see, shape
+    ``(n, *block)``, False outside the mask.
+    """
+    assert layout.block is not None
+    height, width = layout.block
     row, key = place // layout.step, place % layout.step
     plane, query = row // max(layout.rows, 1), row % max(layout.rows, 1) * height
     sees_all = np.zeros(len(place), bool)
     number = np.full(len(place), -1)
-    reader, store = Reader(rows), BitStore(layout.block)
+    store = BitStore(layout.block)
     at_once = max(_MOST_PAIRS // (height * width), 1)
     for begin in range(0, len(place), at_once):
         part = slice(begin, begin + at_once)
-        visible = reader.read(plane[part], query[part], key[part], layout.block, layout.q_len)
+        visible = visible_at(plane[part], query[part], key[part])
         shown = visible.sum(axis=(1, 2))
         queries = np.minimum(layout.q_len - query[part], height)
         sees_all[part] = shown == queries * np.minimum(layout.kv_len - key[part], width)
         is_partial = (shown > 0) & ~sees_all[part]
         number[part][is_partial] = store.add(visible[is_partial])
-    full = place[sees_all]
-    whole = _intervals.union(
-        np.concatenate([whole.first, full]),
-        np.concatenate([whole.last, _cells.ends(full, layout)]),
-    )
     keep = number >= 0
-    return Cells(whole, place[keep], number[keep], store.bits)
+    return Cells(blocks_at(place[sees_all], layout), place[keep], number[keep], store.bits)
+
+
+def joined(a: Intervals, b: Intervals) -> Intervals:
+    """Return the union of two sets of intervals."""
+    return _intervals.union(np.concatenate([a.first, b.first]), np.concatenate([a.last, b.last]))
 
 
 def _found(rows: SparseRows, layout: Layout) -> tuple[Intervals, Intervals]:
@@ -235,11 +252,11 @@ def evaluated(
             full.append(row * layout.step + key[is_all])
             place.append(row * layout.step + key[is_partial])
             number.append(store.add(visible[is_partial]))
-    whole = _blocks_at(np.concatenate(full), layout)
+    whole = blocks_at(np.concatenate(full), layout)
     return Cells(whole, np.concatenate(place), np.concatenate(number), store.bits)
 
 
-def _blocks_at(place: Integers, layout: Layout) -> Intervals:
+def blocks_at(place: Integers, layout: Layout) -> Intervals:
     """Return the union of blocks."""
     return _intervals.union(place, _cells.ends(place, layout))
 

@@ -7,7 +7,9 @@ _needed("torch", "regard.torch", "torch")
 
 from regard.torch import _batching, _derivatives, _fake, _kernels  # noqa: E402, F401
 from regard.torch._attention import scaled_dot_product_attention  # noqa: E402
+from regard.torch._block_mask import block_mask  # noqa: E402
+from regard.torch._ragged import scaled_dot_product_attention_ragged  # noqa: E402
 
-__all__ = ["scaled_dot_product_attention"]
+__all__ = ["block_mask", "scaled_dot_product_attention", "scaled_dot_product_attention_ragged"]
 
 _publish(globals())

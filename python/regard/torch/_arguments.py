@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard._arguments.masks import is_sparse
+from regard.torch._block_mask import is_block_mask
 from regard.torch._causal_bias import is_causal_bias
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -33,12 +34,12 @@ def check_dense(name: str, tensor: Tensor) -> None:
             "attn_mask, or pass is_causal=True and query_offset in its place"
         )
     if tensor.is_nested:
-        arrays = ", or pass arrays to regard.scaled_dot_product_attention_ragged"
-        raise TypeError(
-            f"{name} must be a dense tensor, got a nested tensor: pad it with "
-            "torch.nested.to_padded_tensor and hide the padding with key_lengths"
-            f"{arrays if name in _NAMES else ''}"
-        )
+        advice = "pass a dense tensor, such as its torch.nested.to_padded_tensor"
+        if name in _NAMES and tensor.layout is torch.jagged:
+            advice = "query, key and value must all be nested, or none of them"
+        elif name in _NAMES:
+            advice = "make it with layout=torch.jagged, which this function accepts"
+        raise TypeError(f"{name} must be a dense tensor, got a nested tensor: {advice}")
     if tensor.layout is not torch.strided:
         raise TypeError(
             f"{name} must be a dense tensor, got one of {tensor.layout}: pass it as .to_dense()"
@@ -79,11 +80,27 @@ def check_tensors(*tensors: Tensor) -> None:
             )
 
 
-def repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def check_packed(*tensors: Tensor) -> None:
+    """Raise ValueError unless query, key and value have the axes of packed sequences on the CPU."""
+    for name, tensor in zip(_NAMES, tensors, strict=True):
+        if tensor.device.type == "cuda":
+            raise ValueError(
+                f"{name} must be on the CPU, got a tensor on {tensor.device}: copy it with .cpu(), "
+                "or call regard.cuda.scaled_dot_product_attention_ragged"
+            )
+        if tensor.ndim != 3:
+            raise ValueError(
+                f"{name} must have 3 axes (total, heads, dim), got shape {tuple(tensor.shape)}"
+            )
+
+
+def repeat_heads(
+    query: Tensor, key: Tensor, value: Tensor, axis: int = -3
+) -> tuple[Tensor, Tensor, Tensor]:
     """Broadcast heads as PyTorch does without `enable_gqa`: the counts are equal, or one."""
     tensors = query, key, value
     # Symbolic numbers can be compared but not hashed.
-    heads = [tensor.shape[-3] if tensor.ndim > 2 else 1 for tensor in tensors]
+    heads = [tensor.shape[axis] if tensor.ndim > 2 else 1 for tensor in tensors]
     number = next((count for count in heads if count != 1), 1)
     if any(count != 1 and count != number for count in heads):
         shapes = (f"{n} {tuple(t.shape)}" for n, t in zip(_NAMES, tensors, strict=True))
@@ -92,17 +109,23 @@ def repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
             f"grouped-query attention, got {', '.join(shapes)}"
         )
     query, key, value = (
-        tensor
-        if tensor.ndim == 2 and number == 1
-        else tensor.expand(*tensor.shape[:-3], number, *tensor.shape[-2:])
+        tensor if tensor.ndim == 2 and number == 1 else _with_heads(tensor, number, axis)
         for tensor in tensors
     )
     return query, key, value
 
 
-def repeat_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _with_heads(tensor: Tensor, number: int, axis: int) -> Tensor:
+    shape = [*tensor.shape] if tensor.ndim > 2 else [1, *tensor.shape]
+    shape[axis] = number
+    return tensor.expand(shape)
+
+
+def repeat_key_heads(
+    query: Tensor, key: Tensor, value: Tensor, axis: int = -3
+) -> tuple[Tensor, Tensor]:
     """Repeat the heads of key and value as PyTorch does with `enable_gqa`, if the counts differ."""
-    heads, of_key, of_value = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key, value))
+    heads, of_key, of_value = (x.shape[axis] if x.ndim > 2 else 1 for x in (query, key, value))
     if of_key == of_value:
         return key, value
     if not (of_key and of_value) or heads % of_key or heads % of_value:
@@ -112,13 +135,13 @@ def repeat_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor,
         )
     more, fewer = max(of_key, of_value), min(of_key, of_value)
     number = heads if more % fewer else more
-    key, value = (_repeated(x, number // n) for x, n in ((key, of_key), (value, of_value)))
+    key, value = (_repeated(x, number // n, axis) for x, n in ((key, of_key), (value, of_value)))
     return key, value
 
 
-def _repeated(tensor: Tensor, times: int) -> Tensor:
+def _repeated(tensor: Tensor, times: int, axis: int) -> Tensor:
     tensor = tensor[None] if tensor.ndim == 2 else tensor
-    return tensor if times == 1 else tensor.repeat_interleave(times, dim=-3)
+    return tensor if times == 1 else tensor.repeat_interleave(times, dim=axis)
 
 
 def pad_head_dim(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,9 +168,11 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Any, Tensor | None]:
                 )
             continue
         if not isinstance(part, Tensor):
+            advice = "; convert it with regard.torch.block_mask" if is_block_mask(part) else ""
             raise TypeError(
                 "attn_mask must be a tensor, a SparseMask or a pair (bool, float), got "
                 f"{'a tuple with ' if isinstance(attn_mask, tuple) else ''}{type(part).__name__}"
+                f"{advice}"
             )
         check_dense("attn_mask", part)
         if part.device != device:

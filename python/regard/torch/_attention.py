@@ -5,48 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
-from torch import Tensor
-from torch._C import (
-    _are_functorch_transforms_active,
-    _get_tracing_state,
-    _len_torch_dispatch_stack,
-)
-from torch.autograd import forward_ad
-from torch.compiler import is_compiling
 
-import regard
-from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, is_sparse
-from regard._arguments.numbers import flag
 from regard._arguments.options import TorchOptions, names_of, takes_options
-from regard.torch import _operators
 from regard.torch._arguments import (
     TYPES,
     autocast,
-    check_dense,
     check_tensors,
-    draw_seed,
-    masks,
-    pad_head_dim,
     repeat_heads,
     repeat_key_heads,
-    with_own_names,
 )
+from regard.torch._attend import PLAIN, attend, is_eager, split_options
 from regard.torch._causal_bias import is_causal_bias, offset_of
-from regard.torch._memory import (
-    NO_TENSORS,
-    as_array,
-    as_optional_array,
-    as_tensor,
-    empty_output,
-)
-from regard.torch._options import call_with, check_without_gradient, numpy_options
+from regard.torch._nested import attend_nested, is_jagged
+from regard.torch._operators import dense
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from regard.masks import SparseMask
 
-_PLAIN = (Tensor, torch.nn.Parameter)
-_OPTIONS = frozenset(names_of(TorchOptions))
 _KNOWN = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa", *names_of(TorchOptions))
 
 
@@ -160,21 +137,10 @@ def scaled_dot_product_attention(
     >>> query.grad.shape
     torch.Size([1, 4, 6, 16])
     """
-    if not _OPTIONS.issuperset(options):
-        check_options("regard.torch.scaled_dot_product_attention", options, _KNOWN, kind="torch")
-    given: dict[str, Any] = {}
-    if options:
-        given = {name: option for name, option in options.items() if option is not None}
-        if "query_offset" in options and "query_offset" not in given:
-            raise TypeError('query_offset must be integers or "end", got None')
-    return_lse = given.pop("return_lse", False)
-    if type(return_lse) is not bool:
-        return_lse = flag("return_lse", return_lse)
+    given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         query, key, value = map(autocast, (query, key, value))
-    is_direct = (
-        type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and _is_eager()
-    )
+    is_direct = type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN and is_eager()
     if not (
         is_direct
         and query.dtype is key.dtype is value.dtype
@@ -188,6 +154,10 @@ def scaled_dot_product_attention(
         and key.ndim > 1
         and value.ndim > 1
     ):
+        if is_jagged(query, key, value):
+            named: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa, **options}
+            named |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+            return attend_nested(scaled_dot_product_attention, (query, key, value), named)
         check_tensors(query, key, value)
     if attn_mask is not None and is_causal_bias(attn_mask):
         given["query_offset"] = offset_of(
@@ -198,85 +168,19 @@ def scaled_dot_product_attention(
             query_offset=given.pop("query_offset", 0),
         )
         attn_mask, is_causal = None, True
-    kind = "cpu" if query.is_cpu else query.device.type
     if enable_gqa:
         if key.shape != value.shape:
             key, value = repeat_key_heads(query, key, value)
     elif not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         query, key, value = repeat_heads(query, key, value)
-    if not query.shape[-1]:
-        query, key = pad_head_dim(query, key)
-    if dropout_p == 1 and not isinstance(dropout_p, Tensor):
-        value, dropout_p = value * 0, 0.0
-    is_traced = torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
+    return attend(
+        dense,
+        (query, key, value),
+        given,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale,
+        return_lse=return_lse,
+        is_direct=is_direct,
     )
-    if dropout_p:
-        given["dropout_p"] = dropout_p
-        if "dropout_seed" not in given:
-            given["dropout_seed"] = draw_seed()
-    elif given:
-        given.pop("dropout_seed", None)
-    if is_causal is not False:
-        given["is_causal"] = is_causal
-    if scale is not None:
-        given["scale"] = scale
-    others: list[Tensor] = []
-    shown = bias = None
-    if attn_mask is not None:
-        shown, bias = masks(attn_mask, query.device)
-        others = [mask for mask in (shown, bias) if mask is not None and not is_sparse(mask)]
-    for name, option in given.items():
-        if type(option) not in NO_TENSORS and isinstance(option, Tensor):
-            check_dense(name, option)
-            check_without_gradient(name, option)
-            others.append(option)
-    if others:
-        is_direct = is_direct and all(type(each) in _PLAIN for each in others)
-        is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
-    if kind == "cuda":
-        is_possible = is_direct and not is_traced
-        return _on_gpu(is_possible, (query, key, value), attn_mask, given, return_lse)
-    if is_traced or not is_direct or kind != "cpu":
-        output, lse = _operators.attention(*call_with(query, key, value, (shown, bias), given))
-        return (output, lse) if return_lse else output
-    if others:
-        given = numpy_options(given)
-    if return_lse:
-        given["return_lse"] = True
-    output = empty_output(query, key, value)
-    mask: Any = None
-    if attn_mask is not None:
-        shown = shown if is_sparse(shown) else as_optional_array(shown)
-        mask = Masks(shown, as_optional_array(bias)).argument
-    try:
-        result = regard.scaled_dot_product_attention(
-            as_array(query), as_array(key), as_array(value), mask, out=as_array(output), **given
-        )
-    except (TypeError, ValueError) as error:
-        raise with_own_names(error) from None
-    return (output, as_tensor(result[1])) if return_lse else output
-
-
-def _is_eager() -> bool:
-    """Return whether a call may bypass the dispatcher: nothing records or transforms it."""
-    return not (
-        is_compiling()
-        or _are_functorch_transforms_active()
-        or _len_torch_dispatch_stack()
-        or _get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
-
-
-def _on_gpu(is_possible: bool, tensors: Any, attn_mask: Any, options: Any, more: bool) -> Any:
-    """Compute a call on a GPU, without gradients or transforms."""
-    if not is_possible:
-        raise NotImplementedError(
-            "attention on a CUDA device has no gradient and is not for torch.compile or "
-            "torch.func: call it under torch.no_grad(), or copy the tensors with .cpu()"
-        )
-    query, key, value = tensors
-    if more:
-        options["return_lse"] = True
-    return regard.scaled_dot_product_attention(query, key, value, attn_mask, **options)

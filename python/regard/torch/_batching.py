@@ -1,4 +1,8 @@
-"""The operators under `torch.vmap`: one call with the mapped axis as an additional batch axis."""
+"""The operators under `torch.vmap`.
+
+Dense tensors are one call, in which the mapped axis is an additional batch axis. Packed sequences
+are one call for each sample, because they have no batch axes.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard._arguments.option_table import OPTIONS
-from regard.torch import _operators
-from regard.torch._memory import output_shape
-from regard.torch._operators import INPUTS, SPARSE_TENSORS, Operator, library, tensor_name
+from regard.torch._memory import dense_shape
+from regard.torch._operators import (
+    INPUTS,
+    SPARSE_TENSORS,
+    Operator,
+    attention_double_backward,
+    attention_jvp,
+    dense,
+    library,
+    ragged,
+    tensor_name,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,9 +44,7 @@ def _fewer_axes(name: str) -> int | None:
 
 # The same for the arguments that precede the call's.
 _OF_RESULTS = {"grad_output": 0, "grad_lse": 1, "output": 0, "lse": 1}
-_WITHOUT_BATCH = frozenset(
-    name for name in _operators.attention.tensors if _fewer_axes(name) is None
-)
+_WITHOUT_BATCH = frozenset(name for name in dense.attention.tensors if _fewer_axes(name) is None)
 
 
 def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
@@ -54,7 +65,7 @@ def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callab
         if arguments.dropout_p or arguments.score_function or mapped_names & _WITHOUT_BATCH:
             # Dropout and score functions depend on the number of a batch entry, and sinks have no
             # batch axes.
-            found = _one_by_one(operator, size, dims, tensors, numbers)
+            found = _one_by_one(operator, size, dims, given)
         else:
             shapes = dict(zip(names, map(_shape, tensors, dims), strict=True))
             ranks = (len(shapes[name] or ()) for name in ("query", "key", "value"))
@@ -75,6 +86,16 @@ def _rule(operator: Operator, results: Callable[..., tuple[Any, ...]]) -> Callab
     return rule
 
 
+def _rule_by_one(operator: Operator) -> Callable[..., Any]:
+    """Return the vmap rule of an operator for packed sequences."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
+        found = _one_by_one(operator, info.batch_size, in_dims, given)
+        return tuple(found), (0,) * len(found)
+
+    return rule
+
+
 def _lead(tensor: Tensor, dim: int | None, size: int, rank: int) -> Tensor:
     """Return a tensor with the mapped axis first, followed by `rank` axes."""
     mapped = tensor.unsqueeze(0) if dim is None else tensor.movedim(dim, 0)
@@ -82,7 +103,7 @@ def _lead(tensor: Tensor, dim: int | None, size: int, rank: int) -> Tensor:
     return mapped.expand(size, *mapped.shape[1:])
 
 
-def _shape(tensor: Tensor | None, dim: int | None) -> tuple[int, ...] | None:
+def _shape(tensor: Tensor | None, dim: int | None) -> Any:
     """Return the shape of one sample."""
     if tensor is None:
         return None
@@ -93,29 +114,36 @@ def _shape(tensor: Tensor | None, dim: int | None) -> tuple[int, ...] | None:
 
 
 def _one_by_one(
-    operator: Any,
-    size: int,
-    dims: tuple[int | None, ...],
-    tensors: tuple[Any, ...],
-    numbers: tuple[Any, ...],
+    operator: Operator, size: int, dims: tuple[int | None, ...], given: tuple[Any, ...]
 ) -> list[Tensor]:
     """Call an operator for each sample, or once with valid numbers if there are no samples."""
+    names = operator.tensors
+    numbers = given[len(names) :]
+    shapes = dict(zip(names, map(_shape, given, dims), strict=False))
 
     def sample(i: int) -> Any:
-        for tensor, dim in zip(tensors, dims, strict=True):
+        for name, tensor, dim in zip(names, given, dims, strict=False):
             if dim is None:
                 yield tensor
+            elif size:
+                yield tensor.select(dim, i)
             else:
-                # A cap must be positive.
-                new = tensor.new_ones if tensor.is_floating_point() else tensor.new_zeros
-                yield tensor.select(dim, i) if size else new(_shape(tensor, dim))
+                yield valid(name, tensor)
+
+    def valid(name: str, tensor: Tensor) -> Tensor:
+        # A cap must be positive.
+        new = tensor.new_ones if tensor.is_floating_point() else tensor.new_zeros
+        numbers = new(shapes[name])
+        if name in ragged.starts:  # the last sequence has all rows
+            numbers[-1:] = shapes[name.removesuffix("_starts")][0]
+        return numbers
 
     found = [operator(*sample(i), *numbers) for i in range(max(size, 1))]
     return [torch.stack(each)[:size] for each in zip(*found, strict=True)]
 
 
 def _rows(shapes: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    shape = output_shape(shapes["query"], shapes["key"], shapes["value"])
+    shape = dense_shape(shapes["query"], shapes["key"], shapes["value"])
     return shape, shape[:-1]
 
 
@@ -137,11 +165,13 @@ def _of_double_backward(shapes: dict[str, Any], _: Any) -> tuple[Any, ...]:
 
 
 for _operator, _results in (
-    (_operators.attention, _of_attention),
-    (_operators.attention_backward, _of_backward),
-    (_operators.attention_jvp, _of_jvp),
-    (_operators.attention_double_backward, _of_double_backward),
+    (dense.attention, _of_attention),
+    (dense.attention_backward, _of_backward),
+    (attention_jvp, _of_jvp),
+    (attention_double_backward, _of_double_backward),
 ):
     torch.library.register_vmap(
         f"regard::{_operator.name}", _rule(_operator, _results), lib=library
     )
+for _operator in (ragged.attention, ragged.attention_backward):
+    torch.library.register_vmap(f"regard::{_operator.name}", _rule_by_one(_operator), lib=library)

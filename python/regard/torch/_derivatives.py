@@ -1,6 +1,7 @@
 """The derivatives of the operators, in forward and reverse mode.
 
-Each operator has an autograd function whose backward and jvp call the other operators. With t for
+Each operator has an autograd function whose backward and jvp call the other operators. Those for
+packed sequences have only a first derivative in reverse mode. With t for
 tangents and G for gradients of results, the map (query, key, value) -> <G, output> has a symmetric
 Hessian, so one operator computes both the derivative of gradients along t and their gradient.
 """
@@ -14,8 +15,17 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from regard.torch import _operators
-from regard.torch._operators import INPUTS, Operator, call_of, library, tensor_name
+from regard.torch._operators import (
+    INPUTS,
+    Layout,
+    Operator,
+    attention_double_backward,
+    attention_jvp,
+    dense,
+    library,
+    ragged,
+    tensor_name,
+)
 from regard.torch._options import WITHOUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -133,35 +143,45 @@ def _refuse_score_function(call: Any) -> None:
 
 _SECOND = "the second derivative of attention"
 _FORWARD = "the derivative of attention in forward mode"
+_NOT_PACKED = (
+    "is not implemented for packed sequences: call regard.torch.scaled_dot_product_attention for "
+    "each sequence"
+)
 
 
-class _AttentionOperator(_OperatorFunction):
-    operator = _operators.attention
+class _Attention(_OperatorFunction):
+    """The call, in reverse mode."""
 
-    @staticmethod
-    def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        results = _AttentionOperator.inside(keyset, given)
-        _AttentionOperator.keep(ctx, given, results)
+    layout: Layout
+
+    @classmethod
+    def forward(cls, ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
+        results = cls.inside(keyset, given)
+        cls.keep(ctx, given, results)
         return results
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Maybe, grad_lse: Maybe) -> tuple[Maybe, ...]:
-        call, (output, lse) = _AttentionOperator.kept(ctx)
+    @classmethod
+    def backward(cls, ctx: Any, grad_output: Maybe, grad_lse: Maybe) -> tuple[Maybe, ...]:
+        call, (output, lse) = cls.kept(ctx)
         if grad_output is None and grad_lse is None:
-            return _AttentionOperator.gradients()
-        needed = _AttentionOperator.named(ctx.needs_input_grad[1:])
+            return cls.gradients()
+        needed = cls.named(ctx.needs_input_grad[1:])
         wanted = [needed[name] for name in INPUTS]
         grad_output = torch.zeros_like(output) if grad_output is None else grad_output
-        gradients = _operators.attention_backward(grad_output, grad_lse, output, lse, *call, wanted)
-        return _AttentionOperator.gradients(**_wanted(gradients, wanted))
+        gradients = cls.layout.attention_backward(grad_output, grad_lse, output, lse, *call, wanted)
+        return cls.gradients(**_wanted(gradients, wanted))
 
-    @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, Tensor]:
-        along = _AttentionOperator.named(tangents)
+
+class _DenseAttention(_Attention):
+    operator, layout = dense.attention, dense
+
+    @classmethod
+    def jvp(cls, ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, Tensor]:
+        along = cls.named(tangents)
         _refuse(along, _FORWARD)
-        call = _AttentionOperator.kept(ctx, _primals(ctx))[0]
+        call = cls.kept(ctx, _primals(ctx))[0]
         with forward_ad._set_fwd_grad_enabled(True):
-            _, of_output, _, of_lse = _operators.attention_jvp(
+            _, of_output, _, of_lse = attention_jvp(
                 *(along[name] for name in _QUERY_KEY_VALUE), *call
             )
         return of_output, of_lse
@@ -173,41 +193,50 @@ def _wanted(gradients: Iterable[Maybe], wanted: Iterable[bool]) -> dict[str, May
     return {name: gradient if is_wanted else None for name, gradient, is_wanted in each}
 
 
-class _AttentionBackward(_OperatorFunction):
+class _PackedAttention(_Attention):
+    operator, layout = ragged.attention, ragged
+
+    @classmethod
+    def jvp(cls, ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+        raise NotImplementedError(f"{_FORWARD} {_NOT_PACKED}")
+
+
+class _DenseBackward(_OperatorFunction):
     """The gradients, in which the output and lse are functions of the inputs."""
 
-    operator = _operators.attention_backward
+    operator = dense.attention_backward
 
-    @staticmethod
-    def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        results = _AttentionBackward.inside(keyset, given)
-        _AttentionBackward.keep(ctx, given, ())
+    @classmethod
+    def forward(cls, ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
+        results = cls.inside(keyset, given)
+        cls.keep(ctx, given, ())
         return results
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:
-        given, _ = _AttentionBackward.kept(ctx)
+    @classmethod
+    def backward(cls, ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:
+        given, _ = cls.kept(ctx)
         along = _wanted(cotangents, given.wanted)
         _refuse(along, _SECOND)
-        _refuse(_AttentionBackward.named(ctx.needs_input_grad[1:]), _SECOND)
+        _refuse(cls.named(ctx.needs_input_grad[1:]), _SECOND)
         of_inputs = [along[name] for name in _QUERY_KEY_VALUE]
         if all(each is None for each in of_inputs):
-            return _AttentionBackward.gradients()
+            return cls.gradients()
         _refuse_score_function(given)
-        of_output, of_lse, *found = _operators.attention_double_backward(
-            *of_inputs, given.grad_output, given.grad_lse, given.output, given.lse, *call_of(given)
+        rest = given.output, given.lse, *dense.call_of(given)
+        of_output, of_lse, *found = attention_double_backward(
+            *of_inputs, given.grad_output, given.grad_lse, *rest
         )
-        return _AttentionBackward.gradients(
+        return cls.gradients(
             grad_output=of_output,
             grad_lse=None if given.grad_lse is None else of_lse,
             **dict(zip(_QUERY_KEY_VALUE, found, strict=True)),
         )
 
-    @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, ...]:
-        given = _AttentionBackward.kept(ctx, _primals(ctx))[0]
+    @classmethod
+    def jvp(cls, ctx: Any, _: None, *tangents: Any) -> tuple[Tensor, ...]:
+        given = cls.kept(ctx, _primals(ctx))[0]
         with forward_ad._set_fwd_grad_enabled(True):
-            return _AttentionBackward._along(_AttentionBackward.named(tangents), given)
+            return cls._along(cls.named(tangents), given)
 
     @staticmethod
     def _along(tangents: dict[str, Maybe], given: Any) -> tuple[Tensor, ...]:
@@ -217,17 +246,15 @@ class _AttentionBackward(_OperatorFunction):
         wanted = dict(zip(INPUTS, given.wanted, strict=True))
         _refuse(tangents, _SECOND)
         _refuse({name: is_curved and is_wanted for name, is_wanted in wanted.items()}, _SECOND)
-        rest = given.output, given.lse, *call_of(given)
+        rest = given.output, given.lse, *dense.call_of(given)
         parts = []
         if of_grad_output is not None or of_grad_lse is not None:
             start = torch.zeros_like(given.output) if of_grad_output is None else of_grad_output
-            parts.append(
-                _operators.attention_backward(start, of_grad_lse, *rest, list(given.wanted))
-            )
+            parts.append(dense.attention_backward(start, of_grad_lse, *rest, list(given.wanted)))
         nothing = given.output.new_empty(0)
         if is_curved:
             _refuse_score_function(given)
-            _, _, *of_gradients = _operators.attention_double_backward(
+            _, _, *of_gradients = attention_double_backward(
                 *of_inputs, given.grad_output, given.grad_lse, *rest
             )
             parts.append((*of_gradients, *(nothing for _ in _OTHER_INPUTS)))
@@ -237,71 +264,94 @@ class _AttentionBackward(_OperatorFunction):
         )
 
 
-class _AttentionJvp(_OperatorFunction):
-    operator = _operators.attention_jvp
+class _PackedBackward(_OperatorFunction):
+    """The gradients for packed sequences, which have no derivatives."""
 
-    @staticmethod
-    def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        results = _AttentionJvp.inside(keyset, given)
-        _AttentionJvp.keep(ctx, given, (results[0], results[2]))
+    operator = ragged.attention_backward
+
+    @classmethod
+    def forward(cls, ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
+        return cls.inside(keyset, given)
+
+    @classmethod
+    def backward(cls, ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:
+        raise NotImplementedError(f"{_SECOND} {_NOT_PACKED}")
+
+    @classmethod
+    def jvp(cls, ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+        raise NotImplementedError(f"{_SECOND} {_NOT_PACKED}")
+
+
+class _DenseJvp(_OperatorFunction):
+    operator = attention_jvp
+
+    @classmethod
+    def forward(cls, ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
+        results = cls.inside(keyset, given)
+        cls.keep(ctx, given, (results[0], results[2]))
         return results
 
-    @staticmethod
+    @classmethod
     def backward(
-        ctx: Any, of_output: Maybe, of_tangent: Maybe, of_lse: Maybe, of_tangent_lse: Maybe
+        cls, ctx: Any, of_output: Maybe, of_tangent: Maybe, of_lse: Maybe, of_tangent_lse: Maybe
     ) -> tuple[Maybe, ...]:
-        _refuse(_AttentionJvp.named(ctx.needs_input_grad[1:]), _SECOND)
-        given, (output, lse) = _AttentionJvp.kept(ctx)
+        _refuse(cls.named(ctx.needs_input_grad[1:]), _SECOND)
+        given, (output, lse) = cls.kept(ctx)
         _refuse_score_function(given)
         tangents = {
             f"tangent_{name}": getattr(given, f"tangent_{name}") for name in _QUERY_KEY_VALUE
         }
-        rest = output, lse, *call_of(given)
+        rest = output, lse, *dense.call_of(given)
         found: dict[str, Maybe] = {}
         parts: list[tuple[Tensor, ...]] = []
         if of_output is not None or of_lse is not None:
             start = torch.zeros_like(output) if of_output is None else of_output
-            parts.append(
-                _operators.attention_backward(start, of_lse, *rest, _OF_QUERY_KEY_VALUE)[:3]
-            )
+            parts.append(dense.attention_backward(start, of_lse, *rest, _OF_QUERY_KEY_VALUE)[:3])
         if of_tangent is not None or of_tangent_lse is not None:
             start = torch.zeros_like(output) if of_tangent is None else of_tangent
-            of_tangents = _operators.attention_backward(
+            of_tangents = dense.attention_backward(
                 start, of_tangent_lse, *rest, _OF_QUERY_KEY_VALUE
             )[:3]
             for (name, tangent), gradient in zip(tangents.items(), of_tangents, strict=True):
                 found[name] = None if tangent is None else gradient
-            _, _, *of_inputs = _operators.attention_double_backward(
+            _, _, *of_inputs = attention_double_backward(
                 *tangents.values(), start, of_tangent_lse, *rest
             )
             parts.append(tuple(of_inputs))
         for name, *each in zip(_QUERY_KEY_VALUE, *parts, strict=False):
             found[name] = sum(each[1:], start=each[0]) if each else None
-        return _AttentionJvp.gradients(**found)
+        return cls.gradients(**found)
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+    @classmethod
+    def jvp(cls, ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
         raise NotImplementedError(
             "forward mode of forward mode is not implemented for attention: use reverse mode for "
             "one of the two"
         )
 
 
-class _AttentionDoubleBackward(_OperatorFunction):
-    operator = _operators.attention_double_backward
+class _DenseDoubleBackward(_OperatorFunction):
+    operator = attention_double_backward
 
-    @staticmethod
-    def forward(ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
-        return _AttentionDoubleBackward.inside(keyset, given)
+    @classmethod
+    def forward(cls, ctx: Any, keyset: Any, *given: Any) -> tuple[Tensor, ...]:
+        return cls.inside(keyset, given)
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:
+    @classmethod
+    def backward(cls, ctx: Any, *cotangents: Maybe) -> tuple[Maybe, ...]:
         raise NotImplementedError("the third derivative of attention is not implemented")
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+    @classmethod
+    def jvp(cls, ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
         raise NotImplementedError("the third derivative of attention is not implemented")
 
 
-for _function in (_AttentionOperator, _AttentionBackward, _AttentionJvp, _AttentionDoubleBackward):
+for _function in (
+    _DenseAttention,
+    _DenseBackward,
+    _DenseJvp,
+    _DenseDoubleBackward,
+    _PackedAttention,
+    _PackedBackward,
+):
     library.impl(_function.operator.name, _function.call, "Autograd", with_keyset=True)

@@ -12,17 +12,18 @@ from regard.torch._arguments import with_own_names
 from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
 from regard.torch._operators import (
     INPUTS,
-    Call,
-    attention,
-    attention_backward,
+    Layout,
     attention_double_backward,
     attention_jvp,
-    call_of,
+    dense,
     library,
+    ragged,
 )
 from regard.torch._options import keywords_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -36,51 +37,67 @@ def _arrays(call: Any) -> tuple[Array, Array, Array]:
     return as_array(call.query), as_array(call.key), as_array(call.value)
 
 
-def _attention(*given: Any) -> tuple[Tensor, Tensor]:
-    call = Call(*given)
-    output = empty_output(call.query, call.key, call.value)
-    try:
-        _, lse = regard.scaled_dot_product_attention(
-            *_arrays(call), **keywords_of(call), return_lse=True, out=as_array(output)
+def _starts(layout: Layout, call: Any) -> tuple[Array, ...]:
+    return tuple(map(as_array, layout.starts_of(call)))
+
+
+def _attention(layout: Layout) -> Callable[..., tuple[Tensor, Tensor]]:
+    def kernel(*given: Any) -> tuple[Tensor, Tensor]:
+        call = layout.Call(*given)
+        output = empty_output(call.query, layout.shape_of(call))
+        try:
+            _, lse = layout.attend(
+                *_arrays(call),
+                *_starts(layout, call),
+                **keywords_of(call),
+                return_lse=True,
+                out=as_array(output),
+            )
+        except (TypeError, ValueError) as error:
+            raise with_own_names(error) from None
+        return output, as_tensor(lse)
+
+    return kernel
+
+
+def _attention_backward(layout: Layout) -> Callable[..., tuple[Tensor, ...]]:
+    def kernel(*given: Any) -> tuple[Tensor, ...]:
+        arguments = layout.attention_backward.arguments(*given)
+        call = layout.call_of(arguments)
+        inputs = {name: getattr(call, name) for name in INPUTS}
+        wanted = dict(zip(INPUTS, arguments.wanted, strict=True))
+        gradients = {
+            name: torch.empty_like(tensor) if wanted[name] else arguments.output.new_empty(0)
+            for name, tensor in inputs.items()
+        }
+        fields = {name: _FIELDS.get(name, name) for name in INPUTS if wanted[name]}
+        out = {field: as_array(gradients[name]) for name, field in fields.items()}
+        backward = getattr(regard, f"scaled_dot_product_attention{layout.name}_backward")
+        backward(
+            as_array(arguments.grad_output),
+            *_arrays(call),
+            *_starts(layout, call),
+            as_array(arguments.output),
+            as_array(arguments.lse),
+            **keywords_of(call),
+            grad_lse=as_optional_array(arguments.grad_lse),
+            with_respect_to=list(out),
+            out=regard.AttentionGradients(**out),
         )
-    except (TypeError, ValueError) as error:
-        raise with_own_names(error) from None
-    return output, as_tensor(lse)
+        return tuple(gradients.values())
 
-
-def _attention_backward(*given: Any) -> tuple[Tensor, ...]:
-    arguments = attention_backward.arguments(*given)
-    call = call_of(arguments)
-    inputs = {name: getattr(call, name) for name in INPUTS}
-    wanted = dict(zip(INPUTS, arguments.wanted, strict=True))
-    gradients = {
-        name: torch.empty_like(tensor) if wanted[name] else arguments.output.new_empty(0)
-        for name, tensor in inputs.items()
-    }
-    fields = {name: _FIELDS.get(name, name) for name in INPUTS if wanted[name]}
-    out = {field: as_array(gradients[name]) for name, field in fields.items()}
-    regard.scaled_dot_product_attention_backward(
-        as_array(arguments.grad_output),
-        *_arrays(call),
-        as_array(arguments.output),
-        as_array(arguments.lse),
-        **keywords_of(call),
-        grad_lse=as_optional_array(arguments.grad_lse),
-        with_respect_to=list(out),
-        out=regard.AttentionGradients(**out),
-    )
-    return tuple(gradients.values())
+    return kernel
 
 
 def _attention_jvp(*given: Any) -> tuple[Tensor, ...]:
     arguments = attention_jvp.arguments(*given)
     tangents = (arguments.tangent_query, arguments.tangent_key, arguments.tangent_value)
-    return _new(_along(call_of(arguments), tangents))
+    return _new(_along(dense.call_of(arguments), tangents))
 
 
 def _attention_double_backward(*given: Any) -> tuple[Tensor, ...]:
     arguments = attention_double_backward.arguments(*given)
-    call = call_of(arguments)
+    call = dense.call_of(arguments)
     cotangents = (
         arguments.grad_grad_query,
         arguments.grad_grad_key,
@@ -115,8 +132,8 @@ def _new(arrays: tuple[Array, ...]) -> tuple[Tensor, ...]:
 
 
 for _operator, _kernel in (
-    (attention, _attention),
-    (attention_backward, _attention_backward),
+    *((layout.attention, _attention(layout)) for layout in (dense, ragged)),
+    *((layout.attention_backward, _attention_backward(layout)) for layout in (dense, ragged)),
     (attention_jvp, _attention_jvp),
     (attention_double_backward, _attention_double_backward),
 ):

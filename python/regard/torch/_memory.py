@@ -21,9 +21,17 @@ NO_TENSORS = frozenset((bool, int, float, str, tuple, list, type(None), np.ndarr
 def as_array(tensor: Tensor) -> Array:
     """Return an array that shares the memory of a CPU tensor."""
     if tensor.dtype is torch.bfloat16:
-        bits: Array = tensor.view(torch.uint16).numpy(force=True)
-        return bits.view(bfloat16())
-    array: Array = tensor.numpy(force=True)
+        # PyTorch does not reinterpret a view that negates elements when they are read.
+        bits: Array = tensor.resolve_neg().view(torch.uint16).numpy(force=True)
+        array = bits.view(bfloat16())
+    else:
+        array = bits = tensor.numpy(force=True)
+    if bits.flags.owndata and bits.size:
+        # There was no memory to share, so that NumPy allocated some.
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized to 0, "
+            "as sharded parameters are between their uses"
+        )
     return array
 
 
@@ -46,22 +54,28 @@ def bfloat16() -> np.dtype[Any]:
     return dtype
 
 
-def empty_output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return an uninitialized output in the layout of the query.
+def empty_output(query: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return an uninitialized output in the memory layout of the query.
 
-    If its shape differs from the query's, only two layouts are distinguished:
-    (..., length, heads, dim) in memory, and contiguous.
+    If its shape differs from the query's, only two layouts are distinguished: contiguous, and the
+    second and third axes from the end exchanged in memory.
     """
-    shape = output_shape(query.shape, key.shape, value.shape)
     if shape == query.shape:
         return torch.empty_like(query)
     if query.ndim > 2 and query.stride(-3) < query.stride(-2):
-        *batch, heads, q_len, value_dim = shape
-        return query.new_empty((*batch, q_len, heads, value_dim)).transpose(-3, -2)
+        *batch, second, third, value_dim = shape
+        return query.new_empty((*batch, third, second, value_dim)).transpose(-3, -2)
     return query.new_empty(shape)
 
 
-def output_shape(
+def packed_shape(
+    of_query: tuple[int, ...], of_key: tuple[int, ...], of_value: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the shape of the output of packed sequences."""
+    return (*of_query[:-1], of_value[-1])
+
+
+def dense_shape(
     of_query: tuple[int, ...], of_key: tuple[int, ...], of_value: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the shape of the output, or raise ValueError if batch axes do not broadcast."""

@@ -4,6 +4,9 @@ All operators have the arguments of a call, which are derived from the table of 
 is differentiable tensors, other tensors, numbers. An option that may be one number or a tensor of
 numbers has two arguments, of which at most one is given. A sparse mask is three tensors and a list
 of integers (see `_sparse`), and a score function is a list of addresses (see `_score_function`).
+
+A layout is the arrangement of sequences in tensors: on axes of their own, or packed one after
+another. Its operators have the same arguments, and the starts of packed sequences in addition.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+import regard
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import GradientOptions, names_of
+from regard.torch._memory import dense_shape, packed_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 OPTION_NAMES = names_of(GradientOptions)
 _BY_TYPE: dict[str, tuple[tuple[str, str], ...]] = {
@@ -77,8 +82,6 @@ _NUMBERS = {SPARSE_NUMBERS: "SymInt[]"} | _schema_of(_OTHERS, _BY_TYPE)
 
 # The differentiable inputs.
 INPUTS = tuple(_INPUTS)
-# The arguments of a call.
-Call = _named("Call", (*_INPUTS, *_TENSORS, *_NUMBERS))
 
 
 class Operator(NamedTuple):
@@ -99,45 +102,88 @@ class Operator(NamedTuple):
         return self.run(*given)
 
 
-_call_fields = attrgetter(*Call._fields)
-
-
-def call_of(arguments: Any) -> Any:
-    """Extract the arguments of the call from the arguments of an operator."""
-    return Call._make(_call_fields(arguments))
-
-
 library = torch.library.Library("regard", "FRAGMENT")
-
-
-def _operator(
-    name: str, before: dict[str, str], results: tuple[str, ...], after: dict[str, str] | None = None
-) -> Operator:
-    tensors = before | _INPUTS | _TENSORS
-    arguments = tensors | _NUMBERS | (after or {})
-    given = ", ".join(f"{kind} {argument}" for argument, kind in arguments.items())
-    returned = ", ".join(f"Tensor {result}" for result in results)
-    library.define(f"{name}({given}) -> ({returned})")
-    run = getattr(torch.ops.regard, name).default
-    return Operator(run, _named(name, arguments), tuple(tensors))
-
 
 _OUTPUTS = {"output": "Tensor", "lse": "Tensor"}
 _GRADIENTS_OF_OUTPUTS = {"grad_output": "Tensor", "grad_lse": "Tensor?"}
-attention = _operator("attention", {}, ("output", "lse"))
-# Empty tensors stand for unwanted gradients.
-attention_backward = _operator(
-    "attention_backward",
-    _GRADIENTS_OF_OUTPUTS | _OUTPUTS,
-    tuple(f"grad_{name}" for name in INPUTS),
-    {"wanted": "bool[]"},
-)
-attention_jvp = _operator(
+
+
+class Layout:
+    """The operators for one layout of the sequences.
+
+    Attributes
+    ----------
+    name : str
+        The end of the names of its operators, and of the functions in `regard`.
+    starts : tuple of str
+        The arguments that tell where packed sequences start.
+    attend : callable
+        The call on NumPy arrays.
+    output_shape : callable
+        Computes the shape of the output from those of query, key and value.
+    Call : type
+        A named tuple class of the arguments of a call.
+    attention, attention_backward : Operator
+        The call and its gradients. Empty tensors stand for unwanted gradients.
+    """
+
+    def __init__(
+        self, name: str, starts: tuple[str, ...], output_shape: Callable[..., tuple[int, ...]]
+    ) -> None:
+        self.name, self.starts, self.output_shape = name, starts, output_shape
+        self.attend = getattr(regard, f"scaled_dot_product_attention{name}")
+        self._tensors = _INPUTS | dict.fromkeys(starts, "Tensor") | _TENSORS
+        self.Call = _named("Call", (*self._tensors, *_NUMBERS))
+        self._fields_of_call = attrgetter(*self.Call._fields)
+        self.attention = self.operator("attention", {}, tuple(_OUTPUTS))
+        self.attention_backward = self.operator(
+            "attention_backward",
+            _GRADIENTS_OF_OUTPUTS | _OUTPUTS,
+            tuple(f"grad_{each}" for each in INPUTS),
+            {"wanted": "bool[]"},
+        )
+
+    def operator(
+        self,
+        name: str,
+        before: dict[str, str],
+        results: tuple[str, ...],
+        after: dict[str, str] | None = None,
+    ) -> Operator:
+        """Define an operator with the arguments of a call, and others before and after them."""
+        verb, *rest = name.split("_", 1)
+        name = "_".join([verb + self.name, *rest])
+        tensors = before | self._tensors
+        arguments = tensors | _NUMBERS | (after or {})
+        given = ", ".join(f"{kind} {argument}" for argument, kind in arguments.items())
+        returned = ", ".join(f"Tensor {result}" for result in results)
+        library.define(f"{name}({given}) -> ({returned})")
+        run = getattr(torch.ops.regard, name).default
+        return Operator(run, _named(name, arguments), tuple(tensors))
+
+    def call_of(self, arguments: Any) -> Any:
+        """Extract the arguments of the call from the arguments of an operator."""
+        return self.Call._make(self._fields_of_call(arguments))
+
+    def starts_of(self, call: Any) -> tuple[Any, ...]:
+        """Return the starts of packed sequences, if there are any."""
+        return tuple(getattr(call, name) for name in self.starts)
+
+    def shape_of(self, call: Any) -> tuple[int, ...]:
+        """Return the shape of the output of a call."""
+        return self.output_shape(call.query.shape, call.key.shape, call.value.shape)
+
+
+dense = Layout("", (), dense_shape)
+ragged = Layout("_ragged", ("query_starts", "key_starts"), packed_shape)
+
+# Packed sequences have derivatives of the first order in reverse mode only.
+attention_jvp = dense.operator(
     "attention_jvp",
     dict.fromkeys(("tangent_query", "tangent_key", "tangent_value"), "Tensor?"),
     ("output", "tangent_output", "lse", "tangent_lse"),
 )
-attention_double_backward = _operator(
+attention_double_backward = dense.operator(
     "attention_double_backward",
     dict.fromkeys(("grad_grad_query", "grad_grad_key", "grad_grad_value"), "Tensor?")
     | _GRADIENTS_OF_OUTPUTS

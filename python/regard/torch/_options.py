@@ -18,7 +18,8 @@ from regard.torch._operators import (
     NUMBER_OR_TENSOR,
     OPTION_NAMES,
     SPARSE_NUMBERS,
-    Call,
+    Layout,
+    dense,
     tensor_name,
 )
 from regard.torch._score_function import addresses_of, score_function_of
@@ -29,7 +30,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 _TYPES = {name: OPTIONS[name].type for name in OPTION_NAMES}
 # The arguments of a call without options. An offset defaults to a number; None means "end".
-_DEFAULTS = dict.fromkeys(Call._fields)
+_DEFAULTS = dict.fromkeys(dense.Call._fields)
 _DEFAULTS |= {
     name: list(OPTIONS[name].default) if option_type == "origin" else OPTIONS[name].default
     for name, option_type in _TYPES.items()
@@ -45,23 +46,25 @@ WITHOUT_GRADIENT = {
 
 
 def call_with(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    layout: Layout,
+    tensors: tuple[Tensor, ...],
     masks: tuple[Any, Tensor | None],
     options: dict[str, Any],
 ) -> Any:
     """Return the arguments of the operators from the arguments of the public function.
 
-    `masks` are the bool or sparse mask and the float mask, and `options` are the options that are
-    not None. An argument of the wrong type raises TypeError. The kernels check the values.
+    `tensors` are query, key and value, followed by the starts of packed sequences. `masks` are the
+    bool or sparse mask and the float mask, and `options` are the options that are not None. An
+    argument of the wrong type raises TypeError. The kernels check the values.
     """
-    fields = {**_DEFAULTS, "query": query, "key": key, "value": value, **shown_fields(masks[0])}
+    query = tensors[0]
+    names = ("query", "key", "value", *layout.starts)
+    fields = {**_DEFAULTS, **dict(zip(names, tensors, strict=True)), **shown_fields(masks[0])}
     fields["float_mask"] = masks[1]
     for name, given in options.items():
         option_type = _TYPES[name]
         if option_type in ("numbers", "table"):
-            fields[name] = _tensor(name, given, query.device, torch.float64)
+            fields[name] = tensor_of(name, given, query.device, torch.float64)
         elif option_type == "integers":
             fields[name], fields[tensor_name(name)] = _number_or_tensor(name, given, query.device)
         elif option_type == "number_or_numbers":
@@ -80,7 +83,7 @@ def call_with(
             fields[name] = given
         else:
             fields[name] = _SCALARS.get(option_type, _unchanged)(name, given)
-    return Call(**fields)
+    return layout.Call(**fields)
 
 
 def _unchanged(name: str, given: Any) -> Any:
@@ -149,7 +152,7 @@ def _number_or_tensor(
         return None, None
     if isinstance(given, (int, torch.SymInt)) and not isinstance(given, bool):
         return _integer(name, given), None
-    return None, _tensor(name, given, device)
+    return None, tensor_of(name, given, device)
 
 
 def _real_or_tensor(
@@ -157,7 +160,7 @@ def _real_or_tensor(
 ) -> tuple[float | None, Tensor | None]:
     """Return a real option as a number or as a tensor with one number per head."""
     if isinstance(given, (Tensor, np.ndarray, list, tuple)):
-        return None, _tensor(name, given, device, torch.float64)
+        return None, tensor_of(name, given, device, torch.float64)
     if isinstance(given, _SYMBOLIC) or is_compiling():
         return given, None
     return real_number(name, given), None
@@ -184,7 +187,7 @@ def _integer(name: str, given: Any) -> Any:
     return number
 
 
-def _tensor(
+def tensor_of(
     name: str, given: Any, device: torch.device, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Return an option as a tensor. `dtype` applies to lists."""

@@ -172,23 +172,23 @@ def test_opcheck(layout):
     shown = regard.masks.Blocks.from_dense(drawn((4, 5, 9), np.float64) < 0.5)
     options = {"window": (3, 1), "key_lengths": torch.tensor([7, 4]), "query_offset": 2}
     options |= {"alibi_slopes": slopes, "distance_bias": table, "sinks": sinks, "scale": scale}
-    _, _, _, *call = call_with(query, key, value, (shown, mask), options)
+    _, _, _, *call = call_with(_operators.dense, (query, key, value), (shown, mask), options)
     inputs = [x.requires_grad_() for x in (query, key, value)]
-    torch.library.opcheck(_operators.attention.run, (*inputs, *call))
+    torch.library.opcheck(_operators.dense.attention.run, (*inputs, *call))
     others = mask, slopes, table, sinks
     for tensor in others:
         tensor.requires_grad_()
-    torch.library.opcheck(_operators.attention.run, (*inputs, *call))
+    torch.library.opcheck(_operators.dense.attention.run, (*inputs, *call))
     call = (*(x.detach() for x in call[: len(others)]), *call[len(others) :])
-    output, lse = (x.detach() for x in _operators.attention(*inputs, *call))
+    output, lse = (x.detach() for x in _operators.dense.attention(*inputs, *call))
     grads = torch.ones_like(output).requires_grad_(), torch.ones_like(lse).requires_grad_()
     three = [True] * 3 + [False] * len(others)
     torch.library.opcheck(
-        _operators.attention_backward.run, (*grads, output, lse, *inputs, *call, three)
+        _operators.dense.attention_backward.run, (*grads, output, lse, *inputs, *call, three)
     )
     constants = [x.detach() for x in inputs]
     torch.library.opcheck(
-        _operators.attention_backward.run,
+        _operators.dense.attention_backward.run,
         (*(g.detach() for g in grads), output, lse, *constants, *call, [True] * 7),
     )
     tangents = torch.ones_like(query).detach(), None, torch.ones_like(value).detach()

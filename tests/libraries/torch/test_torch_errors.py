@@ -21,7 +21,10 @@ with warnings.catch_warnings():
         torch.nested.nested_tensor([torch.zeros(3, 8), torch.zeros(7, 8)], layout=layout)
         for layout in (torch.strided, torch.jagged)
     )
-PAD = "must be a dense tensor, got a nested tensor: pad it with torch.nested.to_padded_tensor and"
+NOT_NESTED = "must be a dense tensor, got a nested tensor: "
+OTHER_LAYOUT = NOT_NESTED + "make it with layout=torch.jagged"
+ALL_OR_NONE = NOT_NESTED + "query, key and value must all be nested"
+PAD = NOT_NESTED + "pass a dense tensor, such as its torch.nested.to_padded_tensor"
 ERRORS = {
     "array": ({"query": np.zeros((4, 5, 8), np.float32)}, TypeError, "query must be a tensor"),
     "none": ({"value": None}, TypeError, "value must be a tensor, got NoneType"),
@@ -45,11 +48,21 @@ ERRORS = {
         TypeError,
         "sinks must be a dense tensor, got one of torch.sparse_coo",
     ),
-    "nested": ({"query": NESTED, "key": NESTED, "value": NESTED}, TypeError, f"query {PAD}"),
-    "nested value": ({"value": NESTED}, TypeError, f"value {PAD}"),
+    "nested": (
+        {"query": NESTED, "key": NESTED, "value": NESTED},
+        TypeError,
+        f"query {OTHER_LAYOUT}",
+    ),
+    "nested value": ({"value": NESTED}, TypeError, f"value {OTHER_LAYOUT}"),
     "nested mask": ({"attn_mask": NESTED}, TypeError, f"attn_mask {PAD}"),
     "nested option": ({"key_lengths": NESTED}, TypeError, f"key_lengths {PAD}"),
-    "jagged": ({"query": JAGGED, "key": JAGGED, "value": JAGGED}, TypeError, f"query {PAD}"),
+    "jagged query": ({"query": JAGGED}, TypeError, f"query {ALL_OR_NONE}"),
+    "jagged key and value": ({"key": JAGGED, "value": JAGGED}, TypeError, f"key {ALL_OR_NONE}"),
+    "jagged and nested": (
+        {"query": JAGGED, "key": JAGGED, "value": NESTED},
+        TypeError,
+        f"query {ALL_OR_NONE}",
+    ),
     "jagged mask": ({"attn_mask": JAGGED}, TypeError, f"attn_mask {PAD}"),
     "one axis": ({"query": torch.zeros(8)}, ValueError, "query must have at least 2 axes"),
     "heads": (

@@ -1,0 +1,282 @@
+"""Jagged nested tensors: bitwise what a dense call for each sequence gives, with gradients."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+
+from gradient_cases import drawn
+from torch_problems import scaled_dot_product_attention, torch
+
+from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
+
+# PyTorch says that nested tensors are a prototype.
+pytestmark = pytest.mark.filterwarnings("ignore:.*nested tensor:UserWarning")
+
+HEADS, HEAD_DIM, VALUE_DIM = 4, 8, 6
+LENGTHS = {
+    "three": ([3, 7, 1], [3, 7, 1]),
+    "other keys": ([3, 7, 1], [5, 2, 9]),
+    "empty sequences": ([0, 3, 0, 2, 0], [2, 0, 0, 4, 1]),
+    "one sequence": ([5], [9]),
+    "no queries": ([0, 0], [1, 2]),
+    "no sequences": ([], []),
+}
+each_lengths = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+
+
+def offsets_of(lengths):
+    return torch.tensor([0, *itertools.accumulate(lengths)])
+
+
+def jagged(offsets, heads, dim, dtype=torch.float32, seed=0):
+    """A leaf of shape (batch, length, heads, dim), as a projection of a model makes it."""
+    array = drawn((int(offsets[-1]), heads, dim), np.float64, seed)
+    values = torch.from_numpy(array).to(dtype)
+    return torch.nested.nested_tensor_from_jagged(values, offsets.clone()).requires_grad_()
+
+
+def inputs_of(lengths, dtype=torch.float32, kv_heads=HEADS, value_dim=VALUE_DIM):
+    """Query, key and value, of which the last two have the same offsets."""
+    query = jagged(offsets_of(lengths[0]), HEADS, HEAD_DIM, dtype)
+    key = jagged(offsets_of(lengths[1]), kv_heads, HEAD_DIM, dtype, 1)
+    values = torch.from_numpy(drawn((sum(lengths[1]), kv_heads, value_dim), np.float64, 2))
+    value = torch.nested.nested_tensor_from_jagged(values.to(dtype), key.offsets())
+    return query, key, value.requires_grad_()
+
+
+def one_by_one(query, key, value, **options):
+    """The values of the results of a dense call for each sequence."""
+    output = []
+    bounds = zip(*(itertools.pairwise(x.offsets().tolist()) for x in (query, key)), strict=True)
+    for number, ((first, last), (first_key, last_key)) in enumerate(bounds):
+        places = slice(first, last), slice(first_key, last_key), slice(first_key, last_key)
+        parts = (
+            x.values()[place].transpose(0, 1)
+            for x, place in zip((query, key, value), places, strict=True)
+        )
+        origin = {"dropout_origin": (number, 0, 0)} if "dropout_p" in options else {}
+        one = scaled_dot_product_attention(*parts, **options, **origin)
+        output.append(one.transpose(0, 1))
+    # Zero, as a function of all inputs, so that they have gradients without any sequence.
+    zero = sum(x.values().sum() for x in (query, key, value)) * 0
+    return torch.cat([query.values().new_zeros(0, HEADS, value.shape[-1]) + zero, *output])
+
+
+def with_gradients(function, tensors, **options):
+    """The values of a result, and the gradients of the values of query, key and value."""
+    values = function(*tensors, **options)
+    gradients = torch.autograd.grad(values.float().sin().sum(), tensors)
+    return [values.detach(), *(gradient.values() for gradient in gradients)]
+
+
+def through_heads(query, key, value, **options):
+    output = scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (query, key, value)), **options
+    )
+    assert output.shape == (*query.transpose(1, 2).shape[:-1], value.shape[-1])
+    assert output.is_nested
+    assert output.dtype == query.dtype
+    # What models do next.
+    flat = output.transpose(1, 2).flatten(-2)
+    assert flat.offsets() is query.offsets()
+    return flat.values().reshape(-1, HEADS, value.shape[-1])
+
+
+OPTIONS = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "scale": {"scale": 0.3},
+    "window": {"window": (2, 1), "query_offset": 1, "softcap": 2.0},
+    "end": {"query_offset": "end", "is_causal": True},
+    "sinks": {"sinks": torch.arange(4.0)},
+    "dropout": {"dropout_p": 0.5, "dropout_seed": 3},
+    "all dropped": {"dropout_p": 1.0},
+}
+
+
+def assert_alike(ours, wanted):
+    assert len(ours) == len(wanted)
+    for one, other in zip(ours, wanted, strict=True):
+        assert torch.equal(one, other)
+
+
+@each_lengths
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_results_and_gradients(options, lengths):
+    tensors = inputs_of(lengths)
+    ours = with_gradients(through_heads, tensors, **options)
+    assert_alike(ours, with_gradients(one_by_one, tensors, **options))
+    with torch.no_grad():
+        assert torch.equal(through_heads(*tensors, **options), ours[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_types(dtype):
+    tensors = inputs_of(LENGTHS["empty sequences"], dtype)
+    ours = with_gradients(through_heads, tensors, is_causal=True)
+    assert_alike(ours, with_gradients(one_by_one, tensors, is_causal=True))
+
+
+def test_grouped_queries():
+    tensors = inputs_of(LENGTHS["other keys"], kv_heads=2)
+    ours = with_gradients(through_heads, tensors, enable_gqa=True)
+    assert_alike(ours, with_gradients(one_by_one, tensors, enable_gqa=True))
+    with pytest.raises(ValueError, match="equal numbers of heads, or enable_gqa=True"):
+        through_heads(*tensors)
+
+
+def test_other_ways_to_make_them():
+    """From lists, by views of one projection, and with heads first in memory."""
+    parts = [torch.from_numpy(drawn((n, 3, HEADS, HEAD_DIM), np.float32, n)) for n in (3, 5)]
+    both = torch.nested.nested_tensor([part.flatten(1) for part in parts], layout=torch.jagged)
+    query, key, value = (
+        part.unflatten(-1, [HEADS, HEAD_DIM]).transpose(1, 2) for part in both.chunk(3, dim=-1)
+    )
+    ours = scaled_dot_product_attention(query, key, value, is_causal=True)
+    for one, part in zip(ours.unbind(), parts, strict=True):
+        three = part.permute(1, 2, 0, 3)
+        assert torch.equal(one, scaled_dot_product_attention(*three, is_causal=True))
+    first = torch.nested.nested_tensor_from_jagged(
+        query.values().contiguous(), query.offsets(), jagged_dim=2
+    )
+    again = scaled_dot_product_attention(first, key, value, is_causal=True)
+    assert torch.equal(again.values(), ours.values())
+    lists = [
+        torch.nested.nested_tensor([p[:, i] for p in parts], layout=torch.jagged) for i in range(3)
+    ]
+    assert len({id(x.offsets()) for x in lists}) == 3
+    separate = scaled_dot_product_attention(*(x.transpose(1, 2) for x in lists), is_causal=True)
+    assert torch.equal(separate.values(), ours.values())
+
+
+def test_one_head_without_an_axis():
+    lengths = offsets_of([3, 4])
+    tensors = [
+        torch.nested.nested_tensor_from_jagged(torch.from_numpy(drawn((7, d), np.float32)), lengths)
+        for d in (8, 8, 6)
+    ]
+    output, lse = scaled_dot_product_attention(*tensors, is_causal=True, return_lse=True)
+    assert output.shape == (*tensors[0].shape[:-1], 6)
+    assert lse.shape == tensors[0].shape[:-1]
+    for i, (one, of_one) in enumerate(zip(output.unbind(), lse.unbind(), strict=True)):
+        parts = (x.unbind()[i] for x in tensors)
+        alone = scaled_dot_product_attention(*parts, is_causal=True, return_lse=True)
+        assert_alike((one, of_one), alone)
+
+
+def test_lse_is_nested_too():
+    query, key, value = (x.transpose(1, 2) for x in inputs_of(LENGTHS["other keys"]))
+    output, lse = scaled_dot_product_attention(query, key, value, return_lse=True)
+    assert lse.shape == query.shape[:-1]
+    parts = zip(*(x.unbind() for x in (query, key, value, output, lse)), strict=True)
+    for *three, one, of_one in parts:
+        assert_alike((one, of_one), scaled_dot_product_attention(*three, return_lse=True))
+
+
+def test_sequences_of_one_length_in_a_ragged_batch():
+    """The axis after the batch is ragged: sequences of 5 tokens, as PyTorch's call reads them."""
+    made = [torch.from_numpy(drawn((n, 5, 8), np.float32, n)) for n in (3, 2)]
+    tensor = torch.nested.nested_tensor(made, layout=torch.jagged)
+    output = scaled_dot_product_attention(tensor, tensor, tensor, is_causal=True)
+    wanted = scaled_dot_product_attention(*[tensor.values()] * 3, is_causal=True)
+    assert torch.equal(output.values(), wanted)
+    assert output.shape == tensor.shape
+
+
+def test_autocast_and_meta():
+    tensors = [x.transpose(1, 2) for x in inputs_of(LENGTHS["three"])]
+    with torch.autocast("cpu", torch.bfloat16):
+        output = scaled_dot_product_attention(*tensors)
+    converted = scaled_dot_product_attention(*(x.bfloat16() for x in tensors))
+    assert output.dtype == torch.bfloat16
+    assert torch.equal(output.values(), converted.values())
+
+
+@pytest.mark.parametrize("dynamic", [pytest.param(None, marks=pytest.mark.slow), True])
+def test_compiled(dynamic):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def block(query, key, value):
+        heads = (x.transpose(1, 2) for x in (query, key, value))
+        output = scaled_dot_product_attention(*heads, is_causal=True)
+        return output.transpose(1, 2).flatten(-2).values() * 2
+
+    compiled = torch.compile(block, fullgraph=True, dynamic=dynamic, backend=counter)
+    for name in ("three", "empty sequences", "other keys"):
+        tensors = inputs_of(LENGTHS[name])
+        ours = with_gradients(compiled, tensors)
+        assert_alike(ours, with_gradients(block, tensors))
+    assert counter.frame_count <= 3
+
+
+def gaps():
+    tensor = torch.zeros(3, 9, HEADS, HEAD_DIM)
+    first, length = torch.tensor([0, 1, 2]), torch.tensor([3, 2, 5])
+    return torch.nested.narrow(tensor, 1, first, length, layout=torch.jagged).transpose(1, 2)
+
+
+def heads(*lengths, dim=HEAD_DIM):
+    return jagged(offsets_of(lengths), HEADS, dim).detach().transpose(1, 2)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    STRIDED = torch.nested.nested_tensor([torch.zeros(HEADS, 3, HEAD_DIM)])
+ERRORS = {
+    "strided": ({"query": STRIDED}, TypeError, "query must be .* with layout=torch.jagged, which"),
+    "dense key": (
+        {"key": torch.zeros(2, 4, 7, 8)},
+        TypeError,
+        "query must be a dense tensor, got a nested tensor: query, key and value must all be",
+    ),
+    "gaps": (
+        {"query": gaps()},
+        TypeError,
+        r"query must be a contiguous .*call .contiguous\(\)",
+    ),
+    "gaps of value": ({"value": gaps()}, TypeError, "value must be a contiguous nested tensor"),
+    "mask": ({"attn_mask": torch.ones(3, 7)}, TypeError, "attn_mask must be None for nested"),
+    "sequences": (
+        {"key": heads(3)},
+        ValueError,
+        "key must have as many sequences as query, 2, got",
+    ),
+    "lengths": (
+        {"value": heads(3, 6)},
+        ValueError,
+        r"value must have sequences of the lengths of key: its offsets are \[0, 3, 9\], and those",
+    ),
+    "axes": (
+        {"value": heads(3, 7).transpose(1, 2)},
+        ValueError,
+        "value must have the axes of query, 4 of which axis 2 is ragged, got 4 axes, of which axis",
+    ),
+    "head_dim": ({"key": heads(3, 7, dim=7)}, ValueError, "key"),
+    "types": ({"value": heads(3, 7).double()}, TypeError, "value must have the type of query"),
+    "nested option": ({"sinks": heads(3, 7)}, TypeError, "sinks must be a dense tensor, got a nes"),
+    "option": ({"window": 3}, TypeError, "window"),
+    "unknown": ({"block_size": 3}, TypeError, "no argument block_size"),
+}
+
+
+@pytest.mark.parametrize(("given", "error", "match"), ERRORS.values(), ids=ERRORS)
+def test_errors(given, error, match):
+    call = {"query": heads(3, 7), "key": heads(3, 7), "value": heads(3, 7)} | given
+    with pytest.raises(error, match=match):
+        scaled_dot_product_attention(**call)
+
+
+def test_the_last_axis_is_not_a_length():
+    tensor = heads(3, 7).transpose(2, 3)
+    with pytest.raises(ValueError, match="query must be a nested tensor of shape"):
+        scaled_dot_product_attention(tensor, tensor, tensor)
+
+
+def test_gaps_can_be_closed():
+    query = gaps().transpose(1, 2)
+    tensors = (query.contiguous().transpose(1, 2) for _ in range(3))
+    output = scaled_dot_product_attention(*tensors)
+    assert [x.shape[1] for x in output.unbind()] == [3, 2, 5]
