@@ -115,7 +115,9 @@ def _regridded(rows: SparseRows, layout: Layout) -> Cells:
     assert layout.block is not None
     size, reader = layout.block, Reader(rows)
     place = _first_keys(_difference(touched, whole, layout), layout)
-    cells = classified(place, layout, lambda plane, query, key: reader.read(plane, query, key, size, layout.q_len))
+    cells = classified(
+        place, layout, lambda plane, query, key: reader.read(plane, query, key, size, layout.q_len)
+    )
     return cells._replace(whole=joined(whole, cells.whole))
 
 

@@ -8,6 +8,7 @@ import regard.torch
 from regard._arguments.masks import is_sparse
 from regard._runtime.optional import needed
 from regard.transformers._combine import both, with_bias
+from regard.transformers._continuous_batching import attend_to_texts
 from regard.transformers._distances import distance_options, elements_of
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
@@ -67,15 +68,19 @@ def attend(
         T5, becomes the option `distance_bias`.
     indices : tensor of int, shape (batch, q_len, count), optional
         The only keys that a query may see.
-    block_indices, cache
-        Must be None: block attention and continuous batching are not supported.
+    block_indices
+        Must be None: block attention is not supported.
+    cache : PagedAttentionCache, optional
+        In continuous batching, the cache that stores keys and values, if the module leaves that to
+        the attention function.
     cu_seq_lens_q, cu_seq_lens_k : tensor of int, shape (texts + 1,), optional
         The starts of texts that are packed into one row, followed by the total. A query sees only
         the keys of its own text.
     output_attentions : bool
         If True, a warning is logged, since attention weights are not returned.
     **others
-        Arguments that the mask already accounts for, such as ``sliding_window``.
+        Arguments that the mask already accounts for, such as ``sliding_window``, and those of
+        continuous batching.
 
     Returns
     -------
@@ -87,16 +92,30 @@ def attend(
             f"{type(module).__name__} attends to blocks that it selects, which "
             "attn_implementation='regard' does not support: use 'sdpa' or 'eager'"
         )
-    if cache is not None:
-        raise NotImplementedError(
-            "continuous batching stores keys and values in its own pages, which "
-            "attn_implementation='regard' does not support: use 'sdpa' or 'paged|eager'"
-        )
     if output_attentions:
         logger.warning_once(
             "attn_implementation='regard' returns no attention weights: use 'eager' for "
             "output_attentions=True"
         )
+    sinks = s_aux if sinks is None else sinks
+    of_heads: dict[str, Any] = {"softcap": softcap}
+    if sinks is not None and sinks.ndim == 1:
+        of_heads["sinks"], sinks = sinks.to(query.dtype), None
+    if "write_index" in others:
+        # transformers 5.23 makes a mask of the new tokens alone, which the starts replace.
+        mask = None if isinstance(attention_mask, PatternMask) else attention_mask
+        refused = {"attention_mask": mask, "indices": indices}
+        refused |= {"position_bias": position_bias, "sinks of each query": sinks}
+        output = attend_to_texts(
+            module,
+            (query, key, value),
+            others | {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k},
+            cache,
+            is_causal=is_causal,
+            options=of_heads | {"dropout_p": dropout, "scale": scaling},
+            refused=refused,
+        )
+        return output, None
     q_len, kv_len = query.shape[2], key.shape[2]
     options, mask = _visibility(module, attention_mask, is_causal, q_len, kv_len)
     if cu_seq_lens_q is not None or cu_seq_lens_k is not None:
@@ -111,10 +130,6 @@ def attend(
             mask = with_bias(mask, elements_of(position_bias))
         else:
             options |= of_distances
-    sinks = s_aux if sinks is None else sinks
-    has_sink_per_head = sinks is not None and sinks.ndim == 1
-    if has_sink_per_head:
-        options["sinks"] = sinks.to(query.dtype)
     result: Any = regard.torch.scaled_dot_product_attention(
         query,
         key,
@@ -123,11 +138,11 @@ def attend(
         dropout_p=dropout,
         scale=scaling,
         enable_gqa=True,
-        softcap=softcap,
-        return_lse=sinks is not None and not has_sink_per_head,
+        return_lse=sinks is not None,
+        **of_heads,
         **options,
     )
-    if sinks is None or has_sink_per_head:
+    if sinks is None:
         return result.transpose(1, 2).contiguous(), None
     # A sink that depends on the query scales an output that was computed without it.
     output, lse = result
