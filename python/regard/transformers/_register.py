@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from regard._runtime.optional import needed
 from regard.transformers._attention import attend
+from regard.transformers._continuous_batching import allow_continuous_batching
 from regard.transformers._masks import make_mask
+from regard.transformers._models import NAME
 
 transformers = needed("transformers", "regard.transformers", "transformers")
-
-NAME = "regard"
 
 
 def register() -> None:
@@ -43,3 +43,4 @@ def register() -> None:
     """
     transformers.AttentionInterface.register(NAME, attend)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
+    allow_continuous_batching()
