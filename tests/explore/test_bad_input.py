@@ -78,14 +78,25 @@ ARRAYS = [
     (np.zeros((3, 5, 3)), np.zeros((2, 5, 3)), ValueError, "heads"),
     (np.zeros((0, 5, 3)), np.zeros((0, 5, 3)), ValueError, "at least one layer and one head"),
     (np.zeros((0, 2, 5, 3)), np.zeros((0, 2, 5, 3)), ValueError, "at least one layer"),
-    (np.zeros((2, 0, 3)), np.zeros((2, 5, 3)), ValueError, "at least one row each, got 0 and 5"),
-    (np.zeros((2, 5, 3)), np.zeros((2, 0, 3)), ValueError, "at least one row each, got 5 and 0"),
+    (
+        np.zeros((2, 0, 3)),
+        np.zeros((2, 5, 3)),
+        ValueError,
+        "one query and one key, got 0 and 5",
+    ),
+    (
+        np.zeros((2, 5, 3)),
+        np.zeros((2, 0, 3)),
+        ValueError,
+        "one query and one key, got 5 and 0",
+    ),
     ([QUERY], KEY, TypeError, "both be lists of the layers' arrays, got list and ndarray"),
     ([QUERY] * 2, [KEY], ValueError, "lists of the same length, one array for each layer"),
     ([QUERY[None]], [KEY[None]], ValueError, "without batch axes"),
     ([QUERY, QUERY[:, :5]], [KEY, KEY], ValueError, "the same q_len and kv_len in all layers"),
     (np.array(["a"]), KEY, TypeError, "query"),
-    (None, KEY, TypeError, "query"),
+    (None, KEY, TypeError, "needs query and key, or weights="),
+    (QUERY, None, TypeError, "key must be an array, got None"),
 ]
 
 

@@ -19,6 +19,8 @@ from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps,
 from regard._explore._layers import layers_of
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
+from regard._explore._weights import OPTIONS as OPTIONS_OF_WEIGHTS
+from regard._explore._weights import layers_of_weights
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
 from regard._show.tokens import tokens_of_axes
@@ -39,10 +41,11 @@ MOST_TOP_KEYS = 64
 @public
 @takes_options(WeightOptions)
 def explore(
-    query: ArrayLike | Sequence[ArrayLike],
-    key: ArrayLike | Sequence[ArrayLike],
+    query: ArrayLike | Sequence[ArrayLike] | None = None,
+    key: ArrayLike | Sequence[ArrayLike] | None = None,
     mask: ArrayLike | None = None,
     *,
+    weights: ArrayLike | Sequence[ArrayLike] | None = None,
     tokens: TokensArgument = None,
     names: Mapping[str, Sequence[str]] | None = None,
     statistics: Iterable[str] | None = None,
@@ -63,14 +66,20 @@ def explore(
 
     Parameters
     ----------
-    query : array_like, shape (..., heads, q_len, head_dim), or list of arrays
+    query : array_like, shape (..., heads, q_len, head_dim), or list of arrays, optional
         As for `scaled_dot_product_attention`. The axes before heads are layers. A list contains one
         array ``(heads, q_len, head_dim)`` per layer; layers may differ in heads and head_dim.
-    key : array_like, shape (..., kv_heads, kv_len, head_dim), or list of arrays
+    key : array_like, shape (..., kv_heads, kv_len, head_dim), or list of arrays, optional
         Likewise.
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here. With a
         list of layers, masks and options apply to every layer.
+    weights : array_like, shape (..., heads, q_len, kv_len), or list of arrays, optional
+        Weights that exist already, in place of query and key: those of a model or of another
+        library. A list contains one array ``(heads, q_len, kv_len)`` per layer, or
+        ``(1, heads, q_len, kv_len)``, as in the attentions of transformers models. Rows need not
+        add up to 1, as with sinks or after dropout. A weight of 0 counts as hidden. No mask and no
+        options may be given except `query_offset` and `threads`.
     tokens : sequence of str, or pair of sequences of str, optional
         The text of each key, which is also the text of the query at that position; or the texts of
         the queries and the texts of the keys.
@@ -110,13 +119,14 @@ def explore(
     Raises
     ------
     TypeError
-        If an argument has the wrong type, or `statistics` contains "induction" without `tokens` for
-        the keys.
+        If an argument has the wrong type, if neither query and key nor `weights` are given, or
+        both, or if `statistics` contains "induction" without `tokens` for the keys.
     ImportError
         If `progress` is True and neither tqdm nor rich is installed.
     ValueError
-        If shapes disagree, there is no head, query or key, the numbers of tokens or names differ
-        from the lengths of the axes, or the page would be larger than `max_bytes`.
+        If shapes disagree, there is no head, query or key, a weight is not from 0 to 1, the numbers
+        of tokens or names differ from the lengths of the axes, or the page would be larger than
+        `max_bytes`.
     MemoryError
         If a result or the workspace cannot be allocated.
 
@@ -154,7 +164,13 @@ def explore(
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
-    layers = layers_of(query, key, mask, options)
+    if weights is None:
+        if query is None:
+            raise TypeError("explore() needs query and key, or weights=")
+        layers = layers_of(query, key, mask, options)
+    else:
+        _refuse_beside_weights({"query": query, "key": key, "mask": mask, **options})
+        layers = layers_of_weights(weights, options)
     q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
     layers, head_names = _named(layers, names)
     texts, numbers_of_tokens = _texts(tokens, layers)
@@ -207,7 +223,7 @@ def explore(
         "overview": arrays,
         "first_keys": first_keys,
         "local_reach": local_reach,
-        "options": _shown(mask, options),
+        "options": _shown(weights, mask, options),
         "tokens": texts,
         "layers": described,
     }
@@ -319,13 +335,25 @@ def _bytes_of(texts: Mapping[str, Any] | None) -> int:
     return sum(len(text) * (1 if text.isascii() else 6) + 3 for each in lists for text in each)
 
 
-def _shown(mask: Any, options: Mapping[str, Any]) -> str:
+def _refuse_beside_weights(arguments: Mapping[str, Any]) -> None:
+    """Raise TypeError for arguments that decide weights, which exist already."""
+    given = [
+        name
+        for name, value in arguments.items()
+        if name not in OPTIONS_OF_WEIGHTS and value is not None and value is not False
+    ]
+    if given:
+        raise TypeError(f"{given[0]} must be left out with weights, which it would not change")
+
+
+def _shown(weights: Any, mask: Any, options: Mapping[str, Any]) -> str:
     """Return the attention options in a line: numbers in full, arrays by their shapes."""
     given = {} if mask is None else {"mask": mask}
     given |= {
         name: value for name, value in options.items() if name != "threads" and value is not None
     }
-    return ", ".join(f"{name}={_short(value)}" for name, value in given.items())
+    words = [f"{name}={_short(value)}" for name, value in given.items()]
+    return ", ".join(words if weights is None else ["given weights", *words])
 
 
 def _short(value: Any) -> str:

@@ -22,6 +22,8 @@ class Layer(NamedTuple):
 
     name: str
     call: CheckedCall
+    has_scores: bool = True
+    """Whether query and key give scores; otherwise the call's float mask contains its weights."""
 
     @property
     def heads(self) -> int:
@@ -36,12 +38,12 @@ class Layer(NamedTuple):
 
 def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> list[Layer]:
     """Return the layers of a call, or raise the errors of the attention arguments."""
-    if _is_list_of_arrays(query) != _is_list_of_arrays(key):
+    if is_list_of_arrays(query) != is_list_of_arrays(key):
         raise TypeError(
             "query and key must both be arrays, or both be lists of the layers' arrays, got "
             f"{type(query).__name__} and {type(key).__name__}"
         )
-    if not _is_list_of_arrays(query):
+    if not is_list_of_arrays(query):
         layers = _layers_of_arrays(query, key, mask, options)
     elif len(query) != len(key):
         raise ValueError(
@@ -59,11 +61,12 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
                     f"{number}"
                 )
             layers.append(found[0]._replace(name=str(number)))
-    _check_sizes(layers)
+    check_sizes(layers)
     return layers
 
 
-def _is_list_of_arrays(value: Any) -> bool:
+def is_list_of_arrays(value: Any) -> bool:
+    """Return whether a value is a list or tuple of arrays, one for each layer."""
     if not isinstance(value, list | tuple) or not value:
         return False
     return all(hasattr(each, "__array__") and np.ndim(each) >= 2 for each in value)
@@ -80,19 +83,20 @@ def _layers_of_arrays(
     ]
 
 
-def _check_sizes(layers: Sequence[Layer]) -> None:
+def check_sizes(layers: Sequence[Layer], names: str = "query and key") -> None:
     """Raise ValueError unless the layers have the same lengths, and something to show."""
     if not layers or not any(layer.heads for layer in layers):
-        raise ValueError("query must have at least one layer and one head, got none")
+        name = names.partition(" ")[0]
+        raise ValueError(f"{name} must have at least one layer and one head, got none")
     lengths = [(layer.call.sizes.q_len, layer.call.sizes.kv_len) for layer in layers]
     if not math.prod(lengths[0]):
         raise ValueError(
-            f"query and key must have at least one row each, got {lengths[0][0]} and "
+            f"{names} must have at least one query and one key, got {lengths[0][0]} and "
             f"{lengths[0][1]}"
         )
     for number, each in enumerate(lengths):
         if each != lengths[0]:
             raise ValueError(
-                "query and key must have the same q_len and kv_len in all layers, got "
-                f"{lengths[0]} in layer 0 and {each} in layer {number}"
+                f"{names} must have the same q_len and kv_len in all layers, got {lengths[0]} in "
+                f"layer 0 and {each} in layer {number}"
             )
