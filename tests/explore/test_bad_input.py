@@ -45,6 +45,9 @@ CASES = [
     ({"regions": [(slice(50, 60), slice(3))]}, ValueError, "select something of 40"),
     ({"regions": [(0, 4, slice(3), slice(3))]}, ValueError, "head must be at most 3, got 4"),
     ({"regions": [(1, 0, slice(3), slice(3))]}, ValueError, "layer must be at most 0, got 1"),
+    ({"tile_bytes": -1}, ValueError, "tile_bytes must be at least 0, got -1"),
+    ({"tile_bytes": "all"}, TypeError, "tile_bytes must be an int, got str"),
+    ({"tile_bytes": 10**9, "detail": 16}, ValueError, "tiles 1000.0 MB), got 100.0 MB: show"),
     ({"max_bytes": 1000}, ValueError, "(detail 14 kB, top_k and statistics 9 kB), got 1 kB: show"),
     (
         {"max_bytes": 10},

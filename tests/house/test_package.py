@@ -142,10 +142,11 @@ BESIDE = {
         **_WEIGHT_OPTIONS,
     },
     "explore": {
-        "query": NEEDED,
-        "key": NEEDED,
+        "query": None,
+        "key": None,
         "mask": None,
         "*": None,
+        "weights": None,
         "tokens": None,
         "names": None,
         "statistics": None,

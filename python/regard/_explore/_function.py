@@ -54,6 +54,7 @@ def explore(
     local_reach: int = 64,
     detail: int | None = None,
     regions: Iterable[Any] | None = None,
+    tile_bytes: int | None = None,
     max_bytes: int = 100_000_000,
     progress: Progress = None,
     **options: Unpack[WeightOptions],
@@ -103,6 +104,12 @@ def explore(
     regions : iterable, optional
         Parts to show exactly, in addition to the pictures: ``(queries, keys)`` as slices without
         steps, for all heads, or ``(layer, head, queries, keys)``.
+    tile_bytes : int, optional
+        The maximum size of all tiles: finer pictures of the most important parts of a head, down to
+        single weights, which appear when the page is zoomed in. Pages whose pictures show each
+        weight have none. Each head gets an equal part. Default: for each head, as much as its
+        picture and its statistics, so that tiles at most double a page, and at most what
+        `max_bytes` leaves.
     max_bytes : int, default 100_000_000
         The maximum size of the page, by a rough estimate; a larger page raises an error.
     progress : bool or callable, optional
@@ -114,7 +121,8 @@ def explore(
     Returns
     -------
     Explorer
-        ``save("page.html")`` writes the page. A notebook shows the page if it has at most 5 MB.
+        ``save("page.html")`` writes the page. A notebook shows the page if it has at most 5 MB,
+        without its tiles if they are what makes it larger.
 
     Raises
     ------
@@ -140,7 +148,7 @@ def explore(
     logarithmic scale from 1e-6 to 1, in steps of 5.6 %. The weights of the top keys and the
     accompanying statistics are rounded to 8 significant bits, which is 0.4 %. In regions, and if a
     picture has one pixel for each weight, all of these numbers have 11 significant bits, which is
-    0.05 %. Numbers less than 4e-9 of the largest number of their kind in a head have fewer bits,
+    0.05 %. In tiles, blocks have levels and single weights 8 significant bits. Numbers less than 4e-9 of the largest number of their kind in a head have fewer bits,
     and positive numbers less than 4e-12 of it are shown as about 4e-12 of it.
 
     Examples
@@ -180,8 +188,9 @@ def explore(
                 "statistics with 'induction' need tokens: one sequence, the text of each key"
             )
         wanted.remove("induction")
-    plan = _plan(layers, wanted, top_k, texts, detail, regions)
-    plan.check(count("max_bytes", max_bytes, minimum=1))
+    plan = _plan(layers, wanted, top_k, texts, detail, regions, tile_bytes)
+    max_bytes = count("max_bytes", max_bytes, minimum=1)
+    plan.check(max_bytes)
     request: dict[str, Any] = {
         "statistics": [*wanted, "top_k"],
         "top_k": min(top_k, kv_len),
@@ -190,7 +199,7 @@ def explore(
     }
     if "induction" in wanted:
         request["tokens"] = numbers_of_tokens
-    total = (3 if plan.is_exact else 4) * q_len * sum(x.heads for x in layers)
+    total = (3 if plan.is_exact else 5) * q_len * sum(x.heads for x in layers)
     described: list[dict[str, Any]] = []
     blobs: list[tuple[str, bytes]] = []
     thumbnails: list[Any] = []
@@ -198,9 +207,10 @@ def explore(
         steps = Steps(total, report)
         for number, layer in enumerate(layers):
             heads = []
-            for index, head in enumerate(heads_of(number, layer, plan, request, steps)):
+            for index, head in enumerate(heads_of(number, layer, plan, request, max_bytes, steps)):
                 place = f"{number}.{index}"
                 blobs += [(f"map-{place}", head.picture[0]), (f"rows-{place}", head.rows[0])]
+                blobs += [(f"tile-{place}.{n}", tile.blob) for n, tile in enumerate(head.tiles)]
                 thumbnails += head.thumbnails
                 heads.append(
                     {
@@ -208,6 +218,7 @@ def explore(
                         "map": head.picture[1],
                         "rows": head.rows[1],
                         "statistics": head.numbers,
+                        "tiles": [[*tile.bounds, *tile.facts] for tile in head.tiles],
                     }
                 )
             described.append({"name": layer.name, "position": layer.first_position, "heads": heads})
@@ -241,7 +252,8 @@ def plan_of_lengths(
     """Return the plan of a page with all statistics, before queries and keys exist."""
     none = np.broadcast_to(np.float32(0), (layers, heads, len(tokens), 1))
     texts = {"key": list(tokens)}
-    return _plan(layers_of(none, none, None, {}), _statistics(None), top_k, texts, detail, None)
+    layers_ = layers_of(none, none, None, {})
+    return _plan(layers_, _statistics(None), top_k, texts, detail, None, None)
 
 
 def _plan(
@@ -251,11 +263,13 @@ def _plan(
     texts: Mapping[str, Any] | None,
     detail: int | None,
     regions: Iterable[Any] | None,
+    tile_bytes: int | None,
 ) -> Plan:
     return plan_of(
         layers,
         detail,
         regions,
+        tile_bytes,
         bytes_per_row=4 * top_k + 2 * sum(name in OF_ROWS for name in statistics),
         bytes_per_key=2 * sum(name in OF_KEYS for name in statistics),
         text_bytes=_bytes_of(texts),

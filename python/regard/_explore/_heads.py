@@ -8,9 +8,10 @@ import numpy as np
 
 from regard import _core
 from regard._explore._encoding import Halves, halves, levels, packed, places, short_halves
+from regard._explore._tiles import tiles_of
 from regard._explore._weights import scored
 from regard._statistics.attention_map import pictures_of
-from regard._statistics.request import SummaryRequest, compute_lse
+from regard._statistics.request import SummaryRequest, TopKeys, compute_lse
 from regard._statistics.summary import summary_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from regard._attention.check import CheckedCall
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
+    from regard._explore._tiles import Tile
 
     Array = NDArray[Any]
 
@@ -37,6 +39,7 @@ class Head(NamedTuple):
     rows: tuple[bytes, list[list[Any]]]
     thumbnails: tuple[Array, Array]  # levels of the largest and the mean weights
     numbers: dict[str, float | None]  # statistics of the whole head
+    tiles: list[Tile]
 
 
 class Steps:
@@ -62,6 +65,7 @@ def heads_of(
     layer: Layer,
     plan: Plan,
     request: Mapping[str, Any],
+    max_bytes: int,
     steps: Steps,
 ) -> Iterator[Head]:
     """Compute the page content for each head of a layer; `request` is the summary request."""
@@ -104,11 +108,23 @@ def heads_of(
         )
         planes |= exact[head]
         is_visible = lse[head] != -np.inf
+        picture = packed(planes)
+        of_rows = packed(_rows_of(summary, head, sizes.kv_len, plan.is_exact))
+        tiles: list[Tile] = []
+        if plan.levels:
+            room = plan.room_for_tiles(max_bytes, len(picture[0]) + len(of_rows[0]))
+            assert summary.top_k is not None
+            top = TopKeys(*(each[head] for each in summary.top_k))
+            begin = steps.begin(sizes.q_len)
+            tiles = tiles_of(call.head(head), lse[head], mean, top, plan.levels, room)
+            if begin is not None:
+                begin(sizes.q_len, sizes.q_len)
         yield Head(
-            packed(planes),
-            packed(_rows_of(summary, head, sizes.kv_len, plan.is_exact)),
+            picture,
+            of_rows,
             _thumbnails(largest, mean, sizes.q_len, sizes.kv_len),
             _numbers_of(summary, head, is_visible),
+            tiles,
         )
 
 
