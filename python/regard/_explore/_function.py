@@ -145,11 +145,12 @@ def explore(
     Notes
     -----
     The page rounds numbers. Weights in pictures of blocks are rounded to 254 levels of a
-    logarithmic scale from 1e-6 to 1, in steps of 5.6 %. The weights of the top keys and the
-    accompanying statistics are rounded to 8 significant bits, which is 0.4 %. In regions, and if a
-    picture has one pixel for each weight, all of these numbers have 11 significant bits, which is
-    0.05 %. In tiles, blocks have levels and single weights 8 significant bits. Numbers less than 4e-9 of the largest number of their kind in a head have fewer bits,
-    and positive numbers less than 4e-12 of it are shown as about 4e-12 of it.
+    logarithmic scale from 1e-6 to 1, in steps of 5.6 %. The weights of the top keys, the
+    accompanying statistics and single weights in tiles are rounded to 8 significant bits, which is
+    0.4 %. In regions, and if a picture has one pixel for each weight, all of these numbers have 11
+    significant bits, which is 0.05 %. Numbers less than 4e-9 of the largest number of their kind in
+    a head have fewer bits, and positive numbers less than 4e-12 of it are shown as about 4e-12 of
+    it.
 
     Examples
     --------
