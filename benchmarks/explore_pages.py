@@ -107,7 +107,7 @@ def main():
             regard.scaled_dot_product_attention(query, key, key, is_causal=True)
             forward = time.perf_counter() - started
             started = time.perf_counter()
-            explorer = regard.explore(query, key, tokens=tokens, is_causal=True)
+            explorer = regard.explore(query, key, tokens=tokens, is_causal=True, tile_bytes=0)
             made = time.perf_counter() - started
             path = keep / f"explorer-{length}.html"
             explorer.save(path, overwrite=True)
