@@ -3,9 +3,9 @@
 python benchmarks/explore_pages.py --lengths 1024 8192 32768 [--keep FOLDER]
 
 The heads are like those of language models: some look at the token before, some near by, one where
-the text has repeated itself, some at the first token, and some at tokens of the same kind. Opening
-is the time from the navigation to the first drawn overview, and to the first head. It needs
-Chromium and the extra `browser`; without them, only sizes are shown.
+the text has repeated itself, some at the first token, and some at tokens of the same kind. The
+pages have no tiles. Opening is the time from the navigation to the first drawn overview, and to the
+first head. It needs Chromium and the extra `browser`; without them, only sizes are shown.
 """
 
 import argparse

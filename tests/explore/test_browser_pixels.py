@@ -7,7 +7,7 @@ import pytest
 
 import regard
 from explorer_pages import Page, alike, drawn, indices, press, problem, settled
-from regard._explore._colors import diverging, sequential
+from regard._show.colors import diverging, sequential
 
 pytestmark = pytest.mark.slow
 

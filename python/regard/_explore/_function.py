@@ -14,7 +14,7 @@ from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed, mapping
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._arguments.score_function import ScoreFunction
-from regard._explore._encoding import DECADES, TOP, packed
+from regard._explore._encoding import TOP, packed
 from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of
 from regard._explore._layers import layers_of
 from regard._explore._page import Explorer
@@ -23,6 +23,7 @@ from regard._explore._weights import OPTIONS as OPTIONS_OF_WEIGHTS
 from regard._explore._weights import layers_of_weights
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
+from regard._show.colors import DECADES, DIFFERENCE_DECADES
 from regard._show.tokens import tokens_of_axes
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
     from regard._runtime.progress import Progress
-    from regard._show.tokens import TokensArgument
+    from regard._show.colors import DECADES, DIFFERENCE_DECADES
+from regard._show.tokens import TokensArgument
 
 MOST_TOP_KEYS = 64
 
@@ -230,6 +232,7 @@ def explore(
         "shape": plan.shape,
         "exact": plan.is_exact,
         "decades": DECADES,
+        "difference_decades": DIFFERENCE_DECADES,
         "top": TOP,
         "thumbnail": THUMBNAIL,
         "overview": arrays,

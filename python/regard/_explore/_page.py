@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from regard._explore._colors import diverging, sequential
 from regard._explore._plan import size_in_words
 from regard._explore._saving import write_whole
 from regard._runtime.public import public
+from regard._show.colors import diverging, sequential
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

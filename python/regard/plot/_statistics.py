@@ -13,6 +13,7 @@ from regard._arguments.numbers import listed
 from regard._show.tokens import tokens_of_axes
 from regard._statistics.request import AttentionSummary
 from regard.plot._axes import add_scale, figure_of
+from regard.plot._colors import OF_WEIGHTS, of_level
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _OF_HEADS = {
 _FIELDS = _OF_QUERIES | _OF_KEYS | _OF_HEADS
 _MOST_POSITIONS = 1024  # the width of a panel in screen pixels
 _WIDTH, _HEIGHT = 4.6, 1.9  # of a panel, in inches
-_LINE = "#2b5a8c"
+_LINE = of_level(200)
 
 
 @takes_unknown
@@ -55,7 +56,7 @@ def statistics(
     *,
     fields: Iterable[str] | None = None,
     figure: FigureBase | None = None,
-    cmap: Any = "viridis",
+    cmap: Any = None,
     **unknown: Never,
 ) -> dict[str, Axes]:
     """Draw a panel for each statistic of attention weights.
@@ -76,8 +77,8 @@ def statistics(
         The fields to draw. Default: all fields of the summary.
     figure : matplotlib.figure.Figure, optional
         An empty figure, or a part of one, to draw on. Default: a new figure.
-    cmap : str or matplotlib.colors.Colormap, default "viridis"
-        The colors of strips.
+    cmap : str or matplotlib.colors.Colormap, optional
+        The colors of strips. Default: those of weights, which are darker where numbers are larger.
 
     Returns
     -------
@@ -231,7 +232,7 @@ def _positions(ax: Axes, numbers: Array, axis: str, tokens: list[str] | None, cm
         image = ax.imshow(
             means,
             norm=Normalize(0.0, high or 1.0),
-            cmap=cmap,
+            cmap=OF_WEIGHTS.map if cmap is None else cmap,
             aspect="auto",
             interpolation="nearest",
             extent=(-0.5, length - 0.5, heads - 0.5, -0.5),

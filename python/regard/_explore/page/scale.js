@@ -15,7 +15,7 @@ function weightIndex(weight, largest) {
   if (!(weight > 10 ** -decades)) return 0;
   return Math.round((topLevel * (Math.log10(Math.min(1, weight)) + decades)) / decades);
 }
-const DIFFERENCE_DECADES = 4;
+const DIFFERENCE_DECADES = facts.difference_decades;
 function differenceIndex(difference, largest) {
   if (difference !== difference) return 255;
   const size = Math.abs(difference);
