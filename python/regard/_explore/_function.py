@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
     from regard._runtime.progress import Progress
-    from regard._show.colors import DECADES, DIFFERENCE_DECADES
-from regard._show.tokens import TokensArgument
+    from regard._show.tokens import TokensArgument
 
 MOST_TOP_KEYS = 64
 
