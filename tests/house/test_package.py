@@ -153,6 +153,7 @@ BESIDE = {
         **{name: _STATISTICS[name] for name in ("top_k", "first_keys", "local_reach")},
         "detail": None,
         "regions": None,
+        "tile_bytes": None,
         "max_bytes": 100_000_000,
         "progress": None,
         **_WEIGHT_OPTIONS,

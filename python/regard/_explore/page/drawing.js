@@ -85,7 +85,7 @@ function draw(data, tiles) {
     pen.strokeRect(x(firstKey), y(first), x(endKey) - x(firstKey), y(end) - y(first));
     pen.setLineDash([]);
   }
-  byId("pixels").textContent = pixelsInWords(level, tiles, isClose);
+  byId("pixels").textContent = pixelsInWords(level, tiles, data.regions, isClose);
   drawCross(pen, x, y);
   pen.restore();
   pen.strokeStyle = style("--line");
@@ -95,12 +95,14 @@ function draw(data, tiles) {
   drawLegend(data);
 }
 // What the pixels are, for those who see them.
-function pixelsInWords(level, tiles, isClose) {
+function pixelsInWords(level, tiles, regions, isClose) {
   if (level.height === facts.q_len && level.width === facts.kv_len)
     return "Each pixel is a weight.";
   const size = (length, pixels) => Math.ceil(length / pixels);
   const block = (queries, keys) =>
     queries * keys === 1 ? "single weights" : `blocks of ${queries} × ${keys}`;
+  const [q0, q1, k0, k1] = state.view;
+  const isInView = ({ bounds: [a, b, c, d] }) => a < q1 && b > q0 && c < k1 && d > k0;
   const kinds = new Set([
     block(size(facts.q_len, level.height), size(facts.kv_len, level.width)),
     ...tiles.map(({ tile: { bounds, levels }, times }) =>
@@ -109,6 +111,7 @@ function pixelsInWords(level, tiles, isClose) {
         size(bounds[3] - bounds[2], levels[times].width),
       ),
     ),
+    ...(regions.some(isInView) ? ["single weights"] : []),
   ]);
   const words = `Pixels: ${[...kinds].join(", ")}.`;
   if (!isClose) return words;
