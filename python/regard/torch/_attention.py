@@ -14,8 +14,9 @@ from regard.torch._arguments import (
     repeat_heads,
     repeat_key_heads,
 )
-from regard.torch._attend import PLAIN, attend, is_eager, split_options
+from regard.torch._attend import attend, split_options
 from regard.torch._causal_bias import is_causal_bias, offset_of
+from regard.torch._direct import PLAIN, is_eager, plain_call
 from regard.torch._nested import attend_nested, is_jagged
 from regard.torch._operators import dense
 
@@ -144,6 +145,19 @@ def scaled_dot_product_attention(
     >>> query.grad.shape
     torch.Size([1, 4, 6, 16])
     """
+    if (
+        attn_mask is None
+        and not options
+        and not enable_gqa
+        and type(query) in PLAIN
+        and type(key) in PLAIN
+        and type(value) in PLAIN
+        and type(dropout_p) is float
+        and not dropout_p
+    ):
+        output = plain_call(query, key, value, is_causal, scale)
+        if output is not None:
+            return output
     given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         query, key, value = map(autocast, (query, key, value))

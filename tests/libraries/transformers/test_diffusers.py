@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from torch_recipe import run_recipe
+import regard.torch
 from zoo import torch
 
 REASON = "diffusers is not installed: pip install diffusers"
@@ -67,19 +67,19 @@ def flux():
 
 
 @pytest.mark.parametrize("make", [unet, flux])
-def test_model(make, monkeypatch):
-    mode, calls = run_recipe(monkeypatch)
+def test_model(make):
     torch.manual_seed(0)
     model, inputs = make()
     model = model.double().eval()
     outcomes = []
-    for context in (contextlib.nullcontext, mode):
+    for context in (contextlib.nullcontext, regard.torch.replacing_sdpa):
         model.zero_grad(set_to_none=True)
-        with context():
+        with context() as calls:
             sample = model(**inputs).sample
         sample.square().sum().backward()
         outcomes.append([sample.detach(), *(p.grad for p in model.parameters())])
-    assert len(calls) > 1
+    assert calls.by_regard > 1
+    assert not calls.by_pytorch
     for wanted, actual in zip(*outcomes, strict=True):
         if wanted is not None:
             assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
