@@ -1,10 +1,10 @@
-"""A transformers model of SmolLM2's shape with regard's attention and with PyTorch's, in turns.
+"""Models of transformers with regard's attention and with PyTorch's, interleaved.
 
 python benchmarks/transformers_against_sdpa.py
 python benchmarks/transformers_against_sdpa.py --match decode --pairs 5 --threads 1
 
-Needs regard[transformers]. The model has the shape of SmolLM2-135M and random weights in float32.
-The whole model is timed, not its attention alone. Each case is timed in several pairs of fresh
+Needs regard[transformers]. The models have the shapes of SmolLM2-135M and of ViT-B/16, and random
+weights in float32. The whole model is timed, not only its attention. Each case is timed in several pairs of fresh
 processes, one for each implementation, which take turns; the order changes from round to round.
 The last figure of a line is the median of the rounds' ratios, sdpa's time over regard's, with
 their quartiles.
@@ -43,8 +43,32 @@ CASES = {
     "decode, 4 x 1024 tokens, left padding": ("decode", 4, 1024, 400),
     "forward and backward, 512 tokens": ("train", 1, 512, 0),
     "forward and backward, 2048 tokens": ("train", 1, 2048, 0),
+    "ViT, 4 images of 224 x 224": ("vit", 4, 224, 0),
+    "ViT, an image of 512 x 512": ("vit", 1, 512, 0),
+    "ViT, forward and backward, 4 images of 224 x 224": ("vit train", 4, 224, 0),
 }
 STEPS = 16
+
+
+def images(implementation, kind, batch, size):
+    """A function without arguments to time, in which ViT-B/16 looks at images."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModel.from_config(
+        transformers.ViTConfig(image_size=size), attn_implementation=implementation
+    ).eval()
+    pixels = torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+    def look():
+        with torch.inference_mode():
+            model(pixels)
+
+    def train():
+        model.zero_grad(set_to_none=True)
+        model(pixels).last_hidden_state.square().mean().backward()
+
+    return train if kind == "vit train" else look
 
 
 def runner_of(model, kind, batch, length, padding):
@@ -52,6 +76,8 @@ def runner_of(model, kind, batch, length, padding):
     import torch
     import transformers
 
+    if kind.startswith("vit"):
+        return images(model.config._attn_implementation, kind, batch, length), 1
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, SHAPE["vocab_size"], (batch, length), generator=generator)
     mask = torch.ones_like(ids)
@@ -168,7 +194,7 @@ def main():
     if options.serve:
         serve(options.serve, options.threads, options.layers)
         return
-    print(f"{'':40}{'sdpa':>11}{'regard':>11}   sdpa / regard (quartiles)")
+    print(f"{'':50}{'sdpa':>11}{'regard':>11}   sdpa / regard (quartiles)")
     for name in CASES:
         if options.match not in name:
             continue
@@ -177,7 +203,7 @@ def main():
         low, middle, high = statistics.quantiles(ratios, n=4)
         sdpa, regard = (statistics.median(times[each]) * 1e3 for each in IMPLEMENTATIONS)
         print(
-            f"{name:40}{sdpa:8.1f} ms{regard:8.1f} ms   {middle:.2f} ({low:.2f} to {high:.2f})",
+            f"{name:50}{sdpa:8.1f} ms{regard:8.1f} ms   {middle:.2f} ({low:.2f} to {high:.2f})",
             flush=True,
         )
 
