@@ -18,6 +18,7 @@ from torch._C import (
     _get_tracing_state,
     _len_torch_dispatch_stack,
 )
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
@@ -217,7 +218,11 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
             )
             if is_needed
         }
-        if torch.is_grad_enabled() or not is_eager():
+        # `is_grads_batched` is a transform that `is_eager` does not see.
+        is_batched = any(
+            each is not None and is_legacy_batchedtensor(each) for each in (grad_output, grad_lse)
+        )
+        if torch.is_grad_enabled() or is_batched or not is_eager():
             found = _by_operator(ctx.call, inputs, wanted, (grad_output, grad_lse, output, lse))
         else:
             found = _gradients(ctx.call, inputs, wanted, (grad_output, grad_lse, output, lse))
