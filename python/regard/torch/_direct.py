@@ -18,6 +18,7 @@ from torch._C import (
     _get_tracing_state,
     _len_torch_dispatch_stack,
 )
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
@@ -205,7 +206,11 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
         inputs = dict(zip(names, tensors, strict=True))
         needed = zip(names, ctx.needs_input_grad[2:], strict=True)
         wanted = {name: inputs[name] for name, is_needed in needed if is_needed}
-        is_direct = not torch.is_grad_enabled() and is_eager()
+        # `is_grads_batched` is a transform that `is_eager` does not see.
+        is_batched = any(
+            each is not None and is_legacy_batchedtensor(each) for each in (grad_output, grad_lse)
+        )
+        is_direct = not torch.is_grad_enabled() and not is_batched and is_eager()
         gradients = _gradients if is_direct else _by_operator
         found = gradients(ctx.call, inputs, wanted, (grad_output, grad_lse, output, lse))
         return None, None, *map(found.get, names)
