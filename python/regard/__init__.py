@@ -30,6 +30,8 @@ __all__ = [
     "LayerCache",
     "MultiHeadAttention",
     "QuantizedWeight",
+    "RecordedLayer",
+    "Recording",
     "ScoreFunction",
     "SelfAttention",
     "ShownWeights",
@@ -39,6 +41,7 @@ __all__ = [
     "__version__",
     "active_target",
     "apply_mask",
+    "apply_mask_backward",
     "attend_stream",
     "attention_map",
     "checkpoints",
@@ -49,13 +52,16 @@ __all__ = [
     "layers",
     "masks",
     "matmul",
+    "matmul_backward",
     "merge_attention_states",
     "merge_attention_states_backward",
     "paged_attention",
     "plot",
     "positional",
     "register_with_threadpoolctl",
+    "rollout",
     "scale",
+    "scale_backward",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_backward",
     "scaled_dot_product_attention_double_backward",
@@ -67,6 +73,7 @@ __all__ = [
     "show",
     "show_config",
     "softmax",
+    "softmax_backward",
     "summarize_attention",
     "summarize_attention_ragged",
     "threading_layer",
@@ -86,21 +93,28 @@ _MODULES_OF = {
     "paged_attention": "regard._cache",
     "KeyValueChunks": "regard._stream.source",
     "MultiHeadAttention": "regard.layers",
+    "RecordedLayer": "regard._recording.layer",
+    "Recording": "regard._recording.recording",
     "ScoreFunction": "regard._arguments.score_function",
     "SelfAttention": "regard.layers",
     "ShownWeights": "regard._show.show",
     "TopKeys": "regard._statistics.request",
     "TorchGenerator": "regard._random.torch_generator",
+    "apply_mask_backward": "regard._gradients.stages",
     "attend_stream": "regard._stream.attend",
     "attention_map": "regard._statistics.attention_map",
     "explain": "regard._attention.explain",
     "explore": "regard._explore",
+    "matmul_backward": "regard._gradients.stages",
     "merge_attention_states_backward": "regard._gradients.merge_backward",
+    "rollout": "regard._statistics.rollout",
+    "scale_backward": "regard._gradients.stages",
     "scaled_dot_product_attention_backward": "regard._gradients.backward",
     "scaled_dot_product_attention_double_backward": "regard._gradients.double_backward",
     "scaled_dot_product_attention_jvp": "regard._gradients.jvp",
     "scaled_dot_product_attention_ragged_backward": "regard._gradients.backward",
     "show": "regard._show.show",
+    "softmax_backward": "regard._gradients.stages",
     "summarize_attention": "regard._statistics.summary",
     "summarize_attention_ragged": "regard._statistics.summary",
 }
@@ -127,10 +141,19 @@ if _TYPE_CHECKING:
     )
     from regard._gradients.jvp import scaled_dot_product_attention_jvp
     from regard._gradients.merge_backward import merge_attention_states_backward
+    from regard._gradients.stages import (
+        apply_mask_backward,
+        matmul_backward,
+        scale_backward,
+        softmax_backward,
+    )
     from regard._random.torch_generator import TorchGenerator
+    from regard._recording.layer import RecordedLayer
+    from regard._recording.recording import Recording
     from regard._show.show import ShownWeights, show
     from regard._statistics.attention_map import attention_map
     from regard._statistics.request import AttentionSummary, TopKeys
+    from regard._statistics.rollout import rollout
     from regard._statistics.summary import summarize_attention, summarize_attention_ragged
     from regard._stream.attend import attend_stream
     from regard._stream.source import KeyValueChunks

@@ -112,7 +112,7 @@ def test_cross_attention(options, their_options, sizes):
     wanted, _ = theirs(*theirs_inputs, need_weights=False, **their_options)
     wanted.backward(torch.from_numpy(grad))
     assert_near(ours(*inputs, **options), wanted)
-    for actual, tensor in zip(ours.backward(grad), theirs_inputs, strict=True):
+    for actual, tensor in zip(ours.backward(grad)[:3], theirs_inputs, strict=True):
         assert_near(actual, tensor.grad)
     for name, gradient in in_our_names(ours, theirs).items():
         assert_near(ours.grads[name], gradient)
@@ -178,3 +178,32 @@ def test_one_head(bias, shape):
     assert_near(ours.backward(grad), tensor.grad)
     for name, parameter in state.items():
         assert_near(ours.grads[name], parameter.grad)
+
+
+@pytest.mark.parametrize("per_entry", [False, True])
+def test_head_gates(per_entry):
+    """The formula in PyTorch, with learned gates and those of a call."""
+    ours, _ = pair(True, {}, head_gates=True)
+    state = ours.parameters()
+    state["head_gates"][:] = normal(HEADS, 7)
+    x, grad = normal((3, 9, D), 0), normal((3, 9, D), 1)
+    given = normal((3, HEADS) if per_entry else (HEADS,), 5)
+    own = {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in state.items()}
+    tensor, gates = tensors([x, given])
+    q, k, v = (
+        (tensor @ own[f"W_{name}.weight"].T + own[f"W_{name}.bias"])
+        .unflatten(-1, (HEADS, -1))
+        .transpose(1, 2)
+        for name in ("query", "key", "value")
+    )
+    heads = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    factors = own["head_gates"] * (gates[:, None] if per_entry else gates)
+    joined = (heads * factors[..., None]).flatten(-2)
+    wanted = joined @ own["out_proj.weight"].T + own["out_proj.bias"]
+    wanted.backward(torch.from_numpy(grad))
+    assert_near(ours(x, head_gates=given), wanted)
+    gradients = ours.backward(grad)
+    assert_near(gradients.query, tensor.grad)
+    assert_near(gradients.head_gates, gates.grad)
+    for name, gradient in ours.grads.items():
+        assert_near(gradient, own[name].grad)

@@ -35,18 +35,27 @@ PACKAGES = {
     "_show": set(),
     "_attention": {"_random", "_show", "_weights"},
     "_gradients": {"_attention", "_random"},
-    "_statistics": {"_attention"},
+    "_recording": {"_attention", "checkpoints", "masks"},
+    "_statistics": {"_attention", "_gradients", "_recording"},
     "_stream": {"_attention", "_random", "_show"},
     "_cache": {"_attention", "_show", "masks"},
-    "_explore": {"_attention", "_show", "_statistics"},
+    "_explore": {"_attention", "_recording", "_show", "_statistics"},
     "masks": set(),
     "positional": set(),
     "checkpoints": {"_weights"},
-    "layers": {"_attention", "_gradients", "_random", "_show", "_weights", "positional"},
-    "plot": {"_attention", "_show", "_statistics"},
+    "layers": {
+        "_attention",
+        "_gradients",
+        "_random",
+        "_recording",
+        "_show",
+        "_weights",
+        "positional",
+    },
+    "plot": {"_attention", "_recording", "_show", "_statistics"},
     "cuda": {"_attention"},
-    "torch": {"masks", "regard"},
-    "transformers": {"regard", "torch"},
+    "torch": {"_recording", "masks", "regard"},
+    "transformers": {"_recording", "regard", "torch"},
     "jax": {"_attention", "_gradients", "masks"},
     "dask": {"_attention", "_gradients", "regard"},
     "_bench": {"regard"},
@@ -61,8 +70,9 @@ PACKAGES = {
         "regard",
     },
 }
-# Imports within functions that point up: of the package for GPUs, which is loaded only when needed.
-CALLS_UP = {("_attention", "cuda"), ("_runtime", "cuda")}
+# Imports within functions that point up: of the package for GPUs, which is loaded only when needed,
+# and of the calls that the methods of recordings make.
+CALLS_UP = {("_attention", "cuda"), ("_runtime", "cuda"), ("_recording", "regard")}
 SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
 KERNEL_HEADERS = {"cstddef", "cstdint", "initializer_list", "utility"}
 KERNEL_HEADERS |= {"emmintrin.h", "immintrin.h", "arm_neon.h"}

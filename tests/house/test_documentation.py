@@ -31,6 +31,7 @@ PAGES_THAT_NEED = {
     "docs/guide/beyond-one-machine.md": ["dask"],
     "docs/guide/patterns.md": ["numba", "scipy"],
     "docs/guide/pictures.md": ["matplotlib"],
+    "docs/guide/recording.md": ["torch", "transformers"],
     "docs/guide/torch.md": ["torch"],
     "docs/guide/transformers.md": ["torch", "transformers"],
 }

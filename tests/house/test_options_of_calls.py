@@ -33,6 +33,7 @@ CALLS = {
     "summarize_attention": ((X, X), "weights"),
     "summarize_attention_ragged": ((X, X, STARTS, STARTS), "weights"),
     "attention_map": ((X, X), "weights"),
+    "rollout": ((X[None], X[None]), "weights"),
     "explore": ((X, X), "weights"),
     "attend_stream": ((X, [(X, X)]), "stream"),
     "plot.attention": (((X, X),), "weights"),
@@ -49,6 +50,9 @@ CALLS = {
     "KVCache.explain": ((CACHE, X), "cache"),
     "paged_attention": ((X[None], *[X[:, None]] * 2, [[0, 1, 1]], [3]), "pages"),
     "MultiHeadAttention.__call__": ((regard.MultiHeadAttention(4, 2, rng=0), X), "layer"),
+    "MultiHeadAttention.record": ((regard.MultiHeadAttention(4, 2, rng=0), X), "layer"),
+    "RecordedLayer": (("name", X, X), "recording"),
+    "SelfAttention.record": ((regard.SelfAttention(4, 2, rng=0), X[0]), "self-attention"),
     "SelfAttention.__call__": ((regard.SelfAttention(4, 2, rng=0), X[0]), "self-attention"),
 }
 PACKAGES = {

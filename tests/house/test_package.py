@@ -192,6 +192,7 @@ BESIDE = {
         "rotary": None,
         "alibi": False,
         "distance_bias": None,
+        "head_gates": False,
         "qk_norm": None,
         "dropout": 0.0,
         "rng": None,

@@ -21,8 +21,8 @@ def trained(layer, x):
     return layer
 
 
-def gradients_of_inputs(layer):
-    layer.train()(X, X)
+def gradients_of_inputs(layer, **options):
+    layer.train()(X, X, **options)
     return layer.backward(X)
 
 
@@ -37,7 +37,14 @@ THINGS = {
     "Explanation": lambda: regard.explain(X, X, X, is_causal=True),
     "Explorer": lambda: regard.explore(X, X),
     "InputGradients": lambda: gradients_of_inputs(regard.MultiHeadAttention(8, 2, rng=0)),
+    "InputGradients of gates": lambda: gradients_of_inputs(
+        regard.MultiHeadAttention(8, 2, rng=0), head_gates=[1, 0]
+    ),
     "KeyValueChunks": lambda: regard.KeyValueChunks(X, X),
+    "RecordedLayer": lambda: regard.SelfAttention(8, 4, rng=0).record(X[0])[0],
+    "Recording": lambda: regard.MultiHeadAttention(8, 2, rng=0).record(
+        X, mask=regard.masks.sliding(3, window=(1, 0))
+    ),
     "Blocks": lambda: regard.masks.random_blocks(9, blocks_per_row=2, block=(2, 3), rng=0),
     "Ranges": lambda: regard.masks.sliding(9, window=(2, 0)),
     "QuantizedWeight": lambda: regard.QuantizedWeight(X[0]),
@@ -48,6 +55,7 @@ THINGS = {
         8, 2, rng=0, rotary={"scaling": {"rope_type": "linear", "factor": 2.0}}, qk_norm="rms"
     ),
     "MultiHeadAttention int8": lambda: regard.MultiHeadAttention(8, 2, rng=0, weight_dtype="int8"),
+    "MultiHeadAttention gated": lambda: regard.MultiHeadAttention(8, 2, rng=0, head_gates=True),
     "MultiHeadAttention trained": lambda: trained(
         regard.MultiHeadAttention(8, 2, rng=0, rotary=True, dropout=0.1), X
     ),

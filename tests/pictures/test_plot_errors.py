@@ -27,6 +27,7 @@ PASS_THE_SECOND = "got the results of a call, (output, weights): pass its second
 
 CASES = {
     "attention": [
+        ((X,), {"layer": 0}, TypeError, "no argument layer: pass head=(layer, head)"),
         ((None,), {}, TypeError, "weights must be an array, got None"),
         ((EYE * 2,), {}, ValueError, "weights must be from 0 to 1, got 2 at [0, 0]"),
         ((EYE[0],), {}, ValueError, "weights must have shape (..., q_len, kv_len), got shape (3,)"),
@@ -155,7 +156,12 @@ CASES = {
         ((SUMMARY,), {"fields": 3}, TypeError, "fields must be an iterable of str, got int"),
         ((SUMMARY,), {"fields": [[]]}, TypeError, "fields must be an iterable of str, got a list"),
         ((SUMMARY,), {"ax": 3}, TypeError, "no argument ax: pass figure="),
-        ((SUMMARY,), {"zzz": 3}, TypeError, "arguments are summary, tokens, fields, figure, cmap"),
+        (
+            (SUMMARY,),
+            {"zzz": 3},
+            TypeError,
+            "arguments are summary, tokens, fields, names, figure, cmap",
+        ),
         (
             (RAGGED,),
             {"fields": "max"},

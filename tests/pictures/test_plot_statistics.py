@@ -69,15 +69,86 @@ def test_a_sequence_of_a_ragged_summary_is_drawn_as_the_errors_say(pyplot):
     np.testing.assert_allclose(shown, wanted)
 
 
-@pytest.mark.slow
-def test_batches_and_layers_are_rows(pyplot):
+def ticks_of(axis):
+    """The texts beside an axis, by position; long axes do not show all of them."""
+    axis.get_figure().canvas.draw()
+    low, high = sorted(axis.get_view_interval())
+    return {
+        round(at): axis.get_major_formatter()(at, 0)
+        for at in axis.get_majorticklocs()
+        if low <= at <= high
+    }
+
+
+def test_layers_and_heads_stay_two_axes(pyplot):
     summary = summary_of(3, 6, batch=(2,))
     panels = regard.plot.statistics(summary, list("abcdef"))
     np.testing.assert_allclose(strip_of(panels["entropy"]), summary.entropy.reshape(6, 6))
-    assert len(panels["induction"].patches) == 6
-    panels["entropy"].figure.canvas.draw()
-    labels = [label.get_text() for label in panels["entropy"].get_xticklabels()]
-    assert labels == list("abcdef")
+    for name in ("previous_token", "induction"):
+        np.testing.assert_allclose(strip_of(panels[name]), getattr(summary, name))
+        assert panels[name].get_xlabel() == "head"
+        assert panels[name].get_ylabel() == "layer"
+        assert ticks_of(panels[name].yaxis) == {0: "0", 1: "1"}
+    assert panels["entropy"].get_ylabel() == "layer.head"
+    assert ticks_of(panels["entropy"].xaxis) == dict(enumerate("abcdef"))
+    labels = ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
+    shown = ticks_of(panels["entropy"].yaxis)
+    assert shown
+    assert all(labels[at] == text for at, text in shown.items())
+
+
+def test_names_of_layers_and_heads(pyplot):
+    summary = summary_of(2, 6, batch=(2,))
+    names = {"layers": ["first", "last"], "heads": ["x", "y"]}
+    panels = regard.plot.statistics(summary, fields=("max", "induction"), names=names)
+    assert ticks_of(panels["induction"].yaxis) == {0: "first", 1: "last"}
+    assert ticks_of(panels["induction"].xaxis) == {0: "x", 1: "y"}
+    assert ticks_of(panels["max"].yaxis) == dict(
+        enumerate(["first.x", "first.y", "last.x", "last.y"])
+    )
+    for given, label in (({"layers": ["a", "b"]}, "a.0"), ({"heads": ["c", "d"]}, "0.c")):
+        ax = regard.plot.statistics(summary, fields="max", names=given)["max"]
+        assert ticks_of(ax.yaxis)[0] == label
+    alone = regard.plot.statistics(summary_of(2, 6), names={"heads": ["x", "y"]})
+    assert ticks_of(alone["max"].yaxis) == {0: "x", 1: "y"}
+    assert ticks_of(alone["induction"].xaxis) == {0: "x", 1: "y"}
+
+
+def test_several_axes_before_heads_are_numbered(pyplot):
+    summary = summary_of(2, 4, batch=(2, 2))
+    panels = regard.plot.statistics(summary, fields=("max", "induction"))
+    np.testing.assert_allclose(strip_of(panels["induction"]), summary.induction.reshape(4, 2))
+    wanted = dict(enumerate(["0.0", "0.1", "1.0", "1.1"]))
+    assert ticks_of(panels["induction"].yaxis) == wanted
+    assert ticks_of(panels["max"].yaxis)[0] == "0.0.0"
+
+
+def test_one_layer_of_one_head(pyplot):
+    summary = summary_of(1, 6, batch=(1,))
+    panels = regard.plot.statistics(summary)
+    assert strip_of(panels["induction"]).shape == (1, 1)
+    assert len(panels["max"].get_lines()) == 1
+
+
+WRONG_NAMES = [
+    ({"layers": ["a"]}, ValueError, r"names\['layers'\] must have 2 names, got 1"),
+    ({"heads": list("abcd")}, ValueError, r"names\['heads'\] must have 3 names, got 4"),
+    ({"head": list("abc")}, ValueError, "names must have the keys 'layers', 'heads' or both"),
+    ({"heads": "abc"}, TypeError, r"names\['heads'\] must be a sequence of str, got 'abc'"),
+    (list("abc"), TypeError, "names must be a mapping, got list"),
+]
+
+
+@pytest.mark.parametrize(("names", "error", "message"), WRONG_NAMES)
+def test_names_that_do_not_fit(pyplot, names, error, message):
+    summary = summary_of(3, 4, batch=(2,))
+    for draw in (
+        lambda: regard.plot.statistics(summary, names=names),
+        lambda: regard.plot.layer_heads(summary.induction, names=names),
+    ):
+        with pytest.raises(error, match=message):
+            draw()
+    assert not pyplot.get_fignums()
 
 
 @pytest.mark.slow

@@ -63,7 +63,17 @@ def rotated(x, positions, options):
 
 
 def multi_head(
-    state, query, key=None, value=None, *, heads, kv_heads=None, rotary=None, eps=1e-6, **options
+    state,
+    query,
+    key=None,
+    value=None,
+    *,
+    heads,
+    kv_heads=None,
+    rotary=None,
+    eps=1e-6,
+    head_gates=1.0,
+    **options,
 ):
     """The output of `MultiHeadAttention` with these parameters."""
     key = query if key is None else key
@@ -84,7 +94,10 @@ def multi_head(
         k = rotated(k, np.arange(k.shape[-2]), rotary)
     if "distance_bias" in state:
         options = options | {"distance_bias": state["distance_bias"]}
-    output = attention(q, k, v, **options).swapaxes(-2, -3)
+    output = attention(q, k, v, **options)
+    for gates in (head_gates, state.get("head_gates", 1.0)):
+        output = output * np.broadcast_to(gates, output.shape[:-2])[..., None, None]
+    output = output.swapaxes(-2, -3)
     return linear(output.reshape(*output.shape[:-2], -1), state, "out_proj")
 
 

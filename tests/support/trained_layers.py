@@ -52,6 +52,7 @@ LAYERS = {
         {"distance_bias": 2, "is_causal": True, "num_kv_heads": 2},
         {"is_causal": True, "kv_heads": 2},
     ),
+    "gates": ({"head_gates": True}, {}),
     "norms": ({"qk_norm": "rms"}, {}),
     "norms, eps": ({"qk_norm": 0.5, "qkv_bias": True}, {"eps": 0.5}),
     "Qwen 3": (
@@ -62,6 +63,7 @@ LAYERS = {
         {
             "qk_norm": 0.1, "rotary": {"interleaved": True, "rotary_dim": 2}, "num_kv_heads": 2,
             "window": (3, 1), "alibi": True, "qkv_bias": True, "out_bias": True, "distance_bias": 3,
+            "head_gates": True,
         },
         {
             "eps": 0.1, "rotary": {"interleaved": True, "rotary_dim": 2}, "kv_heads": 2,
@@ -74,9 +76,10 @@ LAYERS = {
 def build(name, dtype=np.float64, **more):
     options, meaning = LAYERS[name]
     layer = regard.MultiHeadAttention(D, HEADS, head_dim=DIM, rng=1, dtype=dtype, **options, **more)
-    # The weights of norms are 1 at first, and biases 0, which would hide whether they are used.
+    # The weights of norms and gates are 1 at first, and biases 0, which would hide whether they are
+    # used.
     for seed, (parameter, array) in enumerate(layer.parameters().items()):
-        if "norm" in parameter or parameter == "distance_bias":
+        if "norm" in parameter or parameter in ("distance_bias", "head_gates"):
             array += 0.3 * normal(array.shape, seed)
     return layer.train(), {"heads": HEADS} | meaning
 
@@ -99,19 +102,27 @@ def check(layer, meaning, inputs, options=None, limit=1e-13):
     arrays = state | dict(zip(names, inputs, strict=True))
     if "dropout_seed" in options:
         meaning = meaning | {"dropout_p": 0.3}
+    has_gates = "head_gates" in options
+    if has_gates:
+        arrays["given gates"] = np.asarray(options["head_gates"], float)
 
     def written_out(arrays):
         given = [arrays[name] for name in names]
-        return multi_head({n: arrays[n] for n in state}, *given, **meaning, **options)
+        own = options | ({"head_gates": arrays["given gates"]} if has_gates else {})
+        return multi_head({n: arrays[n] for n in state}, *given, **meaning, **own)
 
     wanted = derivatives(written_out, grad, arrays)
     assert_near(output, written_out(arrays).real, limit)
     gradients = layer.backward(grad)
-    if len(inputs) == 1:
+    if len(inputs) == 1 and not has_gates:
         gradients = (gradients,)
     else:
-        assert gradients._fields == ("query", "key", "value")
-        assert all(each is None for each in gradients[len(inputs) :])
+        assert gradients._fields == ("query", "key", "value", "head_gates")
+        assert all(each is None for each in gradients[len(inputs) : 3])
+        assert (gradients.head_gates is not None) == has_gates
+        if has_gates:
+            assert gradients.head_gates.dtype == output.dtype
+            assert_near(gradients.head_gates, wanted["given gates"], limit)
     for name, gradient in zip(names, gradients, strict=False):
         assert gradient.dtype == output.dtype, name
         assert_near(gradient, wanted[name], limit)

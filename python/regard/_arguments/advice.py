@@ -174,6 +174,24 @@ def _starts(name: str, text: str) -> dict[str, str]:
     return {name: text, **without, **calls}
 
 
+def _numbers_of_heads(name: str) -> dict[str, str]:
+    """Return the advice of a keyword for numbers that multiply the outputs of heads."""
+    return {
+        "head_weights": "pass head_weights=",
+        **dict.fromkeys(("explain", "weights"), _ALL_HEADS),
+        "pattern": _NOT_VISIBILITY,
+        "gradients": f"leave it out, and multiply grad_output by the {name} of the output",
+        "query_starts": f"leave it out, and multiply the output by {name}[:, None]",
+        **dict.fromkeys(
+            ("out", "torch", "jax", "dask"),
+            f"leave it out, and multiply the output by {name}[:, None, None]",
+        ),
+        _ATTENTION: _ALL_HEADS,
+        **_ONE_HEAD_ALONE,
+        "SelfAttention.__init__()": _ONE_HEAD_ALONE[_ONE_HEAD],
+    }
+
+
 _LENGTHS = _starts("query_starts", "leave it out: the starts of the sequences determine it")
 _LAYER_BIASES = {
     "out_bias": "pass qkv_bias= and out_bias=",
@@ -277,22 +295,24 @@ _ADVICE = {
         ),
         _ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and the "
         "same of its key and value",
-        _LAYER: "leave it out: return_weights=True returns the weights of all heads",
+        "return_weights": "leave it out: return_weights=True returns the weights of all heads",
+        _LAYER: "leave it out: all heads are recorded",
         **_ONE_HEAD_ALONE,
+    },
+    "layer": {"head": "pass head=(layer, head)"},
+    "discard_ratio": {"head_weights": "leave it out: it would need all weights of a layer"},
+    "head_fusion": {
+        "head_weights": "pass head_weights= for a weighted mean; the maximum or minimum over heads "
+        "would need all weights of a layer"
     },
     "head_mask": {
-        **dict.fromkeys(("explain", "weights"), _ALL_HEADS),
-        "pattern": _NOT_VISIBILITY,
-        "gradients": "leave it out, and multiply grad_output by the head_mask of the output",
-        "query_starts": "leave it out, and multiply the output by head_mask[:, None]",
-        **dict.fromkeys(
-            ("out", "torch", "jax", "dask"),
-            "leave it out, and multiply the output by head_mask[:, None, None]",
-        ),
-        _ATTENTION: _ALL_HEADS,
-        _LAYER: "leave it out: a head is silenced by zeros in its columns of the parameter W_out",
-        **_ONE_HEAD_ALONE,
+        **_numbers_of_heads("head_mask"),
+        _LAYER: "pass head_gates=, which multiplies the outputs of heads, and not the returned "
+        "weights",
+        _LAYER_CONSTRUCTOR: "pass head_gates=True to learn a number for each head, and head_gates= "
+        "to a call to set one",
     },
+    "head_gates": _numbers_of_heads("head_gates"),
     "score_mod": {
         "score_function": "pass score_function=, a regard.ScoreFunction of a compiled function; "
         "softcap=, alibi_slopes=, distance_bias= and a float mask= need no function",

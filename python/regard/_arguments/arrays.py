@@ -160,6 +160,16 @@ def stand_in(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
+def is_list_of_arrays(value: Any) -> bool:
+    """Return whether an argument is a list or a tuple of arrays, such as those of a model's layers.
+
+    A nested list of numbers is not.
+    """
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(hasattr(each, "__array__") and np.ndim(each) >= 2 for each in value)
+
+
 def part_at(array: Any, place: Place) -> Any:
     """Return a part of an array that broadcasts to some axes, as a view.
 
@@ -263,3 +273,12 @@ def shown(value: Any) -> str:
         return f"an array of {value.dtype} of shape {value.shape}"
     text = repr(value)
     return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
+
+
+def bytes_of(size: int) -> str:
+    """Return a number of bytes with three digits."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000  # type: ignore[assignment]
+    return f"{size:.3g} {unit}" if unit != "bytes" else f"{size} bytes"

@@ -20,7 +20,9 @@ Result = TypeVar("Result")
 # Calls whose kind differs from their name. `advice` and the table of options name the kinds.
 _KINDS_OF_METHODS = {
     "MultiHeadAttention.__call__()": "layer",
+    "MultiHeadAttention.record()": "layer",
     "SelfAttention.__call__()": "self-attention",
+    "SelfAttention.record()": "self-attention",
 }
 _NO_REASONS: dict[str, str] = {}
 

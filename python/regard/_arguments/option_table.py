@@ -38,6 +38,7 @@ Kind = Literal[
     "gradients",
     "weights",
     "pattern",
+    "recording",
     "stream",
     "cache",
     "pages",
@@ -428,6 +429,7 @@ _ROWS = (
         refusals={
             "cuda": "leave it out: threads are the CPU's",
             "pattern": "leave it out: a pattern is drawn by one thread",
+            "recording": "pass it to the calls that read the recording",
         },
     ),
     Option(

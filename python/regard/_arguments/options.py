@@ -70,7 +70,7 @@ class PatternOptions(
     """The options that decide which keys a query sees."""
 
 
-class WeightOptions(
+class RecordedOptions(
     PatternOptions,
     _ScaleOption["HeadNumbers"],
     _CapOption["HeadNumbers"],
@@ -78,7 +78,11 @@ class WeightOptions(
     _FunctionOption,
     total=False,
 ):
-    """The options that decide the weights before dropout."""
+    """The options that decide the weights before dropout, which recordings contain."""
+
+
+class WeightOptions(RecordedOptions, total=False):
+    """The options of the calls that compute weights before dropout."""
 
     threads: int | None
 

@@ -2,6 +2,6 @@
 
 from regard._explore._function import explore
 from regard._explore._page import Explorer
-from regard._explore._saving import check_place
+from regard._runtime.saving import check_place
 
 __all__ = ["Explorer", "check_place", "explore"]

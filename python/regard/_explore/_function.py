@@ -11,7 +11,7 @@ from regard._arguments.arrays import shown
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.numbers import count, iterated, listed, mapping
+from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._arguments.score_function import ScoreFunction
 from regard._explore._encoding import DECADES, TOP, packed
@@ -19,8 +19,12 @@ from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps,
 from regard._explore._layers import layers_of
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
+from regard._recording.given import recorded_layers, texts_of
+from regard._recording.layer import RecordedLayer
+from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
+from regard._show.head_names import HeadNames
 from regard._show.tokens import tokens_of_axes
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
+    from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress
     from regard._show.tokens import TokensArgument
 
@@ -39,8 +44,8 @@ MOST_TOP_KEYS = 64
 @public
 @takes_options(WeightOptions)
 def explore(
-    query: ArrayLike | Sequence[ArrayLike],
-    key: ArrayLike | Sequence[ArrayLike],
+    query: QueryOrRecording | Sequence[ArrayLike],
+    key: ArrayLike | Sequence[ArrayLike] | None = None,
     mask: ArrayLike | None = None,
     *,
     tokens: TokensArgument = None,
@@ -63,11 +68,12 @@ def explore(
 
     Parameters
     ----------
-    query : array_like, shape (..., heads, q_len, head_dim), or list of arrays
+    query : array_like, shape (..., heads, q_len, head_dim), list of arrays, or Recording
         As for `scaled_dot_product_attention`. The axes before heads are layers. A list contains one
-        array ``(heads, q_len, head_dim)`` per layer; layers may differ in heads and head_dim.
+        array ``(heads, q_len, head_dim)`` per layer; layers may differ in heads and head_dim. A
+        recording has its own keys, masks, options, tokens and names.
     key : array_like, shape (..., kv_heads, kv_len, head_dim), or list of arrays
-        Likewise.
+        Likewise. It must be omitted with a recording, like `mask` and most options.
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here. With a
         list of layers, masks and options apply to every layer.
@@ -156,6 +162,8 @@ def explore(
     options = with_arrays(options)
     layers = layers_of(query, key, mask, options)
     q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
+    if tokens is None and isinstance(query, Recording | RecordedLayer):
+        tokens = texts_of(recorded_layers(query, {}))
     layers, head_names = _named(layers, names)
     texts, numbers_of_tokens = _texts(tokens, layers)
     if numbers_of_tokens is None and "induction" in wanted:
@@ -207,7 +215,9 @@ def explore(
         "overview": arrays,
         "first_keys": first_keys,
         "local_reach": local_reach,
-        "options": _shown(mask, options),
+        "options": _options_of(layers)
+        if isinstance(query, Recording | RecordedLayer)
+        else _shown(mask, options),
         "tokens": texts,
         "layers": described,
     }
@@ -267,30 +277,12 @@ def _named(
     layers: list[Layer], names: Mapping[str, Sequence[str]] | None
 ) -> tuple[list[Layer], list[str]]:
     """Return the layers with their names, and the names of the heads."""
-    given = {} if names is None else dict(mapping("names", names))
-    unknown = [str(name) for name in given if name not in ("layers", "heads")]
-    if unknown:
-        raise ValueError(
-            f"names must have the keys 'layers', 'heads' or both, got {listed(unknown)}"
-        )
-    for name, wanted in (
-        ("layers", len(layers)),
-        ("heads", max(layer.heads for layer in layers)),
-    ):
-        if name not in given:
-            continue
-        is_one = isinstance(given[name], str) or not isinstance(given[name], Iterable)
-        texts = [] if is_one else list(given[name])
-        if not texts or not all(isinstance(each, str) for each in texts):
-            raise TypeError(f"names[{name!r}] must be a sequence of str, got {given[name]!r}")
-        if len(texts) != wanted:
-            raise ValueError(f"names[{name!r}] must have {wanted} names, got {len(texts)}")
-        given[name] = texts
-    if "layers" in given:
+    given = HeadNames.of(names, len(layers), max(layer.heads for layer in layers))
+    if given.layers is not None:
         layers = [
-            layer._replace(name=name) for layer, name in zip(layers, given["layers"], strict=True)
+            layer._replace(name=name) for layer, name in zip(layers, given.layers, strict=True)
         ]
-    return layers, list(given.get("heads", ()))
+    return layers, given.heads or []
 
 
 def _texts(
@@ -326,6 +318,22 @@ def _shown(mask: Any, options: Mapping[str, Any]) -> str:
         name: value for name, value in options.items() if name != "threads" and value is not None
     }
     return ", ".join(f"{name}={_short(value)}" for name, value in given.items())
+
+
+def _options_of(layers: Sequence[Layer]) -> str:
+    """Return the options of recorded layers in a line: those of all, and which others there are."""
+    of_layers = []
+    for layer in layers:
+        own = {f"{part.dtype} mask": part.shape for part in layer.call.masks.arrays}
+        of_layers.append(
+            {name: _short(value) for name, value in (own | layer.call.options).items()}
+        )
+    shown_options = []
+    for name in dict.fromkeys(name for own in of_layers for name in own if name != "threads"):
+        values = {own.get(name) for own in of_layers}
+        differ = f"{name} differs between layers"
+        shown_options.append(f"{name}={values.pop()}" if len(values) == 1 else differ)
+    return ", ".join(shown_options)
 
 
 def _short(value: Any) -> str:

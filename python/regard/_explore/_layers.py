@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._arguments.arrays import is_list_of_arrays
 from regard._attention.check import check_call
+from regard._recording.given import check_equal, recorded_layers
+from regard._recording.layer import RecordedLayer, call_of
+from regard._recording.recording import Recording, of_one_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,13 +40,21 @@ class Layer(NamedTuple):
 
 
 def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> list[Layer]:
-    """Return the layers of a call, or raise the errors of the attention arguments."""
-    if _is_list_of_arrays(query) != _is_list_of_arrays(key):
+    """Return the layers of a call or a recording, or raise the errors of their arguments."""
+    if isinstance(query, Recording | RecordedLayer):
+        recorded = recorded_layers(query, options, key=key, mask=mask)
+        check_equal(recorded, _lengths_of, "lengths")
+        layers = [_recorded(layer, options) for layer in recorded]
+        _check_sizes(layers)
+        return layers
+    if key is None:
+        raise TypeError("key must be an array, got None: only a recording needs no key")
+    if is_list_of_arrays(query) != is_list_of_arrays(key):
         raise TypeError(
             "query and key must both be arrays, or both be lists of the layers' arrays, got "
             f"{type(query).__name__} and {type(key).__name__}"
         )
-    if not _is_list_of_arrays(query):
+    if not is_list_of_arrays(query):
         layers = _layers_of_arrays(query, key, mask, options)
     elif len(query) != len(key):
         raise ValueError(
@@ -63,10 +76,15 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
     return layers
 
 
-def _is_list_of_arrays(value: Any) -> bool:
-    if not isinstance(value, list | tuple) or not value:
-        return False
-    return all(hasattr(each, "__array__") and np.ndim(each) >= 2 for each in value)
+def _recorded(layer: RecordedLayer, options: Mapping[str, Any]) -> Layer:
+    """Return a layer of a recording, with options of the call such as threads."""
+    call = call_of(of_one_text(layer))
+    return Layer(layer.name, replace(call, options={**call.options, **options}))
+
+
+def _lengths_of(layer: RecordedLayer) -> str:
+    sizes = call_of(layer).sizes
+    return f"q_len {sizes.q_len}, kv_len {sizes.kv_len}"
 
 
 def _layers_of_arrays(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from regard._explore._colors import diverging, sequential
 from regard._explore._plan import size_in_words
-from regard._explore._saving import write_whole
 from regard._runtime.public import public
+from regard._runtime.saving import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,4 +9,5 @@ The modules::
     double_backward    the gradients of gradients, in NumPy on `matmul`: second_order_sums iterates
                        over heads, and second_order computes one block of queries
     merge_backward     the gradients of `merge_attention_states`, in NumPy
+    stages             the gradients of the four stages, in NumPy on the stages
 """

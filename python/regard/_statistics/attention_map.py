@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from regard import _core
@@ -13,8 +14,11 @@ from regard._arguments.masks import Masks
 from regard._arguments.numbers import choice, count, iterated, slice_ends
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call
+from regard._recording.layer import RecordedLayer
+from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
+from regard._statistics.of_layers import LayerResults
 from regard._statistics.request import compute_lse, pair_of
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from regard._attention.check import CheckedCall
+    from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress, Report
 
     Array = NDArray[Any]
@@ -33,8 +39,8 @@ _POOLINGS = ("max", "sum", "mean")
 
 @overload
 def attention_map(
-    query: ArrayLike,
-    key: ArrayLike,
+    query: QueryOrRecording,
+    key: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     *,
     shape: tuple[int, int] = (512, 512),
@@ -46,8 +52,8 @@ def attention_map(
 ) -> Array: ...
 @overload
 def attention_map(
-    query: ArrayLike,
-    key: ArrayLike,
+    query: QueryOrRecording,
+    key: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     *,
     shape: tuple[int, int] = (512, 512),
@@ -60,8 +66,8 @@ def attention_map(
 @public
 @takes_options(WeightOptions)
 def attention_map(
-    query: ArrayLike,
-    key: ArrayLike,
+    query: QueryOrRecording,
+    key: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     *,
     shape: tuple[int, int] = (512, 512),
@@ -78,10 +84,11 @@ def attention_map(
 
     Parameters
     ----------
-    query : array_like, shape (..., heads, q_len, head_dim)
-        As for `scaled_dot_product_attention`.
+    query : array_like, shape (..., heads, q_len, head_dim), or Recording or RecordedLayer
+        As for `scaled_dot_product_attention`. A recording has its own keys, masks and options; its
+        pictures have a first axis for its layers.
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
-        Likewise.
+        Likewise. It must be omitted with a recording, like `mask`, `lse` and most options.
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here.
     shape : (int, int), default (512, 512)
@@ -139,18 +146,40 @@ def attention_map(
     array([1., 0., 0.], dtype=float32)
     """
     check_options(_NAME, options, names_of(WeightOptions), kind="weights")
+    wanted: dict[str, Any] = {"shape": shape, "reduce": reduce, "regions": regions}
+    if isinstance(query, Recording | RecordedLayer):
+        recorded = LayerResults(query, options, key=key, mask=mask, lse=lse)
+        return _pictures_of_layers(recorded, wanted, progress)
+    if key is None:
+        raise TypeError("key must be an array, got None: only a recording needs no key")
     pictures: Array | list[Array] = pictures_of(
-        query,
-        key,
-        mask,
-        options,
-        shape=shape,
-        reduce=reduce,
-        regions=regions,
-        lse=lse,
-        progress=progress,
+        query, key, mask, options, **wanted, lse=lse, progress=progress
     )
     return pictures
+
+
+def _pictures_of_layers(
+    recorded: LayerResults, wanted: dict[str, Any], progress: Progress
+) -> Array | list[Array]:
+    """Return the pictures of the layers of a recording."""
+    regions = wanted["regions"]
+    if regions is not None:
+        wanted["regions"] = regions = iterated("regions", regions, "an iterable of pairs of slices")
+
+    def of_layer(layer: RecordedLayer, call: CheckedCall, report: Any) -> Any:
+        options = recorded.options_of(call)
+        arrays = call.query, call.key, call.masks.argument
+        return pictures_of(*arrays, options, **wanted, progress=report)
+
+    def rows_of(call: CheckedCall) -> int:
+        bounds = _bounds(regions, call.sizes.q_len, call.sizes.kv_len)
+        heads = math.prod(call.rows[:-1])
+        return heads * sum(end - first for (first, end), _ in bounds)
+
+    pictures = recorded.compute(of_layer, _NAME, progress, rows_of)
+    if regions is None:
+        return recorded.join(pictures)
+    return [recorded.join(list(each)) for each in zip(*pictures, strict=True)]
 
 
 def pictures_of(

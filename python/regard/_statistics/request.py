@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of
 from regard._runtime.public import public
+from regard._statistics.frame import OF_HEADS, OF_KEYS, OF_QUERIES, dict_of, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -20,19 +21,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 # The results of the compiled module, in order.
-_RESULTS = (
-    "entropy",
-    "max",
-    "effective_count",
-    "mean_distance",
-    "first_mass",
-    "local_mass",
-    "previous_token",
-    "induction",
-    "top_k",
-    "column_sums",
-    "column_means",
-)
+_RESULTS = (*OF_QUERIES, *OF_HEADS, "top_k", *OF_KEYS)
 DEFAULT_STATISTICS = tuple(name for name in _RESULTS if name not in ("induction", "top_k"))
 
 
@@ -81,6 +70,85 @@ class AttentionSummary(NamedTuple):
     """Shape (..., heads): the mean weight on the key after the last earlier occurrence of the
     query's token, over the queries that have such a key; NaN if there are none."""
     top_k: TopKeys | None = None
+
+    def to_dict(self) -> dict[str, Array]:
+        """Return the fields that are not None, by name.
+
+        The keys and weights of `top_k` are two entries, ``"top_k_keys"`` and ``"top_k_weights"``.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            The arrays of the summary themselves.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> x = np.random.default_rng(0).standard_normal((4, 6, 16))
+        >>> summary = regard.summarize_attention(x, x, statistics=("max", "top_k"), top_k=2)
+        >>> {name: array.shape for name, array in summary.to_dict().items()}
+        {'max': (4, 6), 'top_k_keys': (4, 6, 2), 'top_k_weights': (4, 6, 2)}
+        """
+        return dict_of(self)
+
+    def to_frame(
+        self,
+        by: Literal["head", "query", "key"] = "head",
+        *,
+        query_starts: ArrayLike | None = None,
+        key_starts: ArrayLike | None = None,
+    ) -> Any:
+        """Return the statistics as a table of pandas, with a row per head, query or key.
+
+        Parameters
+        ----------
+        by : {"head", "query", "key"}, default "head"
+            What has a row. ``"query"`` and ``"key"`` have the fields of queries and of keys, where
+            `top_k` becomes the columns ``top_key_0``, ``top_weight_0``, ``top_key_1`` and so on.
+            ``"head"`` has the fields of heads, and the means of the fields of queries over the
+            queries that see a key, with the mean weight on all top keys as ``top_k_mass``.
+        query_starts, key_starts : array_like of int, optional
+            As passed to `summarize_attention_ragged`, for a summary of packed sequences:
+            `query_starts` for rows of heads and queries, and `key_starts` for rows of keys.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The levels of the index are ``"head"``, and ``"query"`` or ``"key"``. An axis before
+            heads is ``"layer"``, more of them are ``"batch0"``, ``"batch1"`` and so on. Packed
+            sequences have the level ``"sequence"``, and number their queries and keys from 0.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        TypeError
+            If a starts array is not one of integers.
+        ValueError
+            If `by` is unknown, the summary has no field for the table, its fields do not have the
+            same axes (..., heads), or the starts do not match.
+
+        Notes
+        -----
+        A query that sees no key has 0 in every field, and its largest weight tells: it is left out
+        of the means if the summary has `effective_count`, `max` or `top_k`. With none of the three,
+        the means include all queries. The mean over no query is NaN, and NaN of a query makes the
+        mean NaN.
+
+        A summary does not know whether it is of packed sequences: pass the starts if it is.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> x = np.random.default_rng(0).standard_normal((2, 4, 6, 16))  # two layers of four heads
+        >>> summary = regard.summarize_attention(x, x, is_causal=True)
+        >>> frame = summary.to_frame()  # doctest: +SKIP
+        >>> frame["entropy"].unstack("head").shape  # doctest: +SKIP
+        (2, 4)
+        """
+        return frame_of(self, by, query_starts, key_starts)
 
 
 class SummaryRequest(NamedTuple):
@@ -165,11 +233,3 @@ def compute_lse(
     if given.ndim == 0:
         raise ValueError("lse must be an array of numbers, one for each query, got shape ()")
     return given
-
-
-def average_over_queries(picked: Array, queries: Array) -> Array:
-    """Return each head's mean over the queries that have the key, or NaN if there are none."""
-    rows = np.ascontiguousarray(picked)  # the memory order affects the last bit of the sum
-    sums = np.asarray(rows.sum(axis=-1, dtype=np.float64))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(sums / queries).astype(picked.dtype)

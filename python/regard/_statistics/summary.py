@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -13,13 +14,17 @@ from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.masks import Masks
 from regard._arguments.options import WeightOptions, takes_options
 from regard._attention.check import check_call, check_ragged_call
+from regard._recording.layer import RecordedLayer
+from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
+from regard._statistics.frame import average_over_queries
+from regard._statistics.of_layers import LayerResults
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
     AttentionSummary,
     SummaryRequest,
-    average_over_queries,
+    TopKeys,
     compute_lse,
     pair_of,
 )
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from regard._attention.check import CheckedCall
+    from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress
 
     Array = NDArray[Any]
@@ -43,8 +50,8 @@ if TYPE_CHECKING:
 @public
 @takes_options(WeightOptions)
 def summarize_attention(
-    query: ArrayLike,
-    key: ArrayLike,
+    query: QueryOrRecording,
+    key: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     *,
     statistics: Iterable[str] = DEFAULT_STATISTICS,
@@ -77,10 +84,11 @@ def summarize_attention(
 
     Parameters
     ----------
-    query : array_like, shape (..., heads, q_len, head_dim)
-        As for `scaled_dot_product_attention`.
+    query : array_like, shape (..., heads, q_len, head_dim), or Recording or RecordedLayer
+        As for `scaled_dot_product_attention`. A recording has its own keys, masks, options and
+        tokens; the arrays of the result have a first axis for its layers.
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
-        Likewise.
+        Likewise. It must be omitted with a recording, like `mask`, `lse` and most options.
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here.
     statistics : iterable of str, default all but "induction" and "top_k"
@@ -160,10 +168,42 @@ def summarize_attention(
     >>> summary.entropy[:, 0]  # the first query sees one key
     array([0., 0., 0., 0.])
     """
-    request = SummaryRequest.of(
-        "summarize_attention", options, statistics, top_k, first_keys, local_reach, tokens
-    )
+    name = "summarize_attention"
+    if isinstance(query, Recording | RecordedLayer):
+        recorded = LayerResults(query, options, key=key, mask=mask, lse=lse)
+        known = recorded.key_tokens() if tokens is None else tokens
+        request = SummaryRequest.of(
+            name, options, statistics, top_k, first_keys, local_reach, known
+        )
+        return _summary_of_layers(recorded, request, tokens, progress)
+    request = SummaryRequest.of(name, options, statistics, top_k, first_keys, local_reach, tokens)
+    if key is None:
+        raise TypeError("key must be an array, got None: only a recording needs no key")
     return summary_of(request, query, key, mask, options, tokens, lse, progress)
+
+
+def _summary_of_layers(
+    recorded: LayerResults, request: SummaryRequest, tokens: ArrayLike | None, progress: Progress
+) -> AttentionSummary:
+    """Return the statistics of the layers of a recording."""
+
+    def of_layer(layer: RecordedLayer, call: CheckedCall, report: Any) -> AttentionSummary:
+        own = layer.key_tokens if tokens is None else tokens
+        options = recorded.options_of(call)
+        arrays = call.query, call.key, call.masks.argument
+        return summary_of(request, *arrays, options, own, None, report)
+
+    summaries = recorded.compute(
+        of_layer, "summarize_attention", progress, lambda call: math.prod(call.rows)
+    )
+    joined: dict[str, Any] = {}
+    for field in AttentionSummary._fields:
+        each = [getattr(summary, field) for summary in summaries]
+        if isinstance(each[0], TopKeys):
+            joined[field] = TopKeys(*(recorded.join(list(x)) for x in zip(*each, strict=True)))
+        elif each[0] is not None:
+            joined[field] = recorded.join(each)
+    return AttentionSummary(**joined)
 
 
 def summary_of(

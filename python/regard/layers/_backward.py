@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from regard.layers._gates import HeadGates
     from regard.layers._linear import FloatArray
     from regard.layers._norms import NormResult
     from regard.layers._projections import Projections
@@ -32,11 +33,16 @@ class InputGradients(NamedTuple):
         Gradients of these inputs, with their shapes and the layer's dtype.
     value : numpy.ndarray or None
         Likewise, or None if no value was given. The gradient of the key then includes its part.
+    head_gates : numpy.ndarray or None
+        The gradient of the `head_gates` of the call, with their shape, or None if there were none.
+        If the call had no key, that of the query is the gradient of the one input, and `key` is
+        None too.
     """
 
     query: FloatArray
-    key: FloatArray
+    key: FloatArray | None = None
     value: FloatArray | None = None
+    head_gates: FloatArray | None = None
 
 
 class ForwardCall(NamedTuple):
@@ -54,6 +60,7 @@ class ForwardCall(NamedTuple):
     mask: Any
     options: dict[str, Any]  # of the attention call
     names: Mapping[str, str]  # the names of parameters in `projections`, by their names in `grads`
+    gates: HeadGates | None = None
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -66,14 +73,21 @@ class ForwardCall(NamedTuple):
         self, grad: FloatArray, threads: int | None
     ) -> tuple[FloatArray | InputGradients, dict[str, FloatArray]]:
         """Return the gradients of the arguments and, by their names, of the parameters."""
-        parameters = self.projections.own
+        parameters, heads = self.projections.own, self.projections.sizes.heads
         own: dict[str, FloatArray] = {}
         of_rows = grad
         if "W_out" in parameters:
-            own["W_out"] = gradient_of_weight(grad, self.rows, threads)
+            joined = self.rows if self.gates is None else self.gates.apply(self.rows, heads)
+            own["W_out"] = gradient_of_weight(grad, joined, threads)
             of_rows = gradient_of_input(grad, parameters["W_out"], threads)
         if "b_out" in parameters:
             own["b_out"] = gradient_of_bias(grad, threads)
+        of_gates = None
+        if self.gates is not None:
+            of_learned, of_gates = self.gates.gradients(of_rows, self.rows, heads)
+            if of_learned is not None:
+                own["head_gates"] = of_learned
+            of_rows = self.gates.apply(of_rows, heads)
 
         projected = _ProjectionGradients(self.projections, self.sources)
         own |= self._through_heads(of_rows, projected, threads)
@@ -86,9 +100,9 @@ class ForwardCall(NamedTuple):
             for first, last in pairwise((0, *self.ends))
         ]
         gradients = {name: self._as_parameter(own[part]) for name, part in self.names.items()}
-        if len(inputs) == 1:
+        if len(inputs) == 1 and of_gates is None:
             return inputs[0], gradients
-        return InputGradients(*inputs), gradients
+        return InputGradients(*inputs)._replace(head_gates=of_gates), gradients
 
     def _as_parameter(self, gradient: FloatArray) -> FloatArray:
         return gradient if self.projections.is_out_in else np.ascontiguousarray(gradient.T)

@@ -9,13 +9,14 @@ import numpy as np
 from regard._arguments.arrays import single_or_double
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, flag, window_sides
-from regard._arguments.options import LayerOptions, takes_options
+from regard._arguments.options import LayerOptions, RecordedOptions, names_of, takes_options
 from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
 from regard._weights.narrow import weight_dtype_name
 from regard.layers._backward import ForwardCall
 from regard.layers._cached import attend_cached, refuse_options_of_cache
 from regard.layers._draws import draws
+from regard.layers._gates import HeadGates
 from regard.layers._held import held_inputs, held_mask, held_options
 from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._named_parameters import NamedParameters
@@ -23,6 +24,7 @@ from regard.layers._names import own_names
 from regard.layers._norms import norm_eps
 from regard.layers._packed import attend_packed, refuse_with_starts
 from regard.layers._projections import LayerSizes, Projections, draw, sizes_of
+from regard.layers._recorded import recording_of
 from regard.layers._rotation import Rotation, query_positions
 from regard.layers._training import dropout_options, dropout_probability
 from regard.positional import alibi_slopes
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike
 
+    from regard._recording.recording import Recording
     from regard.layers._cached import Cache
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 # Options of padded batches, which packed sequences do not have.
 _PADDED = ("query_offset", "key_lengths", "left_padding")
+_RECORDED = names_of(RecordedOptions)
 
 
 @public
@@ -85,6 +89,10 @@ class MultiHeadAttention(NamedParameters):
         of the last distance on their side. The parameter of shape ``(num_heads, 2 n - 1)`` is 0 at
         first, and is called ``distance_bias`` in `state_dict`. It is the option of
         `regard.scaled_dot_product_attention` of that name.
+    head_gates : bool, optional
+        Learns a number for each head, 1 at first, that multiplies the output of the head before the
+        output projection. The parameter of shape ``(num_heads,)`` is called ``head_gates`` in
+        `state_dict`. Calls accept further gates.
     qk_norm : "rms" or float, optional
         Divides each head of queries and keys by its root mean square and multiplies it by a weight,
         before any rotation (Qwen 3). A number is the eps under the root; ``"rms"`` means 1e-6.
@@ -127,6 +135,10 @@ class MultiHeadAttention(NamedParameters):
     magnitude of its group of 64 in int8. Products are computed in float32, as if the rounded
     weights had been float32 from the start.
 
+    The gradient of a loss with respect to the gates measures how much the loss depends on each
+    head: the mean of its absolute value over many inputs is the importance of Michel et al. 2019,
+    "Are Sixteen Heads Really Better than One?" (https://arxiv.org/abs/1905.10650).
+
     A layer begins in eval mode. After `train`, each call can be followed by `backward`, which
     returns the gradients of the inputs and adds the gradients of the parameters to `grads`.
 
@@ -164,6 +176,7 @@ class MultiHeadAttention(NamedParameters):
         rotary: bool | Mapping[str, Any] | None = None,
         alibi: bool = False,
         distance_bias: SupportsIndex | None = None,
+        head_gates: bool = False,
         qk_norm: Literal["rms"] | float | None = None,
         dropout: float = 0.0,
         rng: Rng = None,
@@ -191,6 +204,7 @@ class MultiHeadAttention(NamedParameters):
             out_bias=flag("out_bias", out_bias),
             qk_norm=self._qk_norm_eps is not None,
             distances=_distances(distance_bias),
+            head_gates=flag("head_gates", head_gates),
             dtype=self._dtype,
         )
         self._projections = Projections(self._sizes, own, self._qk_norm_eps, self._weight_dtype)
@@ -225,6 +239,7 @@ class MultiHeadAttention(NamedParameters):
             "rotary": self._rotation,
             "alibi": self._slopes is not None or None,
             "distance_bias": None if biases is None else biases.shape[1] // 2 + 1,
+            "head_gates": "head_gates" in self._projections.own or None,
             "qk_norm": self._qk_norm_eps,
             "dropout": self._dropout or None,
         }
@@ -245,6 +260,7 @@ class MultiHeadAttention(NamedParameters):
         *,
         cache: Cache | None = ...,
         starts: ArrayLike | None = ...,
+        head_gates: ArrayLike | None = ...,
         return_weights: Literal[False] = ...,
         **options: Unpack[LayerOptions],
     ) -> FloatArray: ...
@@ -258,6 +274,7 @@ class MultiHeadAttention(NamedParameters):
         *,
         cache: Cache | None = ...,
         starts: ArrayLike | None = ...,
+        head_gates: ArrayLike | None = ...,
         return_weights: Literal[True],
         **options: Unpack[LayerOptions],
     ) -> tuple[FloatArray, FloatArray]: ...
@@ -272,6 +289,7 @@ class MultiHeadAttention(NamedParameters):
         *,
         cache: Cache | None = None,
         starts: ArrayLike | None = None,
+        head_gates: ArrayLike | None = None,
         return_weights: bool = False,
         **options: Any,
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
@@ -303,6 +321,11 @@ class MultiHeadAttention(NamedParameters):
             entry, of which there may be none; see `regard.KVCache.append_ragged`. A mask and the
             weights are ``(tokens, num_heads, longest)``. `key`, `query_offset`, `key_lengths` and
             `left_padding` must be omitted, and train mode refuses it.
+        head_gates : array_like of float or bool, optional
+            Multiplies the output of each head before the output projection, as the learned gates
+            do: shape ``(num_heads,)``, or ``(..., num_heads)`` for each batch entry, and
+            ``(sequences, num_heads)`` with `starts`. 0 removes a head (ablation), and the returned
+            weights do not change. In train mode, `backward` returns its gradient too.
         query_offset : int, array_like of int or "end", optional
             Number of keys before the first query, for all or per batch entry; see
             `regard.scaled_dot_product_attention`. It must be omitted with a cache, which
@@ -361,15 +384,12 @@ class MultiHeadAttention(NamedParameters):
             )
         given = dict(options)
         threads, dropout_seed = given.pop("threads", None), given.pop("dropout_seed", None)
-        given |= {
-            "is_causal": self._is_causal,
-            "window": self._window,
-            "alibi_slopes": self._slopes,
-            "distance_bias": self._projections.own.get("distance_bias"),
-        }
+        given |= self._own_options()
         if self.training or dropout_seed is not None:
             given |= dropout_options(self, self._dropout, dropout_seed)
         sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
+        learned = self._projections.own.get("head_gates")
+        gates = HeadGates.of(learned, head_gates, sources, starts, self._sizes.heads)
         norms: dict[str, NormResult] | None = None
         if self.training:
             sources, norms = held_inputs(sources), {}
@@ -378,9 +398,9 @@ class MultiHeadAttention(NamedParameters):
 
         def joined(result: Any) -> FloatArray | tuple[FloatArray, FloatArray]:
             if not return_weights:
-                return self._projections.joined(result, threads)
+                return self._projections.joined(result, gates, threads)
             output, weights = result
-            return self._projections.joined(output, threads), weights
+            return self._projections.joined(output, gates, threads), weights
 
         if starts is not None:
             padded = {name: given.pop(name, None) for name in _PADDED}
@@ -412,10 +432,7 @@ class MultiHeadAttention(NamedParameters):
                 finish=joined,
             )
         query_offset = numeric_offset(query_offset, key_lengths, q, k.shape[-2])
-        places = None
-        if self._rotation is not None:
-            places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
-            self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
+        places = self._turned(q, k, query_offset)
         given["query_offset"] = query_offset
         if norms is None:
             return joined(scaled_dot_product_attention(q, k, v, mask, **given, **shared))
@@ -424,7 +441,8 @@ class MultiHeadAttention(NamedParameters):
         )
         output, *weights, lse = attended
         rows = self._projections.rows(output)
-        result = self._projections.out(rows, threads)
+        gated = rows if gates is None else gates.apply(rows, self._sizes.heads)
+        result = self._projections.out(gated, threads)
         self._hold(
             ForwardCall(
                 projections=self._projections,
@@ -439,9 +457,87 @@ class MultiHeadAttention(NamedParameters):
                 mask=held_mask(mask),
                 options=held_options(given),
                 names=own_names(self._projections.own),
+                gates=gates,
             )
         )
         return (result, weights[0]) if return_weights else result
+
+    @refuses_unknown
+    @takes_options(LayerOptions, reference="as in `regard.scaled_dot_product_attention`")
+    def record(
+        self,
+        query: ArrayLike,
+        key: ArrayLike | None = None,
+        value: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        *,
+        cache: None = None,
+        starts: None = None,
+        **options: Any,
+    ) -> Recording:
+        """Record the queries and keys of a call, without computing attention.
+
+        The parameters are those of a call. What does not change the weights before dropout is
+        checked and ignored: `value`, `dropout_seed` and `precision`.
+
+        Parameters
+        ----------
+        query, key, value, mask
+            As for a call.
+        cache, starts : None
+            Must be omitted: recordings contain all keys, of whole sequences.
+        {options}
+
+        Returns
+        -------
+        Recording
+            One layer, with queries and keys after projection, norm and rotation.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If shapes disagree or a number is out of range, or `cache` or `starts` is given.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> layer = regard.MultiHeadAttention(16, 4, num_kv_heads=2, is_causal=True, rng=0)
+        >>> layer.record(np.ones((6, 16)))
+        Recording(1 layer, query (4, 6, 4) float32, key (2, 6, 4), 576 bytes)
+        """
+        for name, given, advice in (
+            ("cache", cache, "pass the whole sequence, whose last queries are those of the call"),
+            ("starts", starts, "record one sequence at a time"),
+        ):
+            if given is not None:
+                raise ValueError(f"{name} must be left out of a recording: {advice}")
+        threads = options.pop("threads", None)
+        own = self._own_options() | {x: y for x, y in options.items() if x in _RECORDED}
+        sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
+        q, k, _ = self._projections.heads(sources, threads, None)
+        offset = numeric_offset(own.pop("query_offset", 0), own.get("key_lengths"), q, k.shape[-2])
+        self._turned(q, k, offset)
+        return recording_of(self, q, k, mask, own | {"query_offset": offset})
+
+    def _own_options(self) -> dict[str, Any]:
+        """Return the options of attention that the constructor determined."""
+        return {
+            "is_causal": self._is_causal,
+            "window": self._window,
+            "alibi_slopes": self._slopes,
+            "distance_bias": self._projections.own.get("distance_bias"),
+        }
+
+    def _turned(self, q: FloatArray, k: FloatArray, query_offset: Any) -> Any:
+        """Rotate queries and keys in place, and return their positions, or None."""
+        if self._rotation is None:
+            return None
+        places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
+        self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
+        return places
 
     def _refuse_cross_attention(self) -> None:
         """Raise ValueError for a key with a cache in a layer that depends on positions."""

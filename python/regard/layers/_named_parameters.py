@@ -81,8 +81,9 @@ class NamedParameters(Trainable):
         -------
         numpy.ndarray or InputGradients
             The gradient of `query` if the call had no other input, as in ``layer(x)``. Otherwise a
-            tuple (query, key, value), with None for a `value` that was not given: its part is in
-            the gradient of `key`. The gradients have the shapes of the inputs and the layer's
+            named tuple (query, key, value, head_gates), with None for what was not given. The part
+            of a `value` that was not given is in the gradient of `key`, and that of a `key` in the
+            gradient of `query`. The gradients have the shapes of the inputs and the layer's
             dtype. For gradients of `mask` and `sinks`, see
             `regard.scaled_dot_product_attention_backward`.
 
@@ -109,8 +110,8 @@ class NamedParameters(Trainable):
         >>> grad_x = layer.backward(np.ones_like(layer(x)))
         >>> grad_x.shape
         (2, 3, 8)
-        >>> grad_query, grad_key, grad_value = layer.backward(np.ones_like(layer(x, memory)))
-        >>> grad_query.shape, grad_key.shape, grad_value
+        >>> gradients = layer.backward(np.ones_like(layer(x, memory)))
+        >>> gradients.query.shape, gradients.key.shape, gradients.value
         ((2, 3, 8), (2, 5, 8), None)
         >>> layer.grads["out_proj.bias"]  # of both calls: 2 * 6 rows
         array([12., 12., 12., 12., 12., 12., 12., 12.], dtype=float32)
@@ -125,8 +126,9 @@ class NamedParameters(Trainable):
         ----------
         names : str, optional
             ``"regard"`` (``W_query``, ``W_key``, ``W_value``, ``out_proj``, ``q_norm``,
-            ``k_norm``), ``"torch"`` (``nn.MultiheadAttention``: ``in_proj_weight``, or
-            ``q_proj_weight`` and so on if inputs differ in size), or a Hugging Face layout:
+            ``k_norm``, ``distance_bias``, ``head_gates``), ``"torch"``
+            (``nn.MultiheadAttention``: ``in_proj_weight``, or ``q_proj_weight`` and so on if inputs
+            differ in size), or a Hugging Face layout:
             ``"llama"`` (``q_proj`` .. ``o_proj``; also Qwen, Mistral), ``"bert"``
             (``self.query`` .. ``output.dense``), ``"gpt2"`` (``c_attn``, ``c_proj``, transposed),
             ``"bart"`` (``q_proj`` .. ``out_proj``; also OPT, CLIP), ``"whisper"`` (the same
@@ -170,7 +172,8 @@ class NamedParameters(Trainable):
             `QuantizedWeight`. Every layout of `state_dict` is recognized. Other entries of models
             are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
             ``rotary_emb.inv_freq``, the norms and feed-forward part of a GGUF block, a ``mask``.
-            The key bias, which Whisper lacks, is 0. Llama models in GGUF files have their rows in
+            The key bias, which Whisper lacks, is 0, and the head gates, which only ``"regard"``
+            has, are 1. Llama models in GGUF files have their rows in
             the order of ``rotary={"interleaved": True}``.
         prefix : str, optional
             The layer to read from a model's state: ``"model.layers.3.self_attn"``,

@@ -1,9 +1,9 @@
 """Read and write the parameters of multi-head attention in the layouts of other libraries.
 
 A layer's own parameters are ``W_query``, ``W_key``, ``W_value`` and ``W_out`` of shape (d_out,
-d_in), their biases ``b_...``, the weights ``norm_query`` and ``norm_key`` of qk_norm, and
-``distance_bias``. A layout maps the name of each array of a state to the parameters that are
-stacked in it, from the top down.
+d_in), their biases ``b_...``, the weights ``norm_query`` and ``norm_key`` of qk_norm,
+``distance_bias`` and ``head_gates``. A layout maps the name of each array of a state to the
+parameters that are stacked in it, from the top down.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     Shapes = Mapping[str, tuple[int, ...]]
 
 
+# Parameters that a layout may have no name for, with the value that changes nothing.
+_NEUTRAL = {"b_key": 0.0, "head_gates": 1.0}
+
+
 class StateLayout(NamedTuple):
     """Names and shapes of the parameters in a library."""
 
@@ -30,7 +34,7 @@ class StateLayout(NamedTuple):
     arrays: dict[str, tuple[str, ...]]
     transposed: bool = False  # weights are (d_in, d_out)
     grouped: bool = True  # whether there may be fewer key heads than query heads
-    without: frozenset[str] = frozenset()  # parameters that have no name and are 0
+    without: frozenset[str] = frozenset({"head_gates"})  # parameters that have no name
     beside: frozenset[str] = frozenset()  # other names in a state: buffers and other layers
 
     def fits(self, parameters: Shapes) -> bool:
@@ -95,7 +99,8 @@ LAYOUTS = (
         "regard",
         _apart("W_query", "W_key", "W_value", "out_proj")
         | _NORMS
-        | {"distance_bias": ("distance_bias",)},
+        | {"distance_bias": ("distance_bias",), "head_gates": ("head_gates",)},
+        without=frozenset(),
         beside=frozenset({"mask"}),
     ),
     StateLayout("torch", {"in_proj_weight": _WEIGHTS} | _TORCH_REST, grouped=False),
@@ -133,7 +138,7 @@ LAYOUTS = (
             for name, parts in _apart("q_proj", "k_proj", "v_proj", "out_proj").items()
             if name != "k_proj.bias"
         },
-        without=frozenset({"b_key"}),
+        without=frozenset({"b_key", "head_gates"}),
     ),
     StateLayout(
         "gguf",
@@ -174,8 +179,10 @@ def read_state(
     if not given.keys() & shapes.keys():
         _refuse_unknown(fitting, given, parameters)
     check_names(shapes, [name for name in given if name not in layout.beside])
-    read = {
-        name: np.zeros(shape, dtype) for name, shape in parameters.items() if name in layout.without
+    read: dict[str, FloatArray] = {
+        name: np.full(shape, _NEUTRAL[name], dtype)
+        for name, shape in parameters.items()
+        if name in layout.without
     }
     arrays = check_arrays(shapes, given, dtype)
     for name, parts in layout.parts(parameters).items():
@@ -198,8 +205,10 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
             f"place for parameters of shapes {shapes}"
         )
     for name in layouts[0].without & own.keys():
-        if own[name].any():
-            raise ValueError(f"names={names!r} has no place for {name} unless it is 0")
+        if (own[name] != _NEUTRAL[name]).any():
+            raise ValueError(
+                f"names={names!r} has no place for {name} unless it is {_NEUTRAL[name]:g}"
+            )
     state = {}
     for name, parts in layouts[0].parts(shapes).items():
         array = np.concatenate([own[part] for part in parts])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from regard._weights.narrow import Weight
     from regard.layers._draws import Draws
+    from regard.layers._gates import HeadGates
     from regard.layers._linear import FloatArray
 
 INPUTS = ("query", "key", "value")
@@ -177,9 +178,12 @@ class Projections:
                     x *= self.own[name]
         return query.swapaxes(-3, -2), key.swapaxes(-3, -2), value.swapaxes(-3, -2)
 
-    def joined(self, output: FloatArray, threads: int | None) -> FloatArray:
-        """Join the heads of ``(..., heads, seq, head_dim)`` and project them."""
-        return self.out(self.rows(output), threads)
+    def joined(
+        self, output: FloatArray, gates: HeadGates | None, threads: int | None
+    ) -> FloatArray:
+        """Join the heads of ``(..., heads, seq, head_dim)``, multiply them and project them."""
+        rows = self.rows(output)
+        return self.out(rows if gates is None else gates.apply(rows, self.sizes.heads), threads)
 
     def rows(self, output: FloatArray) -> FloatArray:
         """Join the heads of ``(..., heads, seq, head_dim)``."""
@@ -259,9 +263,13 @@ def draw(
     out_bias: bool,
     qk_norm: bool,
     distances: int | None,
+    head_gates: bool,
     dtype: np.dtype[Any],
 ) -> dict[str, FloatArray]:
-    """Draw the query, key, value and out layers; norm weights are 1, and biases of distances 0."""
+    """Draw the query, key, value and out layers.
+
+    Weights of norms and head gates are 1, and biases of distances 0.
+    """
     joined = sizes.heads * sizes.head_dim
     linears = [
         (name, d_in, heads * sizes.head_dim, qkv_bias)
@@ -277,4 +285,6 @@ def draw(
         own |= {f"norm_{name}": np.ones(sizes.head_dim, dtype) for name in INPUTS[:2]}
     if distances is not None:
         own["distance_bias"] = np.zeros((sizes.heads, 2 * distances - 1), dtype)
+    if head_gates:
+        own["head_gates"] = np.ones(sizes.heads, dtype)
     return own

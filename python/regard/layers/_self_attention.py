@@ -24,6 +24,7 @@ from regard.layers._draws import draws
 from regard.layers._held import held_mask
 from regard.layers._inputs import vectors
 from regard.layers._projections import INPUTS, LayerSizes, Projections
+from regard.layers._recorded import recording_of
 from regard.layers._state import can_hold, check_arrays, check_names, overwrite
 from regard.layers._training import Trainable, dropout_options, dropout_probability
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    from regard._recording.recording import Recording
     from regard.layers._draws import Rng
     from regard.layers._linear import FloatArray
 
@@ -300,6 +302,40 @@ class SelfAttention(Trainable):
                 )
             )
         return (rows, more[0][..., 0, :, :]) if return_weights else rows
+
+    @refuses_unknown
+    @takes_options(SelfAttentionOptions)
+    def record(self, x: ArrayLike, mask: ArrayLike | None = None, **options: Any) -> Recording:
+        """Record the queries and keys of a call, without computing attention.
+
+        Parameters
+        ----------
+        x, mask
+            As for a call.
+        {options}
+
+        Returns
+        -------
+        Recording
+            One layer of one head.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for a call.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> regard.SelfAttention(3, 2, rng=0).record(np.ones((4, 3)), is_causal=True)
+        Recording(1 layer, query (1, 4, 2) float32, key (1, 4, 2), 64 bytes)
+        """
+        options.pop("dropout_seed", None)
+        inputs = vectors("x", x, self._d_in, self._dtype)
+        allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
+        query, key, _ = self._projections.heads([inputs] * 3, options.pop("threads", None))
+        return recording_of(self, query, key, allowed, options)
 
     def parameters(self) -> dict[str, FloatArray]:
         """Return the parameters themselves, to be changed in place.

@@ -114,10 +114,12 @@ def _regridded(rows: SparseRows, layout: Layout) -> Cells:
     whole, touched = _found(rows, layout)
     assert layout.block is not None
     size, reader = layout.block, Reader(rows)
+
+    def visible_at(plane: Integers, query: Integers, key: Integers) -> Bools:
+        return reader.read(plane, query, key, size, layout.q_len)
+
     place = _first_keys(_difference(touched, whole, layout), layout)
-    cells = classified(
-        place, layout, lambda plane, query, key: reader.read(plane, query, key, size, layout.q_len)
-    )
+    cells = classified(place, layout, visible_at)
     return cells._replace(whole=joined(whole, cells.whole))
 
 

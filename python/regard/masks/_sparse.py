@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 
+from regard._arguments.arrays import bytes_of
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
 from regard.masks import _cells, _grid
@@ -297,12 +298,3 @@ class SparseMask:
     def _stored(self) -> str:
         """Return what a mask consists of."""
         raise NotImplementedError
-
-
-def bytes_of(size: int) -> str:
-    """Return a number of bytes with three digits."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            break
-        size /= 1000  # type: ignore[assignment]
-    return f"{size:.3g} {unit}" if unit != "bytes" else f"{size} bytes"

@@ -12,9 +12,10 @@ _needed("matplotlib", "regard.plot", "plot")
 from regard.plot._attention import attention  # noqa: E402
 from regard.plot._compare import compare  # noqa: E402
 from regard.plot._heads import heads  # noqa: E402
+from regard.plot._layer_heads import layer_heads  # noqa: E402
 from regard.plot._pattern import pattern  # noqa: E402
 from regard.plot._statistics import statistics  # noqa: E402
 
-__all__ = ["attention", "compare", "heads", "pattern", "statistics"]
+__all__ = ["attention", "compare", "heads", "layer_heads", "pattern", "statistics"]
 
 _publish(globals())

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
     from regard._runtime.progress import Progress
     from regard._show.tokens import TokensArgument
+    from regard.plot._source import WeightsArgument
 
 
 @takes_options(WeightOptions, reference="as in `regard.scaled_dot_product_attention`")
 def attention(
-    weights_or_query_key: ArrayLike | tuple[ArrayLike, ArrayLike],
+    weights_or_query_key: WeightsArgument,
     tokens: TokensArgument = None,
     *,
     head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
@@ -50,9 +51,10 @@ def attention(
 
     Parameters
     ----------
-    weights_or_query_key : array_like, or a tuple (query, key)
+    weights_or_query_key : array_like, a tuple (query, key), Recording or RecordedLayer
         Weights of shape (..., q_len, kv_len). Or query and key, as for `regard.attention_map`: then
-        the weights are computed only for the picture, and their number is not limited.
+        the weights are computed only for the picture, and their number is not limited. A recording
+        has its own masks, options and tokens, and its first leading axis is its layers.
     tokens : sequence of str or a pair of them, optional
         The texts of the keys, which are also the texts of the queries at the same positions; or a
         pair (query tokens, key tokens), in which None means position numbers.
@@ -125,7 +127,7 @@ def attention(
     source = source_of("attention", weights_or_query_key, mask, progress, options)
     place = head_of(head, source.lead)
     offset = source.offset(place)
-    texts = tokens_of_axes(tokens, *source.sizes, offset)
+    texts = tokens_of_axes(source.tokens if tokens is None else tokens, *source.sizes, offset)
     cut = cut_of(region, source.sizes)
     is_log, has_scale = flag("log", log), flag("colorbar", colorbar)
     with axes_of(ax, cut.lengths) as axes:

@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
     from regard._runtime.progress import Progress
     from regard._show.tokens import TokensArgument
+    from regard.plot._source import WeightsArgument
 
 _OF_DIFFERENCES = Colors("PuOr_r", "grey")  # orange is positive, as in the explorer, and white is 0
 
 
 @takes_options(WeightOptions, reference="as for `attention`")
 def compare(
-    a: ArrayLike | tuple[ArrayLike, ArrayLike],
-    b: ArrayLike | tuple[ArrayLike, ArrayLike],
+    a: WeightsArgument,
+    b: WeightsArgument,
     tokens: TokensArgument = None,
     *,
     names: tuple[str, str] = ("a", "b"),
@@ -118,7 +119,9 @@ def compare(
     places = [head_of(head, each.lead) if each.lead or not has_heads else () for each in sources]
     offsets = [each.offset(place) for each, place in zip(sources, places, strict=True)]
     offset = next((each for each in offsets if each is not None), None)
-    texts = tokens_of_axes(tokens, *sources[0].sizes, offset)
+    texts = tokens_of_axes(
+        sources[0].tokens if tokens is None else tokens, *sources[0].sizes, offset
+    )
     cut = cut_of(region, sources[0].sizes)
     with axes_of(ax, cut.lengths) as axes:
         part = part_of(cut, shape, room_of(axes))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from regard._runtime.progress import Progress
     from regard._show.tokens import TokensArgument
+    from regard.plot._source import WeightsArgument
 
 _MOST_PANELS = 400
 _INCHES = 1.9  # of a panel
@@ -44,7 +45,7 @@ _REASONS = {"head": "regard.plot.attention draws one head"}
 
 @takes_options(WeightOptions, reference="as for `attention`")
 def heads(
-    weights_or_query_key: ArrayLike | tuple[ArrayLike, ArrayLike],
+    weights_or_query_key: WeightsArgument,
     tokens: TokensArgument = None,
     *,
     names: Iterable[str] | None = None,
@@ -63,7 +64,7 @@ def heads(
 
     Parameters
     ----------
-    weights_or_query_key : array_like, or a tuple (query, key)
+    weights_or_query_key : array_like, a tuple (query, key), Recording or RecordedLayer
         As for `attention`. If there are two leading axes, such as layers and heads, the first goes
         down and the second goes right.
     tokens : sequence of str or a pair of them, optional
@@ -115,7 +116,10 @@ def heads(
         )
     titles = _titles(names, places, source.lead)
     offsets = [source.offset(place) for place in places]
-    texts = [tokens_of_axes(tokens, *source.sizes, offset) for offset in offsets]
+    texts = [
+        tokens_of_axes(source.tokens if tokens is None else tokens, *source.sizes, offset)
+        for offset in offsets
+    ]
     down, across = _grid(source.lead, columns)
     cut = cut_of(region, source.sizes, len(places))
     is_log, has_scale = flag("log", log), flag("colorbar", colorbar)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,18 +12,23 @@ from regard._arguments.foreign import with_arrays
 from regard._arguments.numbers import integers, offsets
 from regard._arguments.options import WeightOptions, names_of
 from regard._attention.check import check_call
+from regard._recording.given import check_equal, recorded_layers, texts_of
+from regard._recording.layer import RecordedLayer, call_of
+from regard._recording.recording import Recording, of_one_text
 from regard._runtime.progress import check_progress
 from regard._show.weights import attention_weights, place_of_head, refuse_result
 from regard._statistics.attention_map import pictures_of
 from regard.plot._pooling import pooled
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from regard._attention.check import CheckedCall
+    from regard._show.tokens import TokensArgument
     from regard.plot._pooling import Part
 
     Array = NDArray[Any]
+    WeightsArgument = ArrayLike | tuple[ArrayLike, ArrayLike] | Recording | RecordedLayer
 
 WEIGHT_OPTIONS = names_of(WeightOptions)
 
@@ -32,6 +38,8 @@ class WeightSource(Protocol):
 
     lead: tuple[int, ...]
     sizes: tuple[int, int]
+    tokens: TokensArgument
+    """The recorded tokens, if there are any."""
 
     def offset(self, head: tuple[int, ...]) -> int | None:
         """Return the number of keys that precede the first query of a head, None if unknown."""
@@ -45,6 +53,7 @@ class _Weights:
         self._weights, self._offset = weights, query_offset
         self.lead = weights.shape[:-2]
         self.sizes = weights.shape[-2], weights.shape[-1]
+        self.tokens: TokensArgument = None
 
     def offset(self, head: tuple[int, ...]) -> int | None:
         return self._offset
@@ -54,8 +63,8 @@ class _Weights:
 
 
 class _QueryAndKey:
-    def __init__(self, call: CheckedCall, progress: Any) -> None:
-        self._call, self._progress = call, progress
+    def __init__(self, call: CheckedCall, progress: Any, tokens: TokensArgument = None) -> None:
+        self._call, self._progress, self.tokens = call, progress, tokens
         self.lead = (*call.sizes.batch, call.sizes.heads) if call.has_heads else ()
         self.sizes = call.sizes.q_len, call.sizes.kv_len
 
@@ -80,11 +89,51 @@ class _QueryAndKey:
         return pictures[0]
 
 
+class _Layers:
+    """The layers of a recording, with one axis for them before the heads."""
+
+    def __init__(self, sources: list[_QueryAndKey], tokens: TokensArgument) -> None:
+        self._sources, self.tokens = sources, tokens
+        self.lead = (len(sources), *sources[0].lead)
+        self.sizes = sources[0].sizes
+
+    def offset(self, head: tuple[int, ...]) -> int | None:
+        return self._sources[head[0]].offset(head[1:])
+
+    def picture(self, head: tuple[int, ...] | None, part: Part, reduce: str) -> Array:
+        if head is not None:
+            return self._sources[head[0]].picture(head[1:], part, reduce)
+        return np.stack([source.picture(None, part, reduce) for source in self._sources])
+
+
+def _recorded(
+    recording: Recording | RecordedLayer, progress: Any, options: dict[str, Any]
+) -> WeightSource:
+    """Return the source of a recording, with options of the call such as threads."""
+    layers = recorded_layers(recording, options)
+    check_equal(layers, _sizes_of, "sizes")
+    tokens = texts_of(layers)
+    calls = [call_of(of_one_text(layer)) for layer in layers]
+    sources = [
+        _QueryAndKey(replace(call, options={**call.options, **options}), progress, tokens)
+        for call in calls
+    ]
+    return sources[0] if isinstance(recording, RecordedLayer) else _Layers(sources, tokens)
+
+
+def _sizes_of(layer: RecordedLayer) -> str:
+    sizes = call_of(layer).sizes
+    return f"{sizes.heads} heads, q_len {sizes.q_len}, kv_len {sizes.kv_len}"
+
+
 def source_of(
     name: str, argument: Any, mask: Any, progress: Any, options: dict[str, Any]
 ) -> WeightSource:
     """Return the source that the arguments of the named function specify."""
     check_progress(progress, f"regard.plot.{name}")
+    if isinstance(argument, Recording | RecordedLayer):
+        recorded_layers(argument, options, mask=mask)
+        return _recorded(argument, progress, options)
     if isinstance(argument, tuple):
         refuse_result(argument)
         if len(argument) != 2:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 import numpy as np
 from matplotlib.colors import Normalize
 
 from regard._arguments.keywords import refuse_keywords, takes_unknown
 from regard._arguments.numbers import listed
+from regard._show.head_names import HeadNames
 from regard._show.tokens import tokens_of_axes
 from regard._statistics.request import AttentionSummary
 from regard.plot._axes import add_scale, figure_of
+from regard.plot._layer_heads import draw_layer_heads
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
@@ -54,6 +59,7 @@ def statistics(
     tokens: TokensArgument = None,
     *,
     fields: Iterable[str] | None = None,
+    names: Mapping[str, Sequence[str]] | None = None,
     figure: FigureBase | None = None,
     cmap: Any = "viridis",
     **unknown: Never,
@@ -61,23 +67,28 @@ def statistics(
     """Draw a panel for each statistic of attention weights.
 
     A statistic of queries or keys is a line if there is one head, and otherwise a strip for each
-    head, whose color is the number. A statistic of heads is a bar for each head.
+    head, whose color is the number. A statistic of heads is a bar for each head, or, if there are
+    layers too, a picture in which layers go down and heads go right, as by `layer_heads`.
 
     Parameters
     ----------
     summary : AttentionSummary
-        The result of `regard.summarize_attention`, with any batch axes. Fields that are None are
-        omitted. The result of `regard.summarize_attention_ragged` has heads last: for one of its
-        sequences, pass ``AttentionSummary(entropy=summary.entropy[start:end].T)``, with other
-        fields likewise.
+        The result of `regard.summarize_attention`, with any batch axes. The axes before heads are
+        layers. Fields that are None are omitted. The result of `regard.summarize_attention_ragged`
+        has heads last: for one of its sequences, pass
+        ``AttentionSummary(entropy=summary.entropy[start:end].T)``, with other fields likewise.
     tokens : sequence of str or a pair of them, optional
         As for `attention`.
     fields : iterable of str, optional
         The fields to draw. Default: all fields of the summary.
+    names : mapping, optional
+        ``{"layers": [...], "heads": [...]}``, or one of the two: a str for each layer, and for each
+        head of a layer. By default, layers and heads are numbered, and head 3 of layer 5 is
+        ``"5.3"``.
     figure : matplotlib.figure.Figure, optional
         An empty figure, or a part of one, to draw on. Default: a new figure.
     cmap : str or matplotlib.colors.Colormap, default "viridis"
-        The colors of strips.
+        The colors of strips and of pictures of layers and heads.
 
     Returns
     -------
@@ -90,7 +101,11 @@ def statistics(
         If `summary` is not an AttentionSummary, or `fields` is not an iterable of str.
     ValueError
         If a field is unknown or None, if there is no field to draw, if the leading axes of the
-        fields differ, or if the number of tokens does not match.
+        fields differ, or if the number of tokens or names does not match.
+
+    See Also
+    --------
+    layer_heads : draws any number of each head.
 
     Notes
     -----
@@ -110,8 +125,9 @@ def statistics(
     if unknown:
         refuse_keywords("regard.plot.statistics", unknown)
     shown = _numbers(summary, fields)
+    rows = _Heads.of(summary, names)
     of_queries, of_keys = _tokens(tokens, shown)
-    heads = next(iter(shown.values())).shape[0]
+    heads = rows.layers * rows.heads
     across = 1 if len(shown) == 1 else 2
     down = -(-len(shown) // across)
     tall = _HEIGHT + min(max(heads - 12, 0) * 0.06, 2.0)
@@ -121,14 +137,53 @@ def statistics(
         for ax, (name, numbers) in zip(panels, shown.items(), strict=False):
             ax.set_title(_FIELDS[name], fontsize="medium", loc="left")
             if name in _OF_HEADS:
-                _bars(ax, numbers)
+                _draw_heads(ax, numbers, rows, cmap)
                 continue
             is_of_keys = name in _OF_KEYS
             texts = of_keys if is_of_keys else of_queries
-            _positions(ax, numbers, "key" if is_of_keys else "query", texts, cmap)
+            _positions(ax, numbers, rows, "key" if is_of_keys else "query", texts, cmap)
         for ax in panels[len(shown) :]:
             ax.remove()
     return dict(zip(shown, panels, strict=False))
+
+
+class _Heads(NamedTuple):
+    """The rows of strips: the heads of all layers."""
+
+    layers: int
+    heads: int
+    names: HeadNames
+    has_layers: bool
+    layer_numbers: list[str]
+
+    @classmethod
+    def of(cls, summary: AttentionSummary, names: Mapping[str, Sequence[str]] | None) -> _Heads:
+        """Read the leading axes (..., heads) of a summary, or raise TypeError or ValueError."""
+        lead = _leading_axes(summary)
+        *batch, heads = lead or (1,)
+        layers = math.prod(batch)
+        numbers = [".".join(map(str, place)) for place in np.ndindex(*batch)]
+        return cls(layers, heads, HeadNames.of(names, layers, heads), bool(batch), numbers)
+
+    @property
+    def layer_names(self) -> list[str] | None:
+        """The names of layers, None if they are numbered from 0."""
+        is_plain = self.layer_numbers == [str(i) for i in range(self.layers)]
+        return self.names.layers or (None if is_plain else self.layer_numbers)
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The labels of all heads, None if they are numbered from 0."""
+        if not self.has_layers:
+            return self.names.heads
+        layers = self.names.layers or self.layer_numbers
+        heads = self.names.heads or [str(i) for i in range(self.heads)]
+        return [f"{layer}.{head}" for layer in layers for head in heads]
+
+    @property
+    def axis(self) -> str:
+        """The label of the axis."""
+        return "layer.head" if self.has_layers else "head"
 
 
 def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[str, Array]:
@@ -138,7 +193,6 @@ def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[st
             "summary must be what regard.summarize_attention returned, got "
             f"{type(summary).__name__}"
         )
-    _check_leading_axes(summary)
     names = None if fields is None else _names(fields)
     for name in names or ():
         if name not in _FIELDS:
@@ -173,16 +227,16 @@ def _names(fields: Iterable[str]) -> list[str]:
     return names
 
 
-def _check_leading_axes(summary: AttentionSummary) -> None:
-    """Raise ValueError if the axes (..., heads) of two fields differ, as in a ragged summary."""
+def _leading_axes(summary: AttentionSummary) -> tuple[int, ...]:
+    """Return the axes (..., heads), or raise ValueError if they differ, as in a ragged summary."""
     shapes = {
         name: np.shape(field.weights)[:-1] if name == "top_k" else np.shape(field)
         for name, field in summary._asdict().items()
         if field is not None
     }
     leads = {name: shape if name in _OF_HEADS else shape[:-1] for name, shape in shapes.items()}
+    first = next(iter(leads))
     for name, lead in leads.items():
-        first = next(iter(leads))
         if lead != leads[first]:
             raise ValueError(
                 f"summary must have the same axes (..., heads) in all fields, got {first} of shape "
@@ -190,6 +244,7 @@ def _check_leading_axes(summary: AttentionSummary) -> None:
                 "summarize_attention_ragged, where heads come last, pass "
                 "AttentionSummary(entropy=summary.entropy[start:end].T) for a sequence"
             )
+    return leads[first]
 
 
 def _tokens(
@@ -207,16 +262,23 @@ def _tokens(
     return tokens_of_axes(tokens, q_len, kv_len)
 
 
-def _bars(ax: Axes, numbers: Array) -> None:
+def _draw_heads(ax: Axes, numbers: Array, rows: _Heads, cmap: Any) -> None:
+    if rows.has_layers:
+        names = HeadNames(rows.layer_names, rows.names.heads)
+        pixels = numbers.reshape(rows.layers, rows.heads)
+        add_scale(draw_layer_heads(ax, pixels, names, {"cmap": cmap, "aspect": "auto"}), ax, "")
+        return
     ax.bar(np.arange(len(numbers)), numbers, width=0.8, color=_LINE)
     ax.set_xlim(-0.6, len(numbers) - 0.4)
     ax.set_ylim(bottom=0)
-    set_ticks(ax.xaxis, 0, len(numbers), None)
+    set_ticks(ax.xaxis, 0, len(numbers), rows.names.heads)
     ax.set_xlabel("head")
     _quiet(ax)
 
 
-def _positions(ax: Axes, numbers: Array, axis: str, tokens: list[str] | None, cmap: Any) -> None:
+def _positions(
+    ax: Axes, numbers: Array, rows: _Heads, axis: str, tokens: list[str] | None, cmap: Any
+) -> None:
     heads, length = numbers.shape
     means = _block_means(numbers)
     if heads == 1:
@@ -236,8 +298,8 @@ def _positions(ax: Axes, numbers: Array, axis: str, tokens: list[str] | None, cm
             interpolation="nearest",
             extent=(-0.5, length - 0.5, heads - 0.5, -0.5),
         )
-        set_ticks(ax.yaxis, 0, heads, None)
-        ax.set_ylabel("head")
+        set_ticks(ax.yaxis, 0, heads, rows.labels)
+        ax.set_ylabel(rows.axis)
         add_scale(image, ax, "")
     set_ticks(ax.xaxis, 0, length, tokens)
     block = -(-length // means.shape[1])

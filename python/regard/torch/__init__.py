@@ -8,8 +8,20 @@ _needed("torch", "regard.torch", "torch")
 from regard.torch import _batching, _derivatives, _fake, _kernels  # noqa: E402, F401
 from regard.torch._attention import scaled_dot_product_attention  # noqa: E402
 from regard.torch._block_mask import block_mask  # noqa: E402
+from regard.torch._counting import ReplacedCalls  # noqa: E402
 from regard.torch._ragged import scaled_dot_product_attention_ragged  # noqa: E402
+from regard.torch._recording import record  # noqa: E402
+from regard.torch._replacing import install, replacing_sdpa, uninstall  # noqa: E402
 
-__all__ = ["block_mask", "scaled_dot_product_attention", "scaled_dot_product_attention_ragged"]
+__all__ = [
+    "ReplacedCalls",
+    "block_mask",
+    "install",
+    "record",
+    "replacing_sdpa",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_ragged",
+    "uninstall",
+]
 
 _publish(globals())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ def check_dense(name: str, tensor: Tensor) -> None:
             f"{name} must have elements, got a CausalBias, which has none: pass it on its own, as "
             "attn_mask, or pass is_causal=True and query_offset in its place"
         )
+    if _is_masked(tensor):
+        raise TypeError(
+            f"{name} must be a dense tensor, got a MaskedTensor: pass its get_data(), and hide "
+            "keys with attn_mask"
+        )
     if tensor.is_nested:
         advice = "pass a dense tensor, such as its torch.nested.to_padded_tensor"
         if name in _NAMES and tensor.layout is torch.jagged:
@@ -44,6 +50,12 @@ def check_dense(name: str, tensor: Tensor) -> None:
         raise TypeError(
             f"{name} must be a dense tensor, got one of {tensor.layout}: pass it as .to_dense()"
         )
+
+
+def _is_masked(tensor: Any) -> bool:
+    """Return whether an argument is a `MaskedTensor`, whose module may not have been imported."""
+    module = sys.modules.get("torch.masked.maskedtensor.core")
+    return module is not None and isinstance(tensor, module.MaskedTensor)
 
 
 def check_tensors(*tensors: Tensor) -> None:

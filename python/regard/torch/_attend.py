@@ -6,36 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._C import (
-    _are_functorch_transforms_active,
-    _get_tracing_state,
-    _len_torch_dispatch_stack,
-)
-from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 import regard
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, is_sparse
+from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import flag
 from regard._arguments.options import TorchOptions, names_of
-from regard.torch._arguments import check_dense, draw_seed, masks, pad_head_dim, with_own_names
-from regard.torch._memory import (
-    NO_TENSORS,
-    as_array,
-    as_optional_array,
-    as_tensor,
-    empty_output,
-)
-from regard.torch._options import call_with, check_without_gradient, numpy_options
+from regard.torch._arguments import check_dense, draw_seed, masks, pad_head_dim
+from regard.torch._direct import PLAIN, direct_call
+from regard.torch._memory import NO_TENSORS
+from regard.torch._observing import OBSERVERS, show_call
+from regard.torch._options import call_with, check_without_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from regard.torch._operators import Layout
 
-# The types whose elements are in memory, so that a call may read them itself.
-PLAIN = (Tensor, torch.nn.Parameter)
 _OPTIONS = frozenset(names_of(TorchOptions))
 _REASONS = {
     "block_mask": "pass attn_mask=regard.torch.block_mask(block_mask)",
@@ -60,17 +48,6 @@ def split_options(
         raise TypeError('query_offset must be integers or "end", got None')
     return_lse = given.pop("return_lse", False)
     return given, return_lse if type(return_lse) is bool else flag("return_lse", return_lse)
-
-
-def is_eager() -> bool:
-    """Return whether a call may bypass the dispatcher: nothing records or transforms it."""
-    return not (
-        is_compiling()
-        or _are_functorch_transforms_active()
-        or _len_torch_dispatch_stack()
-        or _get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
 
 
 def attend(
@@ -134,36 +111,25 @@ def attend(
     if others:
         is_direct = is_direct and all(type(each) in PLAIN for each in others)
         is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
+    if OBSERVERS and not is_compiling():
+        show_call((query, key, value, *starts), (shown, bias), options)
     if kind == "cuda":
         is_possible = is_direct and not is_traced
         return _on_gpu(is_possible, (query, key, value), attn_mask, options, return_lse)
-    if is_traced or not is_direct or kind != "cpu":
-        call = call_with(layout, (query, key, value, *starts), (shown, bias), options)
-        output, lse = _dispatched(layout, call)
-        return (output, lse) if return_lse else output
-    if others:
-        options = numpy_options(options)
-    if return_lse:
-        options["return_lse"] = True
-    shape = layout.output_shape(query.shape, key.shape, value.shape)
-    output = empty_output(query, shape)
-    mask: Any = None
-    if attn_mask is not None:
-        shown = shown if is_sparse(shown) else as_optional_array(shown)
-        mask = Masks(shown, as_optional_array(bias)).argument
-    try:
-        result = layout.attend(
-            as_array(query),
-            as_array(key),
-            as_array(value),
-            *map(as_array, starts),
-            mask,
-            out=as_array(output),
-            **options,
+    found: Any
+    if is_direct and kind == "cpu":
+        found = direct_call(
+            layout,
+            (query, key, value, *starts),
+            (shown, bias),
+            options,
+            return_lse=return_lse,
+            is_recorded=is_traced,
         )
-    except (TypeError, ValueError) as error:
-        raise with_own_names(error) from None
-    return (output, as_tensor(result[1])) if return_lse else output
+    else:
+        call = call_with(layout, (query, key, value, *starts), (shown, bias), options)
+        found = _dispatched(layout, call)
+    return found if return_lse else found[0]
 
 
 def _dispatched(layout: Layout, call: Any) -> Any:
@@ -171,14 +137,14 @@ def _dispatched(layout: Layout, call: Any) -> Any:
     try:
         return layout.attention(*call)
     except TypeError as error:
-        if not str(error).startswith("Multiple dispatch failed"):
-            raise
-        found = {
-            name: each
+        found = [
+            (name, each)
             for name, each in call._asdict().items()
             if isinstance(each, Tensor) and type(each) not in PLAIN
-        }
-        name, given = next(iter(found.items()))
+        ]
+        if not found or not str(error).startswith("Multiple dispatch failed"):
+            raise
+        name, given = found[0]
         name = "attn_mask" if name in ("float_mask", "bool_mask") else name
         raise TypeError(
             f"{name} must be a dense tensor, got a {type(given).__name__}: its class does not "

@@ -14,9 +14,11 @@ from regard.torch._arguments import (
     repeat_heads,
     repeat_key_heads,
 )
-from regard.torch._attend import PLAIN, attend, is_eager, split_options
+from regard.torch._attend import attend, split_options
 from regard.torch._causal_bias import is_causal_bias, offset_of
+from regard.torch._direct import PLAIN, is_eager, plain_call
 from regard.torch._nested import attend_nested, is_jagged
+from regard.torch._observing import OBSERVERS
 from regard.torch._operators import dense
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ def scaled_dot_product_attention(
     key : Tensor, shape (..., kv_heads, kv_len, head_dim)
         Must have the type and the device of `query`, like `value`.
     value : Tensor, shape (..., kv_heads, kv_len, value_dim)
-        ``value_dim`` may differ from ``head_dim``.
+        ``value_dim`` may differ from ``head_dim``. The three may be jagged nested tensors of shape
+        ``(batch, heads, length, dim)``.
     attn_mask : Tensor of bool or float, SparseMask, or a pair (bool, float), optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float, of any type:
         added to the scores. A `regard.masks.SparseMask` is a bool mask, alone or in a pair. A
@@ -81,7 +84,8 @@ def scaled_dot_product_attention(
     Returns
     -------
     output : Tensor, shape (..., heads, q_len, value_dim)
-        Has the type of `query` and its layout: the axes have the same order in memory.
+        Has the type of `query` and its layout: the axes have the same order in memory. For nested
+        tensors, a nested tensor with the sequences of `query`.
     lse : Tensor, shape (..., heads, q_len)
         Returned if `return_lse`; float32, or float64 if the output is. It is differentiable, too.
 
@@ -100,6 +104,8 @@ def scaled_dot_product_attention(
 
     See Also
     --------
+    scaled_dot_product_attention_ragged : for packed sequences.
+    block_mask : converts FlexAttention's masks.
     regard.scaled_dot_product_attention : the same for NumPy arrays; documents the options.
 
     Notes
@@ -115,6 +121,9 @@ def scaled_dot_product_attention(
     which a mask, slopes, a distance bias or sinks require a gradient. A `scale` or `softcap` that
     requires a gradient raises TypeError. With a `score_function`, derivatives need its derivative,
     and there are no second derivatives.
+
+    Nested tensors accept no `attn_mask`, and have only derivatives of the first order in reverse
+    mode (see `scaled_dot_product_attention_ragged`).
 
     The operator supports ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func`` and
     the meta device. A compiled graph reads the arrays of a sparse mask as inputs, so that other
@@ -137,6 +146,20 @@ def scaled_dot_product_attention(
     >>> query.grad.shape
     torch.Size([1, 4, 6, 16])
     """
+    if (
+        attn_mask is None
+        and not options
+        and not enable_gqa
+        and type(query) in PLAIN
+        and type(key) in PLAIN
+        and type(value) in PLAIN
+        and type(dropout_p) is float
+        and not dropout_p
+        and not OBSERVERS
+    ):
+        output = plain_call(query, key, value, is_causal, scale)
+        if output is not None:
+            return output
     given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         query, key, value = map(autocast, (query, key, value))

@@ -9,6 +9,7 @@ import torch
 
 import regard
 from regard.torch._arguments import with_own_names
+from regard.torch._counting import count_call
 from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
 from regard.torch._operators import (
     INPUTS,
@@ -55,6 +56,7 @@ def _attention(layout: Layout) -> Callable[..., tuple[Tensor, Tensor]]:
             )
         except (TypeError, ValueError) as error:
             raise with_own_names(error) from None
+        count_call()
         return output, as_tensor(lse)
 
     return kernel
@@ -72,8 +74,7 @@ def _attention_backward(layout: Layout) -> Callable[..., tuple[Tensor, ...]]:
         }
         fields = {name: _FIELDS.get(name, name) for name in INPUTS if wanted[name]}
         out = {field: as_array(gradients[name]) for name, field in fields.items()}
-        backward = getattr(regard, f"scaled_dot_product_attention{layout.name}_backward")
-        backward(
+        layout.backward(
             as_array(arguments.grad_output),
             *_arrays(call),
             *_starts(layout, call),

@@ -20,12 +20,16 @@ NO_TENSORS = frozenset((bool, int, float, str, tuple, list, type(None), np.ndarr
 
 def as_array(tensor: Tensor) -> Array:
     """Return an array that shares the memory of a CPU tensor."""
+    # `numpy(force=True)` would do the first two steps, too, and take twice as long.
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
     if tensor.dtype is torch.bfloat16:
-        # PyTorch does not reinterpret a view that negates elements when they are read.
-        bits: Array = tensor.resolve_neg().view(torch.uint16).numpy(force=True)
+        bits: Array = tensor.view(torch.uint16).numpy()
         array = bits.view(bfloat16())
     else:
-        array = bits = tensor.numpy(force=True)
+        array = bits = tensor.numpy()
     if bits.flags.owndata and bits.size:
         # There was no memory to share, so that NumPy allocated some.
         raise RuntimeError(

@@ -15,6 +15,7 @@ from regard._arguments.numbers import MOST, count, flag, offsets, real_number
 from regard._arguments.option_table import OPTIONS, Subject
 from regard.torch._memory import NO_TENSORS, as_array, as_optional_array
 from regard.torch._operators import (
+    INPUTS,
     NUMBER_OR_TENSOR,
     OPTION_NAMES,
     SPARSE_NUMBERS,
@@ -129,14 +130,14 @@ def numpy_options(options: dict[str, Any]) -> dict[str, Any]:
     """Replace the tensors among the options with arrays."""
     arrays: dict[str, Any] = {}
     for name, option in options.items():
-        if isinstance(option, Tensor):
-            if not option.is_cpu:
-                raise ValueError(f"{name} must be on the device of query, cpu, got {option.device}")
+        if not isinstance(option, Tensor):
+            arrays[name] = option
+        elif name == "dropout_seed":
+            arrays[name] = int(_seed_tensor(option)) % 2**64
+        elif option.is_cpu:
             arrays[name] = as_array(option)
         else:
-            arrays[name] = option
-    if isinstance(options.get("dropout_seed"), Tensor):
-        arrays["dropout_seed"] = int(_seed_tensor(options["dropout_seed"])) % 2**64
+            raise ValueError(f"{name} must be on the device of query, cpu, got {option.device}")
     return arrays
 
 
@@ -168,10 +169,10 @@ def _real_or_tensor(
 
 def check_without_gradient(name: str, tensor: Tensor) -> None:
     """Raise TypeError if a tensor requires a gradient that regard does not compute."""
-    if name in WITHOUT_GRADIENT and tensor.requires_grad and torch.is_grad_enabled():
+    if name not in INPUTS and tensor.requires_grad and torch.is_grad_enabled():
         raise TypeError(
             f"{name} must be a number or a tensor that requires no gradient, got a tensor, whose "
-            f"gradient would be lost; {WITHOUT_GRADIENT[name]}"
+            f"gradient would be lost; {WITHOUT_GRADIENT.get(name, 'pass it as .detach()')}"
         )
 
 

@@ -14,8 +14,9 @@ from regard.torch._arguments import (
     repeat_heads,
     repeat_key_heads,
 )
-from regard.torch._attend import PLAIN, attend, is_eager, split_options
+from regard.torch._attend import attend, split_options
 from regard.torch._causal_bias import is_causal_bias
+from regard.torch._direct import PLAIN, is_eager
 from regard.torch._operators import ragged
 from regard.torch._options import tensor_of
 

@@ -1,7 +1,7 @@
 """Attention for Hugging Face transformers models.
 
-`register` makes ``"regard"`` a value of ``attn_implementation``. The guide,
-``docs/guide/transformers.md``, lists the supported and the unsupported features.
+`register` makes ``"regard"`` a value of ``attn_implementation``, and `record` records a model. The
+guide, ``docs/guide/transformers.md``, lists the supported and the unsupported features.
 
 This module requires the packages torch and transformers: ``pip install 'regard[transformers]'``.
 """
@@ -11,8 +11,9 @@ from regard._runtime.public import publish as _publish
 
 _needed("torch", "regard.transformers", "transformers")
 
+from regard.transformers._recording import record  # noqa: E402
 from regard.transformers._register import register  # noqa: E402
 
-__all__ = ["register"]
+__all__ = ["record", "register"]
 
 _publish(globals())

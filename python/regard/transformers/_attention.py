@@ -7,6 +7,7 @@ from typing import Any
 import regard.torch
 from regard._arguments.masks import is_sparse
 from regard._runtime.optional import needed
+from regard.torch._observing import is_observed
 from regard.transformers._combine import both, with_bias
 from regard.transformers._continuous_batching import attend_to_texts
 from regard.transformers._distances import distance_options, elements_of
@@ -130,6 +131,14 @@ def attend(
             mask = with_bias(mask, elements_of(position_bias))
         else:
             options |= of_distances
+    if sinks is not None and is_observed():
+        # A recording needs the same weights from options: sinks of 0, and scores that are smaller
+        # by the sinks of their queries.
+        mask, of_heads["sinks"] = (
+            with_bias(mask, -sinks.to(query.dtype)),
+            sinks.new_zeros(query.shape[1]),
+        )
+        sinks = None
     result: Any = regard.torch.scaled_dot_product_attention(
         query,
         key,

@@ -124,6 +124,12 @@ BROADCAST = {
     "three axes": ((4, 5, 8), (1, 9, 8), (1, 9, 6)),
     "two axes": ((4, 5, 8), (9, 8), (9, 6)),
     "one batch entry": ((3, 4, 5, 8), (1, 4, 9, 8), (1, 4, 9, 6)),
+    "one batch entry of query": ((1, 4, 5, 8), (3, 4, 9, 8), (3, 4, 9, 6)),
+    "fewer batch axes": ((3, 4, 5, 8), (4, 9, 8), (4, 9, 6)),
+    "several batch axes": ((2, 3, 4, 5, 8), (2, 1, 4, 9, 8), (1, 3, 4, 9, 6)),
+    "no head_dim": ((2, 4, 5, 0), (2, 4, 9, 0), (2, 4, 9, 6)),
+    "no head_dim, one key head": ((2, 4, 5, 0), (2, 1, 9, 0), (2, 1, 9, 6)),
+    "no value_dim": ((2, 4, 5, 8), (2, 4, 9, 8), (2, 4, 9, 0)),
 }
 
 
@@ -154,6 +160,49 @@ def test_export_with_heads_that_broadcast(shapes):
     longer = [torch.rand(*s[:-2], s[-2] + 3, s[-1]) for s in shapes]
     for each in (tensors, longer):
         assert torch.equal(program.module()(*each), Broadcast()(*each))
+
+
+@pytest.mark.parametrize("dynamic", [pytest.param(None, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("name", ["no head_dim", "no head_dim, one key head", "no value_dim"])
+def test_compiled_without_a_dimension(name, dynamic):
+    torch._dynamo.reset()
+    tensors = [torch.rand(shape, requires_grad=True) for shape in BROADCAST[name]]
+    compiled = torch.compile(Broadcast(), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    results = [each(*tensors) for each in (compiled, Broadcast())]
+    assert torch.equal(*results)
+    gradients = [torch.autograd.grad(x.sin().sum(), tensors) for x in results]
+    assert all(map(torch.equal, *gradients))
+
+
+DIMENSIONS = {
+    "equal heads": ((2, 4, 5, 8), (2, 4, 9, 8), {}),
+    "groups": ((2, 4, 5, 8), (2, 2, 9, 8), {"enable_gqa": True}),
+    "head_dim 0": ((2, 4, 5, 0), (2, 4, 9, 0), {}),
+    "dropout": ((2, 4, 5, 8), (2, 4, 9, 8), {"dropout_p": 0.3, "dropout_seed": 5}),
+    "end": ((2, 4, 5, 8), (2, 4, 9, 8), {"is_causal": True, "query_offset": "end"}),
+}
+
+
+@pytest.mark.parametrize(("of_query", "of_key", "options"), DIMENSIONS.values(), ids=DIMENSIONS)
+def test_export_with_dynamic_batch_heads_and_lengths(of_query, of_key, options):
+    """The three tensors share dimensions, of which each is one symbol."""
+
+    class Module(torch.nn.Module):
+        def forward(self, query, key, value):
+            return scaled_dot_product_attention(query, key, value, **options)
+
+    batch, heads, kv_heads, q_len, kv_len = (
+        torch.export.Dim(name, min=2, max=64) for name in ("b", "h", "g", "q", "k")
+    )
+    of_keys = {0: batch, 1: heads, 2: kv_len}
+    if options.get("enable_gqa"):
+        heads, of_keys = 2 * kv_heads, {0: batch, 1: kv_heads, 2: kv_len}
+    shapes = {0: batch, 1: heads, 2: q_len}, of_keys, of_keys
+    tensors = torch.rand(of_query), torch.rand(of_key), torch.rand(*of_key[:-1], 6)
+    program = torch.export.export(Module(), tensors, dynamic_shapes=shapes)
+    more = [torch.rand(x.shape[0] + 1, x.shape[1] * 3, x.shape[2] + 2, x.shape[3]) for x in tensors]
+    for each in (tensors, more):
+        assert torch.equal(program.module()(*each), Module()(*each))
 
 
 @pytest.mark.slow

@@ -3,9 +3,12 @@
 import contextlib
 import warnings
 
+import numpy as np
 import pytest
 
-from torch_recipe import run_recipe
+import regard
+import regard.torch
+from explicit_weights import keep_weights
 from zoo import torch
 
 REASON = "diffusers is not installed: pip install diffusers"
@@ -67,19 +70,37 @@ def flux():
 
 
 @pytest.mark.parametrize("make", [unet, flux])
-def test_model(make, monkeypatch):
-    mode, calls = run_recipe(monkeypatch)
+def test_model(make):
     torch.manual_seed(0)
     model, inputs = make()
     model = model.double().eval()
     outcomes = []
-    for context in (contextlib.nullcontext, mode):
+    for context in (contextlib.nullcontext, regard.torch.replacing_sdpa):
         model.zero_grad(set_to_none=True)
-        with context():
+        with context() as calls:
             sample = model(**inputs).sample
         sample.square().sum().backward()
         outcomes.append([sample.detach(), *(p.grad for p in model.parameters())])
-    assert len(calls) > 1
+    assert calls.by_regard > 1
+    assert not calls.by_pytorch
     for wanted, actual in zip(*outcomes, strict=True):
         if wanted is not None:
             assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
+
+
+@pytest.mark.parametrize("make", [unet, flux])
+def test_recording(make, monkeypatch):
+    torch.manual_seed(0)
+    model, inputs = make()
+    model = model.double().eval()
+    wanted = keep_weights(monkeypatch)
+    with torch.no_grad():
+        model(**inputs)
+    monkeypatch.undo()
+    recording = regard.torch.record(model, **inputs)
+    assert len(recording) == len(wanted) > 1
+    assert all("attn" in name for name in recording.names)
+    for layer, weights in zip(recording, wanted, strict=True):
+        arrays = layer.query, layer.key, layer.key, layer.mask
+        _, own = regard.scaled_dot_product_attention(*arrays, **layer.options, return_weights=True)
+        assert np.abs(own - weights).max() <= 1e-10

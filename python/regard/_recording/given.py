@@ -1,0 +1,78 @@
+"""Accept recordings in place of query and key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from regard._arguments.numbers import listed
+from regard._arguments.options import RecordedOptions, names_of
+from regard._recording.layer import RecordedLayer
+from regard._recording.recording import Recording, of_one_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import ArrayLike
+
+    # Query, or a recording in place of query and key.
+    QueryOrRecording = ArrayLike | Recording | RecordedLayer
+
+_DETERMINED = frozenset(names_of(RecordedOptions))
+
+
+def is_recorded(query: Any) -> bool:
+    """Return whether this is a recording or a layer of one."""
+    return isinstance(query, Recording | RecordedLayer)
+
+
+def recorded_layers(
+    query: Recording | RecordedLayer, options: Mapping[str, Any], **others: Any
+) -> tuple[RecordedLayer, ...]:
+    """Return the layers of a recording, or of its one layer.
+
+    Raises TypeError if the call also sets what the recording determines: `options` are those of the
+    call, and `others` are arguments that must be None.
+    """
+    given = [name for name, value in others.items() if value is not None]
+    given += [name for name in options if name in _DETERMINED]
+    if given:
+        raise TypeError(
+            f"{listed(given)} must be left out with a recording, whose layers have their own keys, "
+            "masks and options"
+        )
+    layers = (query,) if isinstance(query, RecordedLayer) else query.layers
+    if not layers:
+        raise ValueError("the recording must have at least one layer, got none")
+    return layers
+
+
+def texts_of(layers: tuple[RecordedLayer, ...]) -> tuple[Any, Any] | None:
+    """Return the texts of the queries and of the keys of layers of one text, for pictures.
+
+    An axis whose tokens are unknown, or differ between layers, has None in place of texts. The
+    result is None if both axes have none.
+    """
+    sides = []
+    for name in ("query_tokens", "key_tokens"):
+        found = {
+            None if tokens is None else tuple(map(str, tokens.reshape(-1).tolist()))
+            for tokens in (getattr(layer, name) for layer in map(of_one_text, layers))
+        }
+        sides.append(found.pop() if len(found) == 1 else None)
+    return None if sides == [None, None] else (sides[0], sides[1])
+
+
+def check_equal(
+    layers: tuple[RecordedLayer, ...], size_of: Callable[[RecordedLayer], Any], what: str
+) -> None:
+    """Raise ValueError unless the layers have equal sizes, and say which layers to select."""
+    groups: dict[Any, list[str]] = {}
+    for layer in layers:
+        groups.setdefault(size_of(layer), []).append(layer.name)
+    if len(groups) > 1:
+        shown = "; ".join(f"{size} in {listed(names)}" for size, names in groups.items())
+        raise ValueError(
+            f"the layers of the recording must have the same {what}, got {shown}: "
+            f"recording.select({next(iter(groups.values()))!r}) chooses those that agree, and so "
+            "does a name that they begin with"
+        )

@@ -1,0 +1,36 @@
+"""The names of layers and heads that callers pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from regard._arguments.numbers import listed, mapping
+
+
+class HeadNames(NamedTuple):
+    """The names of the layers and of the heads of a layer; None if they have numbers only."""
+
+    layers: list[str] | None
+    heads: list[str] | None
+
+    @classmethod
+    def of(cls, names: Mapping[str, Sequence[str]] | None, layers: int, heads: int) -> HeadNames:
+        """Return the names of the argument `names`, or raise TypeError or ValueError."""
+        given: dict[str, Any] = {} if names is None else dict(mapping("names", names))
+        unknown = [str(name) for name in given if name not in cls._fields]
+        if unknown:
+            raise ValueError(
+                f"names must have the keys 'layers', 'heads' or both, got {listed(unknown)}"
+            )
+        for name, wanted in (("layers", layers), ("heads", heads)):
+            if name not in given:
+                continue
+            is_one = isinstance(given[name], str) or not isinstance(given[name], Iterable)
+            texts = [] if is_one else list(given[name])
+            if not texts or not all(isinstance(each, str) for each in texts):
+                raise TypeError(f"names[{name!r}] must be a sequence of str, got {given[name]!r}")
+            if len(texts) != wanted:
+                raise ValueError(f"names[{name!r}] must have {wanted} names, got {len(texts)}")
+            given[name] = texts
+        return cls(given.get("layers"), given.get("heads"))

@@ -1,0 +1,367 @@
+"""Attention rollout: the products of the weights of all layers, without storing any weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from regard import _core
+from regard._arguments.arrays import (
+    as_array,
+    compute_type,
+    is_floating,
+    is_list_of_arrays,
+    stand_in,
+)
+from regard._arguments.foreign import with_arrays
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.keywords import check_options
+from regard._arguments.numbers import integers, listed, real_number
+from regard._arguments.options import WeightOptions, names_of, takes_options
+from regard._attention.check import check_call
+from regard._gradients.backward import scaled_dot_product_attention_backward
+from regard._runtime.public import public
+from regard._statistics.request import compute_lse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from regard._attention.check import CheckedCall
+
+    Array = NDArray[Any]
+
+# Rows that one backward call takes through a layer, as columns of its values. With fewer, scores
+# are computed more often; with more, there is more memory.
+_ROWS = 256
+
+
+@public
+@takes_options(WeightOptions)
+def rollout(
+    query: Any,
+    key: Any = None,
+    mask: ArrayLike | None = None,
+    *,
+    queries: int | Sequence[int] | slice | None = None,
+    residual: float = 0.5,
+    head_weights: ArrayLike | Sequence[ArrayLike] | None = None,
+    **options: Unpack[WeightOptions],
+) -> Array:
+    r"""Compute attention rollout over the layers of a model, without storing any weights.
+
+    Attention rollout [1]_ estimates how much a position of the last layer takes from each position
+    of the input. With the weights :math:`W_{lh}` of head h in layer l, and c for `residual`,
+
+    .. math:: A_l = c\, I + (1 - c)\, \mathrm{mean}_h W_{lh}, \qquad
+              \mathrm{rollout} = A_L \cdots A_2\, A_1
+
+    Parameters
+    ----------
+    query : array_like, shape (layers, ..., heads, n, head_dim), or list of arrays
+        The queries of all layers, the first layer first. A list contains one array
+        ``(..., heads, n, head_dim)`` per layer; layers may differ in heads and head_dim. A
+        recording of a model's calls is accepted too, without any of the arguments that it contains.
+    key : array_like, shape (layers, ..., kv_heads, n, head_dim), or list of arrays
+        Likewise. A layer has as many keys as queries.
+    mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
+        As for `scaled_dot_product_attention`, like all options that are not described here. Masks
+        and options apply to every layer. With arrays, their batch axes are the axes before heads,
+        layers included.
+    queries : int, sequence of int or slice, optional
+        The positions of the last layer to follow. Default: all.
+    residual : float, default 0.5
+        The share of a position that passes a layer by the residual connection, from 0 to 1.
+    head_weights : array_like, shape (heads,) or (layers, heads), optional
+        Numbers, none negative, for a weighted mean over heads: 0 leaves a head out. They are
+        divided by their sum. Layers that differ in heads have a list, with one array per layer.
+        Default: the mean.
+    {options}
+
+    Returns
+    -------
+    ndarray, shape (..., queries, n)
+        A row for each position of `queries`, or (..., n) for an int. Each row sums to 1. Float64 if
+        a query or a key is, else float32.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If shapes disagree, a layer has other numbers of queries and keys, or `query_offset` moves
+        the queries to other positions than the keys; if a number is out of range.
+    MemoryError
+        If a result or the workspace cannot be allocated.
+
+    See Also
+    --------
+    summarize_attention : statistics of each layer.
+
+    Notes
+    -----
+    The weight that a query gives to no key stays at its position, as if the residual connection
+    carried it. This is the weight of a sink, and all of the weight of a fully masked row. Dropout
+    is not applied.
+
+    A row x of the result goes through the layers from the last one to the first. The sum over
+    queries :math:`x W` is computed by `scaled_dot_product_attention_backward`, as the gradient of
+    the values for x as the gradient of the output. It takes the time of the backward call without
+    the gradients of query and key, for each layer and each 256 rows. The memory is 256 rows per
+    key head and per thread, in addition to the result.
+
+    A row that reaches a query whose weights are NaN is NaN. Other rows are not affected, so that
+    padding may contain anything.
+
+    References
+    ----------
+    .. [1] Abnar & Zuidema, "Quantifying Attention Flow in Transformers", 2020.
+       https://arxiv.org/abs/2005.00928
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> rng = np.random.default_rng(0)
+    >>> query, key = rng.standard_normal((2, 6, 4, 100, 16))  # six layers of four heads
+    >>> row = regard.rollout(query, key, queries=99, is_causal=True)
+    >>> row.shape, bool(np.isclose(row.sum(), 1))
+    ((100,), True)
+
+    The same without two heads of the first layer:
+
+    >>> head_weights = np.ones((6, 4))
+    >>> head_weights[0, :2] = 0
+    >>> regard.rollout(query, key, queries=[98, 99], head_weights=head_weights).shape
+    (2, 100)
+    """
+    check_options("rollout", options, names_of(WeightOptions), kind="weights")
+    share = real_number("residual", residual)
+    if not 0 <= share <= 1:
+        raise ValueError(f"residual must be from 0 to 1, got {share}")
+    if mask is not None:
+        warn_if_zero_one(mask)
+    calls = _layer_calls(query, key, mask, with_arrays(options))
+    batch, length = _common_sizes(calls)
+    shares = _shares_of_heads(head_weights, [call.sizes.heads for call in calls])
+    positions = _positions_of(queries, length)
+    dtype = compute_type(*(call.arithmetic for call in calls))
+    rows = np.zeros((*batch, positions.size, length), dtype)
+    rows[..., np.arange(positions.size), positions.reshape(-1)] = 1
+    if share < 1:
+        for call, of_heads in zip(reversed(calls), reversed(shares), strict=True):
+            _pass_layer(rows, call, of_heads, share)
+    return rows.reshape(*batch, *positions.shape, length)
+
+
+def _layer_calls(
+    query: Any, key: Any, mask: ArrayLike | None, options: Mapping[str, Any]
+) -> list[CheckedCall]:
+    """Return the checked call of each layer, with an axis of heads."""
+    recorded = _recorded_layers(query)
+    if recorded is not None:
+        given = {"key": key, "mask": mask} | {
+            name: option for name, option in options.items() if name != "threads"
+        }
+        known = [name for name, value in given.items() if value is not None]
+        if known:
+            raise TypeError(
+                f"{listed(known)} must be left out with a recording, which has the arguments of "
+                "its calls"
+            )
+        return [
+            check_call(layer.query, layer.key, None, layer.mask, own).with_heads()
+            for layer in recorded
+            for own in [_weight_options(layer.options) | dict(options)]
+        ]
+    if key is None:
+        raise TypeError("key must be an array, or a list of the layers' arrays, got None")
+    if is_list_of_arrays(query) != is_list_of_arrays(key):
+        raise TypeError(
+            "query and key must both be arrays, or both be lists of the layers' arrays, got "
+            f"{type(query).__name__} and {type(key).__name__}"
+        )
+    if is_list_of_arrays(query):
+        if len(query) != len(key):
+            raise ValueError(
+                "query and key must be lists of the same length, one array for each layer, got "
+                f"{len(query)} and {len(key)}"
+            )
+        return [
+            check_call(*pair, None, mask, options).with_heads()
+            for pair in zip(query, key, strict=True)
+        ]
+    queries = as_array("query", query)
+    if queries.ndim < 4:
+        advice = "; pass query[:, None] for layers of one head" if queries.ndim == 3 else ""
+        raise ValueError(
+            "query must have at least 4 dimensions, (layers, ..., heads, n, head_dim), got shape "
+            f"{queries.shape}{advice}"
+        )
+    call = check_call(queries, key, None, mask, options)
+    batch = (slice(None),) * (len(call.sizes.batch) - 1)
+    return [call.part(entries=(layer, *batch)) for layer in range(call.sizes.batch[0])]
+
+
+def _recorded_layers(query: Any) -> Sequence[Any] | None:
+    """Return the layers of a recording of calls, or None for arrays and lists of them."""
+    if hasattr(query, "__array__") or isinstance(query, list | tuple):
+        return None
+    layers = getattr(query, "layers", None)
+    return None if layers is None else list(layers)
+
+
+def _weight_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a recorded call that decide its weights before dropout."""
+    own = {name: options[name] for name in names_of(WeightOptions) if name in options}
+    return dict(with_arrays(own))
+
+
+def _common_sizes(calls: Sequence[CheckedCall]) -> tuple[tuple[int, ...], int]:
+    """Return the batch axes and the length of all layers, or raise ValueError."""
+    if not calls:
+        raise ValueError("query must have at least one layer, got none")
+    first = calls[0].sizes
+    for number, call in enumerate(calls):
+        sizes = call.sizes
+        if not sizes.heads:
+            raise ValueError(f"query must have at least one head, got none in layer {number}")
+        if sizes.q_len != sizes.kv_len:
+            raise ValueError(
+                "query and key must have the same length, since rollout follows the positions of "
+                f"one text, got {sizes.q_len} and {sizes.kv_len} in layer {number}"
+            )
+        if (sizes.batch, sizes.q_len) != (first.batch, first.q_len):
+            raise ValueError(
+                "query must have the same batch axes and length in all layers, got "
+                f"{(*first.batch, first.q_len)} in layer 0 and {(*sizes.batch, sizes.q_len)} in "
+                f"layer {number}"
+            )
+        if np.any(call.positions.query_offset != 0):
+            raise ValueError(
+                "query_offset must be 0, since rollout adds the residual connection of each "
+                "query at the key of the same number"
+            )
+    return first.batch, first.q_len
+
+
+def _shares_of_heads(head_weights: Any, heads: list[int]) -> list[Array]:
+    """Return the share of each head in the mean of its layer, or raise TypeError or ValueError."""
+    if head_weights is None:
+        return [np.full(count, 1 / count) for count in heads]
+    is_list = isinstance(head_weights, list | tuple) and any(map(np.ndim, head_weights))
+    if is_list or np.ndim(head_weights) == 2:
+        layers: Iterable[Any] = head_weights
+        given = [as_array("head_weights", each) for each in layers]
+    else:
+        given = [as_array("head_weights", head_weights)] * len(heads)
+    if [array.shape for array in given] != [(count,) for count in heads]:
+        wanted = f"({len(heads)}, {heads[0]})" if len(set(heads)) == 1 else f"{heads}"
+        raise ValueError(
+            f"head_weights must have a number for each head, or for each head of each layer, "
+            f"{wanted}, got shapes {listed(str(array.shape) for array in given)}"
+        )
+    shares = []
+    for number, array in enumerate(given):
+        if array.dtype.kind not in "iub" and not is_floating(array.dtype):
+            raise TypeError(f"head_weights must be real numbers, got {array.dtype}")
+        wide = array.astype(np.float64)
+        if not (np.isfinite(wide).all() and (wide >= 0).all() and wide.any()):
+            raise ValueError(
+                "head_weights must be finite, not negative, and not 0 for all heads of a layer, "
+                f"got {array.tolist()} in layer {number}"
+            )
+        shares.append(wide / wide.sum())
+    return shares
+
+
+def _positions_of(queries: Any, length: int) -> NDArray[np.int64]:
+    """Return the numbers of the chosen queries, without axes for an int."""
+    every = np.arange(length)
+    if queries is None:
+        return every
+    if isinstance(queries, slice):
+        try:
+            return every[queries]
+        except TypeError:
+            raise TypeError(f"queries must be a slice of ints, got {queries}") from None
+    numbers = integers("queries", queries, "an int, a sequence of int or a slice")
+    if numbers.ndim > 1:
+        raise ValueError(f"queries must have at most one axis, got shape {numbers.shape}")
+    for number in numbers.flat:
+        if not -length <= number < length:
+            raise ValueError(f"queries must be from {-length} to {length - 1}, got {number}")
+    return np.asarray(every[numbers])
+
+
+def _pass_layer(rows: Array, call: CheckedCall, shares: Array, residual: float) -> None:
+    """Replace the rows x (..., rows, n) by x A, with the A of a layer."""
+    query, key, _, mask = call.arguments()
+    options: Any = call.options
+    lse = compute_lse(_core.attention, (query, key), (), mask, options, None)
+    is_nan = np.isnan(lse)
+    if is_nan.any():
+        query, key, lse = _without_nan(query, key, lse, call.arithmetic)
+    is_nan = np.any(is_nan, axis=-2, where=(shares > 0)[:, None], keepdims=True)
+    is_spoiled = np.any((rows != 0) & is_nan, axis=-1)
+    kept = _kept_at_the_query(lse, call.options.get("sinks"))
+    kept = np.einsum("h,...hi->...i", shares, kept)[..., None, :]
+    for start in range(0, rows.shape[-2], _ROWS):
+        some = rows[..., start : start + _ROWS, :]
+        taken = _times_weights(some, (query, key, mask, lse), call, shares)
+        taken += some * kept
+        some *= residual
+        some += (1 - residual) * taken
+    rows[is_spoiled] = np.nan
+
+
+def _without_nan(query: Array, key: Array, lse: Array, dtype: Any) -> tuple[Array, Array, Array]:
+    """Return a call in which queries whose weights are NaN have weights of 0.
+
+    Otherwise, rows that do not reach these queries would become NaN too, as 0 times NaN. No other
+    query sees a key of NaN, and infinite keys that it sees have weight 0.
+    """
+    is_nan = np.isnan(lse)
+    query = np.where(is_nan[..., None], dtype.type(0), query.astype(dtype, copy=False))
+    key = np.nan_to_num(key.astype(dtype, copy=False))
+    return query, key, np.where(is_nan, dtype.type(np.inf), lse)
+
+
+def _kept_at_the_query(lse: Array, sinks: Array | None) -> Array:
+    """Return the weight of each query that no key has: of its sink, or 1 if it sees no key."""
+    is_blind = np.isneginf(lse)
+    if sinks is None:
+        return is_blind.astype(lse.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(is_blind, 1, np.exp(np.asarray(sinks)[:, None] - lse))
+
+
+def _times_weights(rows: Array, given: tuple[Any, ...], call: CheckedCall, shares: Array) -> Array:
+    """Return x W for rows x and the weighted mean W of the heads' weights.
+
+    With x as the gradient of the output, the gradient of the values is the sum over queries of x W.
+    """
+    query, key, mask, lse = given
+    dtype, (batch, heads, kv_heads, length, *_) = call.arithmetic, call.sizes
+    count = rows.shape[-2]
+    columns = rows.swapaxes(-1, -2)[..., None, :, :]
+    if np.all(shares == shares[0]):
+        # One array for all heads, without memory for each.
+        of_heads, factor = np.broadcast_to(columns, (*batch, heads, length, count)), shares[0]
+    else:
+        of_heads, factor = columns * shares[:, None, None], 1.0
+    gradient = scaled_dot_product_attention_backward(
+        of_heads.astype(dtype, copy=False),
+        query,
+        key,
+        stand_in((*batch, kv_heads, length, count), dtype),
+        stand_in((*batch, heads, length, count), dtype),
+        lse,
+        mask,
+        with_respect_to=("value",),
+        **call.options,
+    ).value
+    assert gradient is not None
+    return np.asarray(gradient.sum(axis=-3).swapaxes(-1, -2) * factor)

@@ -1,0 +1,235 @@
+"""Observers of a run: one that copies what it sees, and one that only counts bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import regard
+from regard._arguments.arrays import bytes_of, shown
+from regard._arguments.masks import Masks, is_sparse
+from regard._arguments.numbers import count, listed
+from regard._arguments.options import RecordedOptions, names_of
+from regard._recording.selection import Selection
+from regard.torch._arguments import TYPES
+from regard.torch._memory import as_array
+from regard.torch._module_paths import ModulePaths
+from regard.torch._options import numpy_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_BYTES = 4_000_000_000
+_OPTIONS = frozenset(names_of(RecordedOptions))
+_NARROW = (torch.float16, torch.bfloat16)
+
+
+class RecordRequest(NamedTuple):
+    """The checked arguments of a call that records."""
+
+    selection: Selection | None
+    dtype: torch.dtype | None
+    max_bytes: int | None
+
+    @classmethod
+    def of(cls, layers: Any, dtype: Any, max_bytes: Any) -> RecordRequest:
+        """Check the arguments; raises TypeError or ValueError."""
+        most = None if max_bytes is None else count("max_bytes", max_bytes)
+        return cls(Selection.of(layers), _storage_type(dtype), most)
+
+    def has(self, number: int, name: str) -> bool:
+        """Return whether a call is to be recorded."""
+        return self.selection is None or self.selection.has(number, name)
+
+    def bytes_of(self, *tensors: Tensor) -> int:
+        """Return the memory that copies of queries and keys take."""
+        return sum(x.numel() * (self.dtype or x.dtype).itemsize for x in tensors)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise ValueError if some of the selected layers do not exist."""
+        if self.selection is not None:
+            self.selection.check(names)
+
+
+def _storage_type(dtype: Any) -> torch.dtype | None:
+    if dtype is None or dtype in TYPES:
+        return dtype
+    if isinstance(dtype, torch.dtype):
+        found = None
+    else:
+        try:
+            name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+        except TypeError:
+            name = ""
+        found = {str(each).removeprefix("torch."): each for each in TYPES}.get(name)
+    if found is None:
+        names = listed(str(each).removeprefix("torch.") for each in TYPES)
+        raise TypeError(f"dtype must be one of {names}, got {shown(dtype)}")
+    return found
+
+
+class SizeCounter:
+    """Counts the memory of the queries and keys of a run."""
+
+    def __init__(self, module: Any, request: RecordRequest) -> None:
+        self._request = request
+        self._paths = ModulePaths(module)
+        self.names: list[str] = []
+        self.nbytes = 0
+        self._shapes: dict[str, int] = {}
+
+    def see(self, tensors: tuple[Tensor, ...], masks: Any, options: dict[str, Any]) -> None:
+        """Count a call."""
+        name = self._paths.next_name()
+        self.names.append(name)
+        if self._request.has(len(self.names) - 1, name):
+            query, key = _with_heads(tensors[0]), _once(_with_heads(tensors[1]), (-3,))
+            self.nbytes += self._request.bytes_of(query, key)
+            shapes = f"query {tuple(query.shape)} and key {tuple(key.shape)}"
+            self._shapes[shapes] = self._shapes.get(shapes, 0) + 1
+
+    def check(self) -> None:
+        """Raise ValueError if the recording would not fit, or if selected layers do not exist."""
+        self._request.check(self.names)
+        most = self._request.max_bytes
+        if most is not None and self.nbytes > most:
+            layers = listed(
+                f"{number} layer{'s' * (number > 1)} of {x}" for x, number in self._shapes.items()
+            )
+            raise ValueError(
+                f"the recording would have {bytes_of(self.nbytes)} ({layers}), and max_bytes is "
+                f"{bytes_of(most)}: raise max_bytes, name fewer layers with layers=, or pass a "
+                "narrower dtype="
+            )
+
+
+class RecordingStopped(Exception):
+    """Ends a run whose recording has failed; the recorder raises the error."""
+
+
+class Recorder:
+    """Copies the queries, keys, masks and options of a run."""
+
+    def __init__(self, module: Any, request: RecordRequest) -> None:
+        self._request = request
+        self._paths = ModulePaths(module)
+        self._masks: dict[tuple[Any, ...], Tensor] = {}
+        self._nbytes = 0
+        self._refusal: Exception | None = None
+        self.names: list[str] = []
+        self.layers: list[regard.RecordedLayer] = []
+
+    def see(
+        self,
+        tensors: tuple[Tensor, ...],
+        masks: tuple[Any, Tensor | None],
+        options: dict[str, Any],
+    ) -> None:
+        """Copy a call."""
+        name = self._paths.next_name()
+        self.names.append(name)
+        if not self._request.has(len(self.names) - 1, name):
+            return
+        try:
+            self.layers.append(self._layer(name, tensors, masks, options))
+        except Exception as error:
+            self._refusal = error
+            # PyTorch would compute a call itself that raises one of the usual errors.
+            raise RecordingStopped(name) from error
+
+    def check(self) -> None:
+        """Raise the error that ended the run, also if the model has caught it."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _layer(
+        self,
+        name: str,
+        tensors: tuple[Tensor, ...],
+        masks: tuple[Any, Tensor | None],
+        options: dict[str, Any],
+    ) -> regard.RecordedLayer:
+        query, key, _, *starts = tensors
+        if starts:
+            raise NotImplementedError(
+                f"{name} calls attention with packed sequences or nested tensors, which cannot be "
+                "recorded: pad them, or run the module with one sequence"
+            )
+        if query.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(query):
+            raise NotImplementedError(
+                f"{name} calls attention on tensors without memory of their own, as within "
+                "torch.func.vmap or on the device meta, which cannot be recorded"
+            )
+        query, key = _with_heads(query), _once(_with_heads(key), (-3,))
+        self._reserve(name, self._request.bytes_of(query, key))
+        of_query, of_key = self._copied(name, query), self._copied(name, key)
+        mask = Masks(*(self._mask(name, each) for each in masks)).argument
+        given = {option: value for option, value in options.items() if option in _OPTIONS}
+        own: dict[str, Any] = {
+            option: np.array(value) if isinstance(value, np.ndarray) else value
+            for option, value in numpy_options(
+                {option: _on_cpu(value) for option, value in given.items()}
+            ).items()
+        }
+        return regard.RecordedLayer(name, of_query, of_key, mask, **own)
+
+    def _reserve(self, name: str, nbytes: int) -> None:
+        """Raise ValueError if the recording would become too large."""
+        self._nbytes += nbytes
+        most = self._request.max_bytes
+        if most is not None and self._nbytes > most:
+            raise ValueError(
+                f"the recording would have {bytes_of(self._nbytes)} with the layer {name!r}, after "
+                f"{len(self.layers)} others, and max_bytes is {bytes_of(most)}: raise max_bytes, "
+                "name fewer layers with layers=, or pass a narrower dtype="
+            )
+
+    def _copied(self, name: str, tensor: Tensor) -> Any:
+        copy = tensor.detach().to(
+            device="cpu",
+            dtype=self._request.dtype or tensor.dtype,
+            memory_format=torch.contiguous_format,
+            copy=True,
+        )
+        if self._request.dtype is torch.float16 and not torch.equal(
+            copy.isfinite(), tensor.isfinite().to("cpu")
+        ):
+            raise ValueError(
+                f"dtype must hold the numbers of {name}, some of which are too large for float16: "
+                "pass 'bfloat16' or 'float32'"
+            )
+        return as_array(copy)
+
+    def _mask(self, name: str, mask: Any) -> Any:
+        """Return a mask as an array that equal masks of other layers share."""
+        if mask is None or is_sparse(mask):
+            return mask
+        own = _once(mask.detach(), range(-mask.ndim, 0)).to("cpu")
+        if own.dtype in _NARROW:
+            own = own.float()  # as attention reads it
+        place = tuple(own.shape), own.dtype
+        kept = self._masks.get(place)
+        if kept is None or not torch.equal(kept, own):
+            self._reserve(name, own.numel() * own.element_size())
+            kept = own.to(memory_format=torch.contiguous_format, copy=True)
+            self._masks[place] = kept
+        return as_array(kept)
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.detach().to("cpu") if isinstance(value, Tensor) else value
+
+
+def _with_heads(tensor: Tensor) -> Tensor:
+    return tensor[None] if tensor.ndim == 2 else tensor
+
+
+def _once(tensor: Tensor, axes: Any) -> Tensor:
+    """Return a view with length 1 for those of some axes that were broadcast without memory."""
+    for axis in axes:
+        if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor

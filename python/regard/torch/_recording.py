@@ -1,0 +1,235 @@
+"""Record the attention of PyTorch modules."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import regard
+from regard._arguments.arrays import as_array, broadcasts_to
+from regard._arguments.numbers import flag, listed
+from regard._recording.layer import as_tokens, call_of
+from regard.torch._dry_run import dry_run
+from regard.torch._explicit_weights import ExplicitWeightsMode
+from regard.torch._observing import observed_by
+from regard.torch._recorder import (
+    MAX_BYTES,
+    Recorder,
+    RecordingStopped,
+    RecordRequest,
+    SizeCounter,
+)
+from regard.torch._replacing import replacing_sdpa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike
+
+    from regard import Recording
+
+
+def record(
+    module: torch.nn.Module,
+    *args: Any,
+    layers: Any = None,
+    dtype: Any = None,
+    max_bytes: int | None = MAX_BYTES,
+    tokens: ArrayLike | None = None,
+    return_output: bool = False,
+    **kwargs: Any,
+) -> Recording | tuple[Recording, Any]:
+    """Run a module once, and record the queries and keys of its attention.
+
+    Every call of `torch.nn.functional.scaled_dot_product_attention` and of
+    `regard.torch.scaled_dot_product_attention` is recorded, and computed by regard. This includes
+    `torch.nn.MultiheadAttention`, with or without weights, the layers of `torch.nn.Transformer`,
+    and models of diffusers. `regard.transformers.record` is for models of transformers.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module, which runs in its current mode: call ``module.eval()`` first to leave out
+        dropout of hidden states. Compiled modules run without the compiler.
+    *args, **kwargs
+        The arguments of the module.
+    layers : int, str, or iterable of int and str, optional
+        The layers to record, as numbers in the order of the calls, and as names of modules, which
+        stand for all attention within them. Default: all.
+    dtype : dtype or str, optional
+        The type in which queries and keys are stored: float16, bfloat16, float32 or float64, of
+        NumPy or PyTorch. Default: the type that the module computes in.
+    max_bytes : int, default 4_000_000_000
+        The maximum size of the recording. None allows any size.
+    tokens : array_like of int or str, shape (..., length), optional
+        The tokens. Layers with this number of queries or keys get them.
+    return_output : bool, default False
+        Whether to also return what the module returned. The recording does not keep it.
+
+    Returns
+    -------
+    recording : Recording
+        Its layers have the names of the modules that called attention, such as
+        ``"layers.0.self_attn"``. A second call in the same module has the name
+        ``"layers.0.self_attn:2"``, and so on. Queries and keys are copies, without gradients.
+    output
+        The output of the module; only with `return_output`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type.
+    ValueError
+        If the recording would be larger than `max_bytes`; if `layers` selects a layer that does not
+        exist; if nothing was recorded, because the module has no attention, or computes it without
+        calling one of the two functions; if regard does not support a call.
+    NotImplementedError
+        If attention is called within `torch.func` transforms, or with packed sequences.
+    ImportError
+        If tensors are bfloat16 and the package ml_dtypes is missing.
+
+    Notes
+    -----
+    The size is found before anything is computed, by a run on a copy of the module whose tensors
+    have no memory. This run is impossible for modules with hooks, and for modules whose control
+    flow depends on the elements of tensors. The recording then ends when it becomes too large.
+    Masks, which layers often share, are counted only when they are copied.
+
+    The module runs in ``torch.no_grad()``. Dropout of weights is not part of a recording. Only
+    calls in the thread of the caller are recorded.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import regard.torch
+    >>> layer = torch.nn.TransformerEncoderLayer(d_model=32, nhead=4, batch_first=True).eval()
+    >>> encoder = torch.nn.TransformerEncoder(layer, num_layers=2)
+    >>> recording = regard.torch.record(encoder, torch.randn(1, 10, 32))
+    >>> recording.names
+    ('layers.0.self_attn', 'layers.1.self_attn')
+    >>> recording.summarize().entropy.shape  # layers, batch, heads, queries
+    (2, 1, 4, 10)
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+    request = RecordRequest.of(layers, dtype, max_bytes)
+    wants_output = flag("return_output", return_output)
+    given = None if tokens is None else _tokens(tokens)
+    recorded, output = run_recorded(module, args, kwargs, request)
+    if given is not None:
+        recorded = with_tokens(recorded, given)
+    recording = regard.Recording(recorded)
+    return (recording, output) if wants_output else recording
+
+
+def run_recorded(
+    module: Any, args: Any, kwargs: Any, request: RecordRequest, reason: str = ""
+) -> tuple[list[regard.RecordedLayer], Any]:
+    """Run a module, and return the recorded layers and its output.
+
+    Raises ValueError with the given `reason` if nothing was recorded.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_without_compiler())
+        stack.enter_context(replacing_sdpa())
+        stack.enter_context(ExplicitWeightsMode())
+
+        if request.max_bytes is not None:
+            _check_size(module, args, kwargs, request)
+        calls = stack.enter_context(replacing_sdpa())  # without the calls of the dry run
+        recorder = Recorder(module, request)
+        with observed_by(recorder), suppress(RecordingStopped):
+            output = module(*args, **kwargs)
+    recorder.check()
+    if not recorder.names:
+        raise ValueError(f"nothing was recorded: {reason or _reason(module)}")
+    if calls.by_pytorch:
+        raise ValueError(
+            "attention must be computed by regard to be recorded, and PyTorch computed some calls: "
+            f"{listed(calls.by_pytorch)}"
+        )
+    request.check(recorder.names)
+    return recorder.layers, output
+
+
+def _check_size(module: Any, args: Any, kwargs: Any, request: RecordRequest) -> None:
+    """Raise ValueError if the recording would not fit, as far as that can be known in advance."""
+    counters = []
+
+    def count(copied: Any, args: Any, kwargs: Any) -> None:
+        counter = SizeCounter(copied, request)
+        with observed_by(counter):
+            copied(*args, **kwargs)
+        counters.append(counter)
+
+    if dry_run(module, args, kwargs, count) and counters[0].names:
+        counters[0].check()
+
+
+def _reason(module: Any) -> str:
+    return (
+        f"{type(module).__name__} called neither PyTorch's scaled_dot_product_attention nor "
+        "regard's. It has no attention, or computes the weights by itself, or in other threads"
+    )
+
+
+_lock = Lock()
+_runs_without_compiler = 0
+_stance: Any = None
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Run compiled functions as Python, so that what they call is seen.
+
+    The compiler has one setting for all threads. The last of several runs restores it.
+    """
+    global _runs_without_compiler, _stance
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
+        yield
+        return
+    with _lock:
+        _runs_without_compiler += 1
+        if _runs_without_compiler == 1:
+            _stance = torch.compiler.set_stance("force_eager")
+    try:
+        yield
+    finally:
+        with _lock:
+            _runs_without_compiler -= 1
+            if not _runs_without_compiler:
+                _stance.__exit__(None, None, None)
+
+
+def _tokens(tokens: Any) -> Any:
+    """Return tokens as an array, or raise TypeError or ValueError."""
+    array = as_array("tokens", tokens)
+    if not array.ndim:
+        raise ValueError("tokens must have an axis, got one token")
+    given = as_tokens("tokens", tokens, array.shape)
+    given.flags.writeable = False
+    return given
+
+
+def with_tokens(layers: list[regard.RecordedLayer], tokens: Any) -> list[regard.RecordedLayer]:
+    """Return layers with tokens for the axes that have as many; raises ValueError if none has."""
+    named = []
+    for layer in layers:
+        sizes = call_of(layer).sizes
+        sides = (
+            tokens if broadcasts_to(tokens.shape, (*sizes.batch, length)) else None
+            for length in (sizes.q_len, sizes.kv_len)
+        )
+        named.append(layer.with_tokens(*sides))
+    if all(layer.query_tokens is None and layer.key_tokens is None for layer in named):
+        lengths = sorted({call_of(layer).sizes.kv_len for layer in layers})
+        raise ValueError(
+            f"tokens must have one token for each key, got shape {tokens.shape}, and the layers "
+            f"have {', '.join(map(str, lengths))} keys"
+        )
+    return named

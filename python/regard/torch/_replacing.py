@@ -1,0 +1,206 @@
+"""Put regard in the place of PyTorch's attention, in code that is not changed.
+
+The operator `aten::scaled_dot_product_attention` gets another kernel for tensors on the CPU. Every
+caller arrives there: `torch.nn.functional.scaled_dot_product_attention` under any name, PyTorch's
+own modules, TorchScript, exported programs, and compilers, which record what the kernel calls. A
+mode of PyTorch would see fewer calls, and would slow down all other functions.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nested._internal.ops as _of_nested_tensors
+
+from regard.torch._attention import scaled_dot_product_attention
+from regard.torch._counting import (
+    ReplacedCalls,
+    calls_of_process,
+    count_call,
+    counted_in_thread,
+    is_counted,
+)
+from regard.torch._direct import is_eager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+_OPERATOR = torch.ops.aten.scaled_dot_product_attention.default
+# With and without autograd, which is left out in inference mode.
+_KEYS = ("AutogradCPU", "CPU")
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Compute the operator."""
+    given = query, key, value, attn_mask, dropout_p, is_causal
+    return _computed(_OPERATOR.decompose, *given, scale=scale, enable_gqa=enable_gqa)
+
+
+def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
+    """Compute a call by regard if somebody in this thread asked for it and regard can."""
+    if is_counted():
+        try:
+            output = scaled_dot_product_attention(*given, **words)
+        except (TypeError, ValueError, NotImplementedError, ImportError) as error:
+            count_call(str(error))
+        else:
+            if is_eager():  # otherwise, it is counted whenever the recorded operator runs
+                count_call()
+            return output
+    return original(*given, **words)
+
+
+class _Kernel:
+    """The kernel above, which is registered as long as somebody needs it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._users = 0
+        self._library: Any = None
+        self._had_fast_path = True
+        self._of_nested: Any = None
+
+    def acquire(self) -> None:
+        with self.lock:
+            self._users += 1
+            if self._library is None:
+                self._library = torch.library.Library("aten", "IMPL")
+                for key in _KEYS:
+                    self._library.impl(_OPERATOR._schema.name, _attention, key)
+                # The fast path of PyTorch's modules is a kernel with attention of its own.
+                self._had_fast_path = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+                self._replace_nested()
+                _compile_anew()
+
+    def release(self) -> None:
+        with self.lock:
+            self._users -= 1
+            if not self._users:
+                self._library._destroy()
+                self._library = None
+                torch.backends.mha.set_fastpath_enabled(self._had_fast_path)
+                if self._of_nested is not None:
+                    _of_nested_tensors.jagged_scaled_dot_product_attention = self._of_nested
+                _compile_anew()
+
+    def _replace_nested(self) -> None:
+        """Replace the function that PyTorch's class of jagged nested tensors calls instead."""
+        self._of_nested = getattr(_of_nested_tensors, "jagged_scaled_dot_product_attention", None)
+        if self._of_nested is not None:
+            _of_nested_tensors.jagged_scaled_dot_product_attention = partial(
+                _computed, self._of_nested
+            )
+
+
+def _compile_anew() -> None:
+    """Let compiled functions keep one graph with the kernel and one without it.
+
+    Compiled code depends on this flag, which has no other effect while algorithms need not be
+    deterministic. Otherwise, a function would keep the attention that it was compiled with.
+    """
+    _OPERATOR._dispatch_cache.clear()  # the kernels that compilers found for each key
+    if not torch.are_deterministic_algorithms_enabled():
+        is_warning = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch._C._set_deterministic_algorithms(False, warn_only=not is_warning)
+
+
+_kernel = _Kernel()
+
+
+@contextmanager
+def replacing_sdpa() -> Iterator[ReplacedCalls]:
+    """Compute PyTorch's scaled-dot-product attention by regard within a ``with`` block.
+
+    All calls of `torch.nn.functional.scaled_dot_product_attention` of CPU tensors in this thread
+    are computed by `regard.torch.scaled_dot_product_attention`: those of the modules of torch.nn,
+    torchvision, timm, diffusers and transformers (with ``attn_implementation="sdpa"``), in eager
+    and in compiled code, with gradients. PyTorch computes what regard does not support.
+
+    Yields
+    ------
+    ReplacedCalls
+        Counts both kinds of calls, with the reasons for those that PyTorch computed.
+
+    See Also
+    --------
+    install : the same for all threads, until `uninstall` is called.
+
+    Notes
+    -----
+    A call that was recorded in the block has regard's gradients, also after the block.
+    `torch.nn.MultiheadAttention` calls the function only with ``need_weights=False``. In the block,
+    PyTorch's modules do not use their fast path, which does not call it. Calls under
+    ``torch.vmap`` remain PyTorch's.
+
+    A compiled function is compiled once more for the block.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import regard.torch
+    >>> layer = torch.nn.TransformerEncoderLayer(d_model=32, nhead=4, batch_first=True)
+    >>> with regard.torch.replacing_sdpa() as calls:
+    ...     output = layer(torch.randn(2, 10, 32))
+    >>> calls
+    ReplacedCalls(1 by regard, 0 by PyTorch)
+    """
+    _kernel.acquire()
+    try:
+        with counted_in_thread() as calls:
+            yield calls
+    finally:
+        _kernel.release()
+
+
+def install() -> ReplacedCalls:
+    """Compute PyTorch's scaled-dot-product attention by regard in the whole process.
+
+    This is `replacing_sdpa` for all threads, until `uninstall` is called. Repeated calls have no
+    effect.
+
+    Returns
+    -------
+    ReplacedCalls
+        Counts the calls from now on. Repeated calls return the same object.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import regard.torch
+    >>> calls = regard.torch.install()
+    >>> x = torch.ones(1, 2, 3, 4)
+    >>> output = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    >>> calls.by_regard
+    1
+    >>> regard.torch.uninstall()
+    """
+    with _kernel.lock:
+        if not calls_of_process:
+            _kernel.acquire()
+            calls_of_process.append(ReplacedCalls())
+        return calls_of_process[0]
+
+
+def uninstall() -> None:
+    """Undo `install`. Without it, there is no effect."""
+    with _kernel.lock:
+        if calls_of_process:
+            calls_of_process.clear()
+            _kernel.release()

@@ -1,0 +1,326 @@
+"""Attention rollout, against the product of all layers' weights."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import reference
+import regard
+from element_types import type_named
+from gradient_cases import drawn
+from reference import assert_same_bits
+
+LAYERS, BATCH, HEADS, KV_HEADS, N, DIM = 3, 2, 4, 2, 19, 8
+INF, NAN = float("inf"), float("nan")
+
+
+def layers_of(dtype, batch=(BATCH,), length=N):
+    query = 1.5 * drawn((LAYERS, *batch, HEADS, length, DIM), float, 1)
+    key = drawn((LAYERS, *batch, KV_HEADS, length, DIM), float, 2)
+    return query.astype(dtype), key.astype(dtype)
+
+
+def dense(layers, mask=None, *, residual=0.5, shares=None, **options):
+    """The product of whole matrices, and how far the result may be from it.
+
+    A row of the product is not negative and adds up to 1. Where the weights of a layer are off by
+    at most d, it is off by at most d more; a sum over n positions and the heads rounds on top.
+    """
+    product, limit = None, 0.0
+    for number, (query, key) in enumerate(layers):
+        want = reference.expected(query, key, key, mask, **options)
+        weights = want.exact.weights.astype(float)
+        heads, length = weights.shape[-3:-1]
+        each = np.full(heads, 1 / heads) if shares is None else np.asarray(shares[number], float)
+        mean = np.einsum("h,...hij->...ij", each / each.sum(), weights)
+        kept = np.eye(length) * (1 - mean.sum(axis=-1))[..., None]
+        layer = residual * np.eye(length) + (1 - residual) * (mean + kept)
+        product = layer if product is None else layer @ product
+        limit += 2 * want.limit.weights + (length + heads + 8) * np.finfo(want.arithmetic).eps
+    return product, limit
+
+
+def check(actual, wanted, limit, dtype):
+    assert type(actual) is np.ndarray
+    assert actual.dtype == reference.arithmetic(dtype)
+    assert actual.shape == wanted.shape
+    assert np.abs(actual - wanted).max(initial=0) <= limit
+    assert np.abs(actual.sum(axis=-1) - 1).max(initial=0) <= N * limit
+
+
+OPTIONS = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "window": {"window": (5, 2)},
+    "lengths": {"key_lengths": [15, 7]},
+    "padding": {"left_padding": [4, 0], "is_causal": True},
+    "blind rows": {"key_lengths": [0, N]},
+    "bool mask": {"mask": np.random.default_rng(5).random((BATCH, 1, N, N)) < 0.3},
+    "float mask": {"mask": drawn((HEADS, N, N), float, 5)},
+    "pair of masks": {"mask": (np.tri(N, dtype=bool), drawn((N,), float, 5))},
+    "all hidden": {"mask": np.zeros((N, N), bool)},
+    "sinks": {"sinks": np.array([0.5, 3.0, -INF, 0.0])},
+    "sinks of blind rows": {"sinks": np.array([0.5, 3.0, -INF, 0.0]), "key_lengths": [0, 3]},
+    "scale and cap": {"scale": 0.7, "softcap": 2.0},
+    "slopes": {"alibi_slopes": regard.positional.alibi_slopes(HEADS), "is_causal": True},
+    "distances": {"distance_bias": drawn((HEADS, 9), float, 6)},
+    "offset that is none": {"query_offset": "end", "is_causal": True},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_rollout_is_the_product_of_the_layers(name, dtype, target):
+    query, key = layers_of(dtype)
+    options = dict(OPTIONS[name])
+    for option in ("mask", "sinks"):
+        if name.startswith("float") and option == "mask":
+            options[option] = options[option].astype(dtype)
+    wanted, limit = dense(
+        zip(query, key, strict=True),
+        **{k: 0 if k == "query_offset" else v for k, v in options.items()},
+    )
+    check(regard.rollout(query, key, **options), wanted, limit, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rollout_of_16_bits_is_float32(dtype, target):
+    query, key = layers_of(type_named(dtype))
+    wide = (query.astype(np.float32), key.astype(np.float32))
+    wanted, limit = dense(zip(*wide, strict=True), is_causal=True)
+    check(regard.rollout(query, key, is_causal=True), wanted, limit, np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("residual", [0, 0.25, 1])
+def test_residual(residual, dtype):
+    query, key = layers_of(dtype)
+    wanted, limit = dense(zip(query, key, strict=True), residual=residual)
+    check(regard.rollout(query, key, residual=residual), wanted, limit, dtype)
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
+def test_batches_and_rows(batch, dtype):
+    query, key = layers_of(dtype, batch)
+    whole = regard.rollout(query, key, is_causal=True)
+    check(whole, *dense(zip(query, key, strict=True), is_causal=True), dtype)
+    for queries in (5, -1, [3], [7, 7, -2], np.array([1, 0], np.int8), slice(15, None), [], ()):
+        at = np.arange(N)[queries if not isinstance(queries, tuple | list) else np.int64(queries)]
+        some = regard.rollout(query, key, queries=queries, is_causal=True)
+        assert some.shape == whole[..., at, :].shape
+        np.testing.assert_allclose(some, whole[..., at, :], rtol=0, atol=N * np.finfo(dtype).eps)
+
+
+def test_more_rows_than_go_through_a_layer_at_once(dtype):
+    query, key = layers_of(dtype, (), 259)
+    query, key = query[:2], key[:2]
+    wanted, limit = dense(zip(query, key, strict=True), is_causal=True)
+    actual = regard.rollout(query, key, is_causal=True)
+    assert np.abs(actual - wanted).max() <= limit
+    alone = regard.rollout(query, key, queries=258, is_causal=True)
+    np.testing.assert_allclose(alone, actual[258], rtol=0, atol=N * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_no_bit(threads, target):
+    query, key = layers_of(np.float32, (), 300)
+    wanted = regard.rollout(query, key, threads=1)
+    assert_same_bits(regard.rollout(query, key, threads=threads), wanted)
+
+
+SHARES = np.array([[1.0, 0, 2, 1], [0, 0, 0, 5], [1, 1, 1, 1]])
+
+
+def test_weights_of_heads(dtype):
+    query, key = layers_of(dtype)
+    sinks = np.array([0.5, 3.0, -INF, 0.0])
+    wanted, limit = dense(zip(query, key, strict=True), shares=SHARES, sinks=sinks)
+    for given in (SHARES, SHARES.tolist(), list(SHARES), SHARES * 3, SHARES.astype(int)):
+        check(regard.rollout(query, key, head_weights=given, sinks=sinks), wanted, limit, dtype)
+    wanted, limit = dense(zip(query, key, strict=True), shares=[SHARES[0]] * LAYERS)
+    check(regard.rollout(query, key, head_weights=SHARES[0]), wanted, limit, dtype)
+    alone = regard.rollout(query[:, :, 3:], key[:, :, 1:], residual=0.25)
+    ablated = regard.rollout(query, key, residual=0.25, head_weights=[False, False, False, True])
+    np.testing.assert_allclose(ablated, alone, rtol=0, atol=16 * np.finfo(dtype).eps)
+
+
+def test_layers_that_differ(dtype):
+    """In heads and head_dim: they come in lists, and so do the weights of their heads."""
+    sizes = [(4, 2, 8), (2, 2, 16), (3, 1, 4)]
+    query = [drawn((2, heads, N, dim), dtype, i) for i, (heads, _, dim) in enumerate(sizes)]
+    key = [drawn((2, heads, N, dim), dtype, 9 + i) for i, (_, heads, dim) in enumerate(sizes)]
+    layers = list(zip(query, key, strict=True))
+    check(regard.rollout(query, key, is_causal=True), *dense(layers, is_causal=True), dtype)
+    shares = [np.arange(1.0, 1 + heads) for heads, _, _ in sizes]
+    check(regard.rollout(query, key, head_weights=shares), *dense(layers, shares=shares), dtype)
+    flat = [x[0, 0] for x in query[1:]], [x[0, 0] for x in [key[1], key[2]]]
+    one_head = list(zip(*([y[None] for y in x] for x in flat), strict=True))
+    check(regard.rollout(*flat), *dense(one_head), dtype)
+
+
+def test_masks_and_options_of_each_layer(dtype):
+    """The layers are batch axes of arrays."""
+    query, key = layers_of(dtype)
+    mask = np.random.default_rng(3).random((LAYERS, 1, 1, N, N)) < 0.5
+    lengths = np.array([[15], [N], [9]])
+    got = regard.rollout(query, key, mask, key_lengths=lengths)
+    product = np.eye(N)
+    for layer in range(LAYERS):
+        alone = query[layer : layer + 1], key[layer : layer + 1], mask[layer]
+        product = regard.rollout(*alone, key_lengths=int(lengths[layer, 0])) @ product
+    np.testing.assert_allclose(got, product, rtol=0, atol=LAYERS * N * np.finfo(dtype).eps)
+
+
+def test_sparse_masks_give_the_bits_of_dense_ones(dtype):
+    query, key = layers_of(dtype)
+    mask = regard.masks.sliding(N, window=(4, 0)) | regard.masks.global_tokens([0], N)
+    assert_same_bits(regard.rollout(query, key, mask), regard.rollout(query, key, mask.to_dense()))
+
+
+@pytest.mark.parametrize("hole", [NAN, INF])
+def test_padding_may_be_anything(hole, dtype):
+    """The queries of padding too, as long as no row reaches them."""
+    query, key = layers_of(dtype)
+    sinks = np.zeros(HEADS)
+    options = {"key_lengths": 15, "queries": slice(0, 15), "sinks": sinks}
+    wanted = regard.rollout(query, key, **options)
+    query[..., 15:, :], key[..., 15:, :] = hole, hole
+    assert_same_bits(regard.rollout(query, key, **options), wanted)
+
+
+@pytest.mark.parametrize("spoiled", ["query", "key"])
+def test_nan_is_in_the_rows_that_reach_it(spoiled, dtype):
+    query, key = layers_of(dtype)
+    wanted = regard.rollout(query, key, is_causal=True)
+    where = (query[1, 0, 2], key[1, 0, 1])[spoiled == "key"]
+    where[5] = NAN
+    got = regard.rollout(query, key, is_causal=True)
+    assert np.isnan(got[0, 5:]).all()
+    assert_same_bits(got[0, :5], wanted[0, :5])
+    assert_same_bits(got[1], wanted[1])
+    without = np.array([1.0, 1, 0, 1]) if spoiled == "query" else np.array([1.0, 1, 0, 0])
+    assert np.isfinite(regard.rollout(query, key, head_weights=without, is_causal=True)[0]).all()
+
+
+def test_previous_tokens_make_a_triangle():
+    """Each layer stays or goes back by one: binomial coefficients, known by hand."""
+    query = np.full((4, 1, 9, 1), 1.0)
+    mask = np.eye(9, k=-1, dtype=bool)
+    got = regard.rollout(query, query, mask, queries=8)
+    assert_same_bits(got, np.array([0, 0, 0, 0, 1, 4, 6, 4, 1]) / 16)
+    # The first position sees nothing, and keeps what it has.
+    assert regard.rollout(query, query, mask)[0].tolist() == [1.0] + [0.0] * 8
+
+
+def test_a_recording_has_its_own_arguments(dtype):
+    query, key = layers_of(dtype)
+    mask = np.tri(N, dtype=bool)
+    more = {"dropout_p": 0.5, "dropout_seed": 3, "return_lse": True, "precision": None, "out": None}
+    layers = [
+        SimpleNamespace(query=query[0], key=key[0], mask=None, options={"is_causal": True}),
+        SimpleNamespace(query=query[1], key=key[1], mask=mask, options=more),
+        SimpleNamespace(query=query[2], key=key[2], mask=None, options={"window": (N, 0)}),
+    ]
+    recording = SimpleNamespace(layers=layers)
+    wanted, limit = dense(zip(query, key, strict=True), is_causal=True)
+    check(regard.rollout(recording, threads=2), wanted, limit, dtype)
+    for given, named in (({"is_causal": False}, "is_causal"), ({"key": key}, "key")):
+        with pytest.raises(TypeError, match=f"{named} must be left out with a recording"):
+            regard.rollout(recording, **given)
+    with pytest.raises(ValueError, match="query must have at least one layer, got none"):
+        regard.rollout(SimpleNamespace(layers=[]))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 0, 4), (2, 0, 3, 5, 4)], ids=str)
+def test_empty_arrays(shape, dtype):
+    x = np.zeros(shape, dtype)
+    got = regard.rollout(x, x)
+    assert got.shape == (*shape[1:-3], shape[-2], shape[-2])
+    assert got.dtype == dtype
+
+
+def test_it_changes_no_argument(dtype):
+    query, key = layers_of(dtype)
+    query[..., -1, :] = NAN
+    before = query.copy(), key.copy()
+    regard.rollout(query, key, queries=[0], is_causal=True)
+    assert_same_bits((query, key), before)
+
+
+X = np.ones((2, 3, 5, 4))
+WRONG = {
+    "heads": (lambda: regard.rollout(X[0], X[0]), ValueError, "at least 4 dimensions"),
+    "ragged": (
+        lambda: regard.rollout([[1.0], [1.0, 2.0]], X),
+        ValueError,
+        "query must be an array or a regular nested list",
+    ),
+    "no key": (lambda: regard.rollout(X), TypeError, "key must be an array"),
+    "list": (lambda: regard.rollout([X[0]], X), TypeError, "must both be arrays, or both be lists"),
+    "lists": (lambda: regard.rollout([X], [X, X]), ValueError, "lists of the same length"),
+    "no layers": (lambda: regard.rollout(X[:0], X[:0]), ValueError, "at least one layer, got none"),
+    "no heads": (lambda: regard.rollout(X[:, :0], X[:, :0]), ValueError, "at least one head"),
+    "lengths": (
+        lambda: regard.rollout(X, X[..., :4, :]),
+        ValueError,
+        "must have the same length, .* got 5 and 4 in layer 0",
+    ),
+    "lengths of layers": (
+        lambda: regard.rollout([X, X[..., :3, :]], [X, X[..., :3, :]]),
+        ValueError,
+        r"same batch axes and length in all layers, got \(2, 5\) in layer 0 and \(2, 3\) in",
+    ),
+    "offset": (
+        lambda: regard.rollout(X, X, query_offset=1),
+        ValueError,
+        "query_offset must be 0",
+    ),
+    "end": (
+        lambda: regard.rollout(X, X, query_offset="end", key_lengths=3),
+        ValueError,
+        "query_offset must be 0",
+    ),
+    "residual": (
+        lambda: regard.rollout(X, X, residual=1.5),
+        ValueError,
+        "residual must be from 0 to 1, got 1.5",
+    ),
+    "nan": (lambda: regard.rollout(X, X, residual=NAN), ValueError, "residual must be from 0 to 1"),
+    "text": (lambda: regard.rollout(X, X, residual="a"), TypeError, "residual must be a real"),
+    "queries": (
+        lambda: regard.rollout(X, X, queries=5),
+        ValueError,
+        "queries must be from -5 to 4, got 5",
+    ),
+    "float": (lambda: regard.rollout(X, X, queries=1.0), TypeError, "queries must be an int, a"),
+    "bools": (lambda: regard.rollout(X, X, queries=[True]), TypeError, "queries must be an int, a"),
+    "matrix": (lambda: regard.rollout(X, X, queries=[[1]]), ValueError, "at most one axis"),
+    "slice": (lambda: regard.rollout(X, X, queries=slice(0.5)), TypeError, "a slice of ints"),
+    "negative": (
+        lambda: regard.rollout(X, X, head_weights=[1, -1, 1]),
+        ValueError,
+        "head_weights must be finite, not negative",
+    ),
+    "none of a layer": (
+        lambda: regard.rollout(X, X, head_weights=[[1, 1, 1], [0, 0, 0]]),
+        ValueError,
+        "not 0 for all heads of a layer, got .* in layer 1",
+    ),
+    "too few": (
+        lambda: regard.rollout(X, X, head_weights=[1, 1]),
+        ValueError,
+        r"head_weights must have a number for each head, .* \(2, 3\), got shapes \(2,\)",
+    ),
+    "names": (
+        lambda: regard.rollout(X, X, head_weights=["a", "b", "c"]),
+        TypeError,
+        "head_weights must be real numbers",
+    ),
+    "shape": (lambda: regard.rollout(X, X, np.ones((4, 5), bool)), ValueError, "mask must"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors_name_the_argument(name):
+    call, error, message = WRONG[name]
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,250 @@
+"""The gradients of the stages: their derivatives, and together those of the fused call."""
+
+import numpy as np
+import pytest
+
+import regard
+import sparse_cases
+from dense_layers import derivatives
+from gradient_cases import GradientProblem, assert_within, drawn
+from reference import assert_same_bits
+
+INF, NAN = float("inf"), float("nan")
+
+
+def assert_near(actual, exact, magnitudes, terms, dtype):
+    """Sums of so many terms, whose magnitudes add up to `magnitudes`."""
+    assert type(actual) is np.ndarray
+    assert actual.dtype == dtype
+    assert actual.shape == exact.shape
+    allowed = (terms + 4) * np.finfo(dtype).eps * magnitudes
+    assert (np.abs(actual - exact) <= allowed).all()
+
+
+SHAPES = [
+    ((3, 4), (4, 5)),
+    ((4,), (4,)),
+    ((4,), (4, 5)),
+    ((3, 4), (4,)),
+    ((2, 3, 4), (4,)),
+    ((4,), (2, 4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((2, 3, 4), (4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (5, 4, 2)),
+    ((1, 3, 4), (5, 4, 2)),
+    ((6, 2, 3, 4), (1, 2, 4, 5)),
+    ((1, 1), (1, 1)),
+    ((0, 4), (4, 5)),
+    ((3, 0), (0, 5)),
+    ((0, 3, 4), (4, 5)),
+    ((0, 3, 4), (1, 4, 5)),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
+def test_gradients_of_a_product(a, b, dtype, target):
+    a, b = drawn(a, dtype, 1), drawn(b, dtype, 2)
+    grad = drawn(np.matmul(a, b).shape, dtype, 3)
+    wide = {"a": a.astype(float), "b": b.astype(float)}
+    exact = derivatives(lambda arrays: arrays["a"] @ arrays["b"], grad.astype(float), wide)
+    size = {name: abs(array) for name, array in wide.items()}
+    bound = derivatives(lambda arrays: arrays["a"] @ arrays["b"], abs(grad).astype(float), size)
+    actual = regard.matmul_backward(grad, a, b)
+    assert type(actual) is tuple
+    for part, name in zip(actual, "ab", strict=True):
+        assert_near(part, exact[name], bound[name], grad.size, dtype)
+    for part, again in zip(actual, regard.matmul_backward(grad, a, b, threads=3), strict=True):
+        assert_same_bits(part, again)
+
+
+def softmax(x, axis):
+    terms = np.exp(x - x.real.max(axis=axis, keepdims=True))
+    return terms / terms.sum(axis=axis, keepdims=True)
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1, -2])
+@pytest.mark.parametrize("shape", [(3, 7), (2, 5, 4), (1, 1), (4, 1)], ids=str)
+def test_gradient_of_softmax(shape, axis, dtype):
+    x, grad = 3 * drawn(shape, dtype, 1), drawn(shape, dtype, 2)
+    y = softmax(x.astype(float), axis)
+    exact = derivatives(lambda arrays: softmax(arrays["x"], axis), grad, {"x": x.astype(float)})
+    size = y * (abs(grad) + (y * abs(grad)).sum(axis=axis, keepdims=True))
+    actual = regard.softmax_backward(grad, y.astype(dtype), axis)
+    assert_near(actual, exact["x"], size, shape[axis], dtype)
+
+
+def test_softmax_reads_no_gradient_of_what_is_hidden(dtype):
+    """NaN times a weight of 0 is NaN, and would reach the whole row."""
+    scores = drawn((5, 6), dtype)
+    scores[1, 2:], scores[3] = -INF, -INF
+    weights, grad = regard.softmax(scores), drawn((5, 6), dtype, 1)
+    wanted = regard.softmax_backward(grad, weights)
+    assert not wanted[3].any()
+    assert wanted[1, :2].any()
+    for hole in (NAN, INF):
+        assert_same_bits(
+            regard.softmax_backward(np.where(weights == 0, hole, grad), weights), wanted
+        )
+    grad[0, 0] = NAN
+    actual = regard.softmax_backward(grad, weights)
+    assert np.isnan(actual[0]).all()
+    assert_same_bits(actual[1:], wanted[1:])
+
+
+def test_gradient_of_scale(dtype):
+    grad = drawn((3, 5), dtype)
+    assert_same_bits(regard.scale_backward(grad, 0.3), regard.scale(grad, 0.3))
+    assert regard.scale_backward([[1, 2]], 3).tolist() == [[3.0, 6.0]]
+
+
+MASKS = [(2, 3, 4), (3, 4), (4,), (3, 1), (2, 1, 1), (1, 3, 4), ()]
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+def test_gradients_of_a_mask(shape, dtype, target):
+    """Of the sum, where nothing is hidden."""
+    grad = drawn((2, 3, 4), dtype, 1)
+    hidden = np.asarray(np.random.default_rng(2).random(shape) < 0.4)
+    bias = np.where(hidden, -np.inf, drawn(shape, dtype, 3)).astype(dtype)
+    everywhere = np.broadcast_to(hidden, grad.shape)
+    spoiled = np.where(everywhere, NAN, grad).astype(dtype)
+    of_scores, none = regard.apply_mask_backward(spoiled, ~hidden)
+    assert none is None
+    assert_same_bits(of_scores, np.where(everywhere, dtype.type(0), grad))
+    again, of_mask = regard.apply_mask_backward(spoiled, bias)
+    assert_same_bits(again, of_scores)
+
+    def added(arrays):
+        return np.where(everywhere, 0, np.where(hidden, 0, arrays["bias"]) + np.zeros(grad.shape))
+
+    wide = {"bias": np.where(hidden, 0, bias).astype(float)}
+    exact = derivatives(added, grad.astype(float), wide)["bias"]
+    size = derivatives(added, abs(grad).astype(float), wide)["bias"]
+    assert_near(of_mask, exact, size, grad.size, dtype)
+
+
+def test_gradients_of_a_sparse_mask_are_those_of_the_dense_one(dtype):
+    grad = drawn((2, 3, 50, 80), dtype)
+    for name, mask in sparse_cases.sparse_masks(2, 3, 50, 80).items():
+        wanted, _ = regard.apply_mask_backward(grad, sparse_cases.dense(mask, 80))
+        actual, of_mask = regard.apply_mask_backward(grad, mask)
+        assert of_mask is None, name
+        assert_same_bits(actual, wanted)
+
+
+# The sizes of the notebooks: six words in two dimensions, four in eight under a mask of -inf, three
+# in four, and one layer's batch with fewer key dimensions than value dimensions.
+NOTEBOOKS = {
+    "000": ((6, 2), (6, 2), (6, 2), "none", 1 / 16),
+    "001": ((4, 8), (4, 8), (4, 8), "float", None),
+    "002": ((3, 4), (3, 4), (3, 4), "none", None),
+    "003": ((2, 6, 2), (2, 6, 2), (2, 6, 3), "bool", None),
+}
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_stages_backward_give_the_fused_gradients(name, dtype, target):
+    *shapes, kind, factor = NOTEBOOKS[name]
+    query, key, value = (drawn(shape, dtype, seed) for seed, shape in enumerate(shapes))
+    length = query.shape[-2]
+    seen = np.tri(length, dtype=bool)
+    bias = np.where(seen, drawn((length, length), dtype, 5), -np.inf).astype(dtype)
+    mask = {"none": None, "bool": seen, "float": bias}[kind]
+    options = {} if mask is None else {"mask": mask}
+    options |= {} if factor is None else {"scale": factor}
+    grad = drawn((*query.shape[:-1], value.shape[-1]), dtype, 9)
+    grad_lse = np.zeros(query.shape[:-1], dtype)
+    problem = GradientProblem(query, key, value, options, grad, grad_lse)
+
+    factor = factor or query.shape[-1] ** -0.5
+    keys = key.swapaxes(-1, -2)
+    scores = regard.scale(regard.matmul(query, keys), factor)
+    weights = regard.softmax(scores if mask is None else regard.apply_mask(scores, mask))
+    of_weights, of_value = regard.matmul_backward(grad, weights, value)
+    of_scores, of_mask = regard.softmax_backward(of_weights, weights), None
+    if mask is not None:
+        of_scores, of_mask = regard.apply_mask_backward(of_scores, mask)
+    of_scores = regard.scale_backward(of_scores, factor)
+    of_query, of_keys = regard.matmul_backward(of_scores, query, keys)
+
+    chained = {"query": of_query, "key": of_keys.swapaxes(-1, -2), "value": of_value}
+    chained |= {"mask": of_mask} if kind == "float" else {}
+    fused, wanted = problem.gradients(), problem.expected()
+    for part, gradient in chained.items():
+        assert_within(getattr(wanted, part), getattr(fused, part), dtype, f"fused {part}")
+        assert_within(getattr(wanted, part), gradient, dtype, f"chained {part}")
+
+
+ONES, X = np.ones((3, 5)), np.ones((2, 3, 4))
+WRONG = {
+    "grad_output of a product": (
+        lambda: regard.matmul_backward(ONES, np.ones((3, 4)), np.ones((4, 6))),
+        ValueError,
+        r"grad_output must have the shape of the product of a and b, \(3, 6\), got shape \(3, 5\)",
+    ),
+    "inner axes": (
+        lambda: regard.matmul_backward(ONES, np.ones((3, 4)), ONES),
+        ValueError,
+        "the last axis of a and the last but one of b must agree, got 4 and 3",
+    ),
+    "leading axes": (
+        lambda: regard.matmul_backward(ONES, X, np.ones((3, 4, 5))),
+        ValueError,
+        "a and b must have leading axes that broadcast",
+    ),
+    "scalar": (
+        lambda: regard.matmul_backward(1.0, 2.0, ONES),
+        ValueError,
+        "a must have at least 1 dimension, got a scalar",
+    ),
+    "halves": (
+        lambda: regard.matmul_backward(ONES, np.ones((3, 4)), np.ones((4, 5), np.float16)),
+        TypeError,
+        "b must be an array of float32 or float64, got float16",
+    ),
+    "factor": (lambda: regard.scale_backward(ONES, "2"), TypeError, "factor must be"),
+    "complex": (
+        lambda: regard.scale_backward(ONES * 1j, 2),
+        TypeError,
+        "grad_output must be an array of float32 or float64, got complex128",
+    ),
+    "output": (
+        lambda: regard.softmax_backward(ONES, ONES.T),
+        ValueError,
+        r"grad_output must have the shape of output, \(5, 3\), got shape \(3, 5\)",
+    ),
+    "axis": (
+        lambda: regard.softmax_backward(ONES, ONES, 2),
+        ValueError,
+        "axis must be from -2 to 1 for output of 2 dimensions, got 2",
+    ),
+    "no axis": (
+        lambda: regard.softmax_backward(ONES, ONES, None),
+        TypeError,
+        "axis must be an integer, got NoneType",
+    ),
+    "scalar output": (
+        lambda: regard.softmax_backward(1.0, 1.0),
+        ValueError,
+        "axis must be an axis of output, which has none",
+    ),
+    "mask": (
+        lambda: regard.apply_mask_backward(ONES, np.ones((4, 5), bool)),
+        ValueError,
+        r"mask must broadcast to the shape of grad_output \(3, 5\), got shape \(4, 5\)",
+    ),
+    "integers": (
+        lambda: regard.apply_mask_backward(ONES, np.ones((3, 5), int)),
+        TypeError,
+        "mask must be bool",
+    ),
+    "no mask": (lambda: regard.apply_mask_backward(ONES, None), TypeError, "got None"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors_name_the_argument(name):
+    call, error, message = WRONG[name]
+    with pytest.raises(error, match=message):
+        call()

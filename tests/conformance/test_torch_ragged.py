@@ -1,0 +1,155 @@
+"""Packed sequences and nested tensors of PyTorch: its own call, and its checks by differences."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gradient_cases import drawn
+from torch_problems import scaled_dot_product_attention, torch
+
+from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
+
+theirs = torch.nn.functional.scaled_dot_product_attention
+# PyTorch says that nested tensors are a prototype.
+pytestmark = pytest.mark.filterwarnings("ignore:.*nested tensor:UserWarning")
+EPS = torch.finfo(torch.float64).eps
+LENGTHS = {
+    "one length": ([6, 6], [6, 6]),
+    "lengths": ([3, 70, 1, 300], [3, 70, 1, 300]),
+    "other keys": ([3, 70, 1], [150, 2, 33]),
+}
+each_lengths = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+
+
+def nested(lengths, heads, dim, seed):
+    parts = [torch.from_numpy(drawn((n, heads, dim), np.float64, seed + n)) for n in lengths]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged)
+
+
+def leaves_of(lengths, kv_heads=4):
+    """Query, key and value, of which the last two have the same offsets."""
+    query, key = nested(lengths[0], 4, 16, 0), nested(lengths[1], kv_heads, 16, 1)
+    values = nested(lengths[1], kv_heads, 16, 2).values()
+    value = torch.nested.nested_tensor_from_jagged(values, key.offsets())
+    return [x.requires_grad_() for x in (query, key, value)]
+
+
+def outcome(function, leaves, **options):
+    """The values of the output and the gradients."""
+    output = function(*(x.transpose(1, 2) for x in leaves), **options)
+    values = output.transpose(1, 2).values()
+    gradients = torch.autograd.grad(values.sin().sum(), leaves)
+    return [values.detach(), *(gradient.values() for gradient in gradients)]
+
+
+def assert_close(found, wanted):
+    for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        atol = (64 if i == 0 else 512) * EPS * max(1.0, float(other.abs().max()))
+        torch.testing.assert_close(one, other, rtol=0, atol=atol)
+
+
+@each_lengths
+@pytest.mark.parametrize("scale", [None, 0.7])
+def test_nested_tensors_are_as_in_pytorchs_call(lengths, scale):
+    leaves = leaves_of(lengths)
+    ours = outcome(scaled_dot_product_attention, leaves, scale=scale)
+    assert_close(ours, outcome(theirs, leaves, scale=scale))
+
+
+def one_by_one(query, key, value, **options):
+    parts = zip(*(x.unbind() for x in (query, key, value)), strict=True)
+    outputs = [theirs(*three, **options).transpose(0, 1) for three in parts]
+    packed = torch.cat(outputs)
+    return torch.nested.nested_tensor_from_jagged(packed, query.offsets()).transpose(1, 2)
+
+
+@each_lengths
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_nested_tensors_are_as_pytorchs_call_of_each_sequence(lengths, is_causal, kv_heads):
+    leaves, options = leaves_of(lengths, kv_heads), {"is_causal": is_causal, "enable_gqa": True}
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        wanted = outcome(one_by_one, leaves, **options)
+    assert_close(outcome(scaled_dot_product_attention, leaves, **options), wanted)
+
+
+def test_a_layer_of_a_model():
+    """A projection, heads, attention and another projection, with the gradients of the weights."""
+    torch.manual_seed(0)
+    inside, outside = (torch.nn.Linear(32, n, dtype=torch.float64) for n in (96, 32))
+    x = torch.nested.nested_tensor(
+        [torch.randn(n, 32, dtype=torch.float64) for n in (5, 9, 2)], layout=torch.jagged
+    )
+
+    def loss(attention):
+        heads = (part.unflatten(-1, [4, 8]).transpose(1, 2) for part in inside(x).chunk(3, dim=-1))
+        return outside(attention(*heads).transpose(1, 2).flatten(-2)).values().sin().sum()
+
+    weights = [*inside.parameters(), *outside.parameters()]
+    results = [
+        torch.autograd.grad(loss(attention), weights)
+        for attention in (scaled_dot_product_attention, one_by_one)
+    ]
+    assert_close(*results)
+
+
+STARTS = [0, 2, 2, 5], [0, 3, 4, 6]
+DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**40 + 1}
+# Options, and the shapes of the inputs that have gradients beside query, key and value.
+CHECKED = {
+    "plain": ({}, {}),
+    "causal, softcap": ({"is_causal": True, "query_offset": "end", "softcap": 0.8}, {}),
+    "scale of heads": ({"scale": [0.3, -0.7, 0.0, 1.0]}, {}),
+    "float mask": ({}, {"attn_mask": (5, 4, 3)}),
+    "float mask of keys": ({"is_causal": True}, {"attn_mask": (3,)}),
+    "slopes": ({"query_offset": 1}, {"alibi_slopes": (4,)}),
+    "slopes of each": ({"query_offset": 1}, {"alibi_slopes": (3, 4)}),
+    "distances": ({"query_offset": 1}, {"distance_bias": (4, 5)}),
+    "sinks": ({"window": (1, 0)}, {"sinks": (4,)}),
+    "dropout": (DROPOUT, {}),
+    "all": (
+        {"is_causal": True, "query_offset": 1, "softcap": 1.5, **DROPOUT},
+        {"attn_mask": (5, 4, 3), "alibi_slopes": (4,), "distance_bias": (4, 5), "sinks": (4,)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "shapes"), CHECKED.values(), ids=CHECKED)
+def test_gradients_are_those_of_differences(options, shapes):
+    of_inputs = (5, 4, 3), (6, 2, 3), (6, 2, 2)
+    tensors = [
+        torch.from_numpy(drawn(shape, np.float64, i)).requires_grad_()
+        for i, shape in enumerate((*of_inputs, *shapes.values()))
+    ]
+
+    def function(query, key, value, *others):
+        given = dict(zip(shapes, others, strict=True))
+        output, lse = scaled_dot_product_attention_ragged(
+            query, key, value, *STARTS, enable_gqa=True, return_lse=True, **options, **given
+        )
+        return output, torch.where(lse == -torch.inf, 0, lse)
+
+    assert torch.autograd.gradcheck(function, tensors, check_batched_grad=True)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_packed_sequences_are_as_pytorchs_call_of_each(is_causal):
+    query, key, value = (
+        torch.from_numpy(drawn((n, 4, 16), np.float64, n)).requires_grad_() for n in (80, 95, 96)
+    )
+    value = value[1:]
+    starts = [0, 7, 7, 80], [0, 20, 30, 95]
+    output = scaled_dot_product_attention_ragged(query, key, value, *starts, is_causal=is_causal)
+    outputs = []
+    for rows, keys in zip(*map(itertools.pairwise, starts), strict=True):
+        parts = query[slice(*rows)], key[slice(*keys)], value[slice(*keys)]
+        one = theirs(*(part.transpose(0, 1) for part in parts), is_causal=is_causal)
+        outputs.append(one.transpose(0, 1))
+    wanted = torch.cat(outputs)
+    torch.testing.assert_close(output, wanted, rtol=0, atol=64 * EPS)
+    leaves = query, key
+    gradients = [
+        torch.autograd.grad(x.sin().sum(), leaves, retain_graph=True) for x in (output, wanted)
+    ]
+    assert_close([output.detach(), *gradients[0]], [wanted.detach(), *gradients[1]])

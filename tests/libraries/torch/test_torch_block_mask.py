@@ -1,0 +1,264 @@
+"""FlexAttention's block masks become sparse masks that show the same pairs."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import regard
+from gradient_cases import drawn
+from torch_problems import scaled_dot_product_attention, torch
+
+from regard.torch import block_mask, scaled_dot_product_attention_ragged  # isort: skip
+
+flex = pytest.importorskip("torch.nn.attention.flex_attention")
+# PyTorch says that FlexAttention is slow without torch.compile.
+pytestmark = pytest.mark.filterwarnings("ignore:.*flex_attention called without:UserWarning")
+
+DOCUMENT = torch.arange(300) // 70
+PREFIX = torch.tensor([40, 130])
+WIDTH = 20
+DRAWN = torch.from_numpy(drawn((3, 300, 300), np.float32) > 0.9)
+
+
+def causal(b, h, q, k):
+    return q >= k
+
+
+def sliding(b, h, q, k):
+    return (q - k).abs() <= 50
+
+
+def neighborhood(b, h, q, k):
+    down, right = q // WIDTH - k // WIDTH, q % WIDTH - k % WIDTH
+    return (down.abs() <= 2) & (right.abs() <= 3)
+
+
+MODS = {
+    "all": flex.noop_mask,
+    "none": lambda b, h, q, k: q < 0,
+    "causal": causal,
+    "sliding window": flex.and_masks(causal, sliding),
+    "prefix LM": lambda b, h, q, k: (k < 40) | (q >= k),
+    "prefixes of entries": lambda b, h, q, k: (k < PREFIX[b]) | (q >= k),
+    "documents": lambda b, h, q, k: DOCUMENT[q] == DOCUMENT[k],
+    "causal documents": lambda b, h, q, k: (DOCUMENT[q] == DOCUMENT[k]) & (q >= k),
+    "dilated": lambda b, h, q, k: ((q - k).abs() <= 90) & ((q - k) % 3 == 0),
+    "2-D neighborhood": neighborhood,
+    "random": lambda b, h, q, k: DRAWN[h, q, k],
+    "windows of heads": lambda b, h, q, k: (q - k).abs() <= 30 * (h + 1) + 40 * b,
+}
+OF_PLANES = {"prefixes of entries": (2, 1), "random": (1, 3), "windows of heads": (2, 3)}
+LENGTHS = {"documents": (300, 300), "causal documents": (300, 300)}
+each_mod = pytest.mark.parametrize("name", MODS)
+
+
+def made(name, lengths=(290, 300), size=128, planes=(1, 1)):
+    """A block mask, and the same mask as a tensor."""
+    planes, lengths = OF_PLANES.get(name, planes), LENGTHS.get(name, lengths)
+    given = flex.create_block_mask(MODS[name], *planes, *lengths, device="cpu", BLOCK_SIZE=size)
+    return given, flex.create_mask(MODS[name], *planes, *lengths, device="cpu")
+
+
+def assert_shows(mask, dense):
+    assert isinstance(mask, regard.masks.SparseMask)
+    assert mask.shape == tuple(dense.shape)
+    assert np.array_equal(mask.to_dense(), dense.numpy())
+
+
+SIZES = 128, 32, (64, 256), (100, 48), 512
+EACH_IN_ONE_SIZE = [
+    pytest.param(name, size, marks=() if i % len(SIZES) == j else pytest.mark.slow)
+    for i, name in enumerate(MODS)
+    for j, size in enumerate(SIZES)
+]
+
+
+@pytest.mark.parametrize(("name", "size"), EACH_IN_ONE_SIZE)
+def test_the_same_pairs_are_visible(name, size):
+    given, dense = made(name, size=size)
+    assert_shows(block_mask(given), dense)
+
+
+def results_of(function, lengths):
+    shapes = (2, 3, lengths[0], 8), (2, 3, lengths[1], 8), (2, 3, lengths[1], 6)
+    leaves = [
+        torch.from_numpy(drawn(x, np.float64, i)).requires_grad_() for i, x in enumerate(shapes)
+    ]
+    output = function(*leaves)
+    return output, torch.autograd.grad(output.sin().sum(), leaves)
+
+
+@each_mod
+def test_attention_and_gradients_are_flex_attentions(name):
+    """Its output is that of FlexAttention, whose gradients need a GPU: those are of the formula."""
+    given, dense = made(name)
+    lengths = given.shape[-2:]
+    mask = block_mask(given)
+    output, gradients = results_of(
+        lambda *three: scaled_dot_product_attention(*three, mask), lengths
+    )
+
+    def formula(query, key, value):
+        scores = torch.where(dense, query @ key.mT / 8**0.5, -torch.inf)
+        return torch.nan_to_num(torch.softmax(scores, dim=-1)) @ value
+
+    def theirs(*three):
+        return flex.flex_attention(*(x.detach() for x in three), block_mask=given)
+
+    wanted, of_formula = results_of(formula, lengths)
+    torch.testing.assert_close(output, wanted, rtol=0, atol=1e-13)
+    for one, other in zip(gradients, of_formula, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    if name != "none":  # FlexAttention wants a value_dim of its own kind there
+        with torch.no_grad():
+            tensors = [
+                torch.from_numpy(drawn((2, 3, n, 8), np.float64, i))
+                for i, n in enumerate((*lengths, lengths[1]))
+            ]
+            found = scaled_dot_product_attention(*tensors, mask)
+            torch.testing.assert_close(found, theirs(*tensors), rtol=0, atol=1e-13)
+
+
+def test_heads_and_batches_of_one_broadcast():
+    given, dense = made("causal")
+    query = torch.from_numpy(drawn((2, 4, 290, 8), np.float32))
+    key = torch.from_numpy(drawn((2, 4, 300, 8), np.float32, 1))
+    output = scaled_dot_product_attention(query, key, key, block_mask(given))
+    assert torch.equal(output, scaled_dot_product_attention(query, key, key, dense))
+
+
+@pytest.mark.parametrize("lengths", [(200, 300), (290, 140), (128, 128), (1, 1), (0, 7), (7, 0)])
+@pytest.mark.parametrize("name", ["causal", "sliding window", "random"])
+def test_adjusted_to_other_lengths(name, lengths):
+    given, dense = made(name)
+    assert_shows(block_mask(given._adjust(*lengths)), dense[..., : lengths[0], : lengths[1]])
+
+
+def test_slices():
+    given, dense = made("windows of heads")
+    part = given[1:, 1:]
+    with pytest.raises(RuntimeError, match="Cannot use mask_mod from a sliced BlockMask"):
+        block_mask(part)
+    part.mask_mod = lambda b, h, q, k: given.mask_mod(b + 1, h + 1, q, k)
+    assert_shows(block_mask(part), dense[1:, 1:])
+
+
+FROM_LISTS = [
+    # Blocks of 4 queries and 8 keys, in any order, some of them in both lists.
+    ([[2, 1, 0]], [[[2, 0, 1], [1, 0, 0], [0, 0, 0]]], None, None),
+    (
+        [[1, 1, 3]],
+        [[[1, 0, 0], [2, 1, 0], [2, 1, 0]]],
+        [[1, 0, 1]],
+        [[[2, 0, 1], [0, 0, 0], [1, 0, 0]]],
+    ),
+    ([[0, 0, 0]], [[[0, 0, 0]] * 3], [[3, 0, 2]], [[[0, 2, 1], [0, 0, 0], [1, 0, 2]]]),
+]
+
+
+@pytest.mark.parametrize("lists", FROM_LISTS)
+@pytest.mark.parametrize("lengths", [None, (10, 21), (3, 24)])
+@pytest.mark.parametrize("mod", [None, lambda b, h, q, k: (q + k) % 3 == 0])
+@pytest.mark.parametrize("axes", [0, 1, 2])
+def test_from_kv_blocks(lists, lengths, mod, axes):
+    """Whole blocks are those of the second list, whatever the function says of them."""
+    numbers, indices, of_whole, whole = (
+        None if x is None else torch.tensor(x, dtype=torch.int32) for x in lists
+    )
+    tensors = [
+        None if x is None else (x[0] if axes == 0 else x if axes == 1 else x[None])
+        for x in (numbers, indices, of_whole, whole)
+    ]
+    given = flex.BlockMask.from_kv_blocks(
+        *tensors, BLOCK_SIZE=(4, 8), mask_mod=mod, seq_lengths=lengths, compute_q_blocks=False
+    )
+    dense = torch.zeros(12, 24, dtype=torch.bool)
+    for counts, blocks, is_whole in ((numbers, indices, False), (of_whole, whole, True)):
+        for row in range(3) if counts is not None else ():
+            for column in blocks[0, row, : counts[0, row]].tolist():
+                for i, j in itertools.product(
+                    range(4 * row, 4 * row + 4), range(8 * column, 8 * column + 8)
+                ):
+                    dense[i, j] |= is_whole or mod is None or (i + j) % 3 == 0
+    q_len, kv_len = lengths or (12, 24)
+    dense = dense[:q_len, :kv_len]
+    assert_shows(block_mask(given), dense.expand(*(1,) * axes, *dense.shape))
+
+
+def test_one_block_larger_than_the_mask():
+    """As FlexAttention makes it where it gets no mask."""
+    one = torch.ones(1, 1, 1, dtype=torch.int32)
+    given = flex.BlockMask.from_kv_blocks(
+        one, one[..., None] * 0, BLOCK_SIZE=1 << 30, mask_mod=causal, seq_lengths=(300, 200)
+    )
+    assert_shows(block_mask(given), torch.ones(300, 200).tril().bool()[None, None])
+
+
+def test_hidden_blocks_are_neither_called_nor_stored():
+    """A window of a text whose dense mask would take 69 GB."""
+    rows = 2048
+    row = torch.arange(rows, dtype=torch.int32)
+    indices = torch.stack([row, (row - 1).clamp(min=0)], dim=-1)[None, None]
+    numbers = torch.where(row > 0, 2, 1)[None, None]
+    called = 0
+
+    def window(b, h, q, k):
+        nonlocal called
+        called += 1
+        return (q >= k) & (q - k < 128)
+
+    length = rows * 128
+    given = flex.BlockMask.from_kv_blocks(
+        numbers, indices, mask_mod=window, seq_lengths=(length, length), compute_q_blocks=False
+    )
+    mask = block_mask(given)
+    assert mask.nnz == 128 * length - 128 * 127 // 2
+    assert mask.nbytes < 200_000
+    assert called < 100
+
+
+LISTS = {"kv_num_blocks": torch.ones(1, 1, 2), "kv_indices": torch.zeros(1, 1, 2, 2)}
+ERRORS = {
+    "tensor": (torch.ones(3, 3), TypeError, "block_mask must be a BlockMask .*, got Tensor"),
+    "function": (causal, TypeError, "block_mask must be a BlockMask .*, got function"),
+    "numbers": (
+        {"mask_mod": lambda b, h, q, k: q - k},
+        TypeError,
+        "block_mask.mask_mod must return bools .*, got torch.int64",
+    ),
+    "rows": ({"seq_lengths": (300, 256)}, ValueError, "block_mask must have 3 block rows for its"),
+    "count": (
+        {"kv_num_blocks": torch.full((1, 1, 2), 3)},
+        ValueError,
+        "block_mask.kv_num_blocks must be from 0 to 2, .* got 3 to 3",
+    ),
+    "negative": (
+        {"kv_indices": torch.full((1, 1, 2, 2), -1)},
+        ValueError,
+        "block_mask.kv_indices must not be negative, got -1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "error", "match"), ERRORS.values(), ids=ERRORS)
+def test_errors(given, error, match):
+    if isinstance(given, dict):
+        lists = {name: each.int() for name, each in LISTS.items()} | given
+        given = flex.BlockMask.from_kv_blocks(**lists, compute_q_blocks=False)
+    with pytest.raises(error, match=match):
+        block_mask(given)
+
+
+def test_calls_tell_what_to_do_with_one():
+    given, query = made("causal")[0], torch.zeros(2, 4, 300, 8)
+    with pytest.raises(TypeError, match=r"got BlockMask; convert it with regard.torch.block_mask"):
+        scaled_dot_product_attention(query, query, query, given)
+    with pytest.raises(TypeError, match=r"a tuple with BlockMask; convert it with"):
+        scaled_dot_product_attention(query, query, query, (given, torch.zeros(300)))
+    for call in (scaled_dot_product_attention, scaled_dot_product_attention_ragged):
+        starts = ([0, 2], [0, 2])[: 2 * (call is scaled_dot_product_attention_ragged)]
+        with pytest.raises(TypeError, match=r"block_mask: pass attn_mask=regard.torch.block_mask"):
+            call(query[0], query[0], query[0], *starts, block_mask=given)
+        with pytest.raises(TypeError, match=r"no argument score_mod: pass score_function="):
+            call(query[0], query[0], query[0], *starts, score_mod=causal)

@@ -1,0 +1,380 @@
+"""Recordings of models contain the weights that the models' own, eager attention computes."""
+
+import gc
+import threading
+import weakref
+from inspect import signature
+
+import numpy as np
+import pytest
+
+import regard
+from in_float64 import in_float64
+from zoo import BATCH, LENGTH, PADDING, TARGETS, build, inputs_of, torch, transformers
+
+# One model or more for each way to call attention: windows, soft caps, sinks of heads and of
+# queries, chunks, selected keys, grouped heads, position biases, encoders and decoders.
+TYPES = """
+llama mistral gemma2 gemma3_text gpt_oss qwen2 qwen3 llama4_text deepseek_v32 inkling2_text
+mimo_v2_flash gpt2 opt phi3 cohere2 bert roberta distilbert albert modernbert t5 mt5
+switch_transformers bart m2m_100 t5gemma whisper vit clip_vision_model dinov2 clip_text_model
+splinter wav2vec2
+"""
+QUICK = {"llama", "gemma2", "gpt_oss", "inkling2_text", "bert", "t5", "whisper"}
+CROSS = ("encoder_attn", "EncDecAttention", "cross_attn")
+
+
+def weights_of(layer):
+    """The weights of a recorded layer, and which rows see a key."""
+    _, weights, lse = regard.scaled_dot_product_attention(
+        layer.query,
+        layer.key,
+        layer.key,
+        layer.mask,
+        **layer.options,
+        return_weights=True,
+        return_lse=True,
+    )
+    return weights, lse > -np.inf
+
+
+def eager_weights(model, inputs):
+    """The weights that a model returns, by the part that computes them."""
+    with torch.no_grad():
+        outputs = model(**inputs, output_attentions=True)
+    parts = {
+        name: getattr(outputs, name, None)
+        for name in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+    }
+    return {
+        name: [each.numpy() for each in found if each is not None]
+        for name, found in parts.items()
+        if found
+    }
+
+
+def part_of(name, has_two):
+    if not has_two:
+        return "attentions"
+    if any(each in name for each in CROSS):
+        return "cross_attentions"
+    return "decoder_attentions" if "decoder" in name.split(".") else "encoder_attentions"
+
+
+def assert_weights(recording, wanted):
+    """The recording has the weights of the model, layer by layer."""
+    actual = {}
+    for layer in recording:
+        if layer.name.endswith(("_input", "_residual")):
+            continue  # attention over layers, whose weights a model does not return
+        actual.setdefault(part_of(layer.name, "encoder_attentions" in wanted), []).append(layer)
+    assert actual.keys() == wanted.keys()
+    for part, layers in actual.items():
+        assert len(layers) == len(wanted[part]) > 0
+        for layer, weights in zip(layers, wanted[part], strict=True):
+            own, is_visible = weights_of(layer)
+            assert own.shape == weights.shape
+            assert is_visible.mean() > 0.5
+            error = np.abs(own - weights)[is_visible].max()
+            assert error <= 1e-10, f"{layer} is off by {error}"
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [x if x in QUICK else pytest.param(x, marks=pytest.mark.slow) for x in TYPES.split()],
+)
+def test_weights_of_the_eager_attention(model_type):
+    model = build(model_type)
+    inputs = inputs_of(model_type, model.config)
+    with in_float64():
+        wanted = eager_weights(model, inputs)
+        recording = regard.transformers.record(model, **inputs)
+    assert_weights(recording, wanted)
+    assert model.config._attn_implementation == "eager"
+
+
+def packed(model, inputs):
+    """Two texts in each row, told apart by their positions."""
+    positions = torch.cat([torch.arange(4), torch.arange(LENGTH - 4)])
+    return {"input_ids": inputs["input_ids"], "position_ids": positions.expand(BATCH, -1)}
+
+
+def with_holes(model, inputs):
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
+    mask[0, [2, 5]] = 0
+    return inputs | {"attention_mask": mask}
+
+
+def with_own_mask(model, inputs):
+    mask = torch.zeros(BATCH, 1, LENGTH, LENGTH, dtype=torch.float64)
+    mask[..., 4:] = torch.finfo(torch.float64).min
+    return inputs | {"attention_mask": mask}
+
+
+def after_a_prompt(model, inputs):
+    tokens = inputs["input_ids"]
+    with torch.no_grad():
+        past = model(tokens[:, :6], use_cache=True).past_key_values
+    # The argument has another name in newer versions.
+    is_new = "cache" in signature(model.model.forward).parameters
+    return {"input_ids": tokens[:, 6:], "cache" if is_new else "past_key_values": past}
+
+
+@pytest.mark.parametrize("change", [packed, with_holes, with_own_mask, after_a_prompt])
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_masks(model_type, change):
+    model = build(model_type)
+    inputs = inputs_of(model_type, model.config, padding=None)
+    with in_float64():
+        wanted = eager_weights(model, change(model, inputs))
+        inputs = change(model, inputs)  # a cache grows in each call
+        recording = regard.transformers.record(model, **inputs)
+    assert_weights(recording, wanted)
+
+
+@pytest.mark.parametrize("padding", ["right", None])
+@pytest.mark.parametrize("model_type", ["bert", "t5", "gpt_oss"])
+def test_other_padding(model_type, padding):
+    model = build(model_type)
+    inputs = inputs_of(model_type, model.config, padding=padding)
+    with in_float64():
+        wanted = eager_weights(model, inputs)
+        recording = regard.transformers.record(model, **inputs)
+    assert_weights(recording, wanted)
+
+
+def test_layers_keep_their_own_options():
+    model = build("gemma2")
+    recording = regard.transformers.record(model, **inputs_of("gemma2", model.config, padding=None))
+    assert [layer.options.get("window") for layer in recording] == [(3, None), None]
+    assert all(layer.options["is_causal"] for layer in recording)
+    assert all(layer.options["softcap"] == 50 for layer in recording)
+    page = regard.explore(recording.entry(1))
+    assert "window differs between layers" in page._facts["options"]
+    assert "softcap=50.0" in page._facts["options"]
+    assert [layer["name"] for layer in page._facts["layers"]] == list(recording.names)
+    summary = recording.summarize(statistics="max")
+    for number, layer in enumerate(recording):
+        wanted = weights_of(layer)[0].max(axis=-1)
+        assert np.abs(summary.max[number] - wanted).max() <= 64 * np.finfo(np.float64).eps
+
+
+def test_biases_of_distances_are_stored_as_such():
+    model = build("t5")
+    recording = regard.transformers.record(model, **inputs_of("t5", model.config, padding=None))
+    own = [layer for layer in recording if "EncDec" not in layer.name]
+    assert len(own) == 4
+    for layer in own:
+        assert layer.mask is None
+        assert layer.options["distance_bias"].shape == (4, 2 * layer.key.shape[-2] - 1)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "regard", "flex_attention"])
+def test_whatever_implementation_a_model_has(implementation):
+    model = build("llama", torch.float32)
+    inputs = inputs_of("llama", model.config, torch.float32)
+    wanted = regard.transformers.record(model, **inputs)
+    model.config._attn_implementation = implementation
+    recording = regard.transformers.record(model, **inputs)
+    assert model.config._attn_implementation == implementation
+    assert all(np.array_equal(x.key, y.key) for x, y in zip(recording, wanted, strict=True))
+
+
+def test_an_error_restores_the_implementations_of_all_parts(monkeypatch):
+    model = build("llava")
+    model.set_attn_implementation({"text_config": "sdpa", "vision_config": "eager"})
+    configs = model.config, model.config.text_config, model.config.vision_config
+    before = [config._attn_implementation for config in configs]
+    inputs = inputs_of("llava", model.config)
+
+    def broken(*args, **kwargs):
+        assert model.config.text_config._attn_implementation == "regard"
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(model.language_model.norm, "forward", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        regard.transformers.record(model, **inputs)
+    assert [config._attn_implementation for config in configs] == before
+    monkeypatch.undo()
+    assert len(regard.transformers.record(model, **inputs)) == 2
+    assert [config._attn_implementation for config in configs] == before
+
+
+def test_the_output_is_not_kept():
+    model = build("llama", torch.float32)
+    inputs = inputs_of("llama", model.config, torch.float32)
+    model.set_attn_implementation("regard")
+    with torch.no_grad():
+        wanted = model(**inputs)
+    recording, output = regard.transformers.record(model, **inputs, return_output=True)
+    assert torch.equal(output.logits, wanted.logits)
+    assert not output.logits.requires_grad
+    assert output.past_key_values.get_seq_length() == LENGTH
+    cached = weakref.ref(output.past_key_values)
+    del output, wanted
+    gc.collect()
+    assert cached() is None
+    again = regard.transformers.record(model, inputs["input_ids"], inputs["attention_mask"])
+    assert np.array_equal(again[1].key, recording[1].key)
+    assert again.tokens.tolist() == inputs["input_ids"].tolist()
+
+
+class Tokenizer:
+    """Removes the space before a token, as those of SentencePiece do."""
+
+    def decode(self, numbers, *, skip_special_tokens):
+        assert skip_special_tokens is False
+        return "".join(f"<{number}>" for number in numbers)
+
+    def convert_ids_to_tokens(self, numbers):
+        return [f"\u2581<{number}>" if number % 2 else f"<{number}>" for number in numbers]
+
+
+def test_tokens():
+    model = build("t5")
+    inputs = inputs_of("t5", model.config, padding=None)
+    sources, targets = inputs["input_ids"], inputs["decoder_input_ids"]
+    assert sources.shape == (BATCH, LENGTH)
+    assert targets.shape == (BATCH, TARGETS)
+    recording = regard.transformers.record(model, **inputs)
+    assert recording.tokens is None
+    for layer in recording.select("encoder"):
+        assert layer.query_tokens.tolist() == layer.key_tokens.tolist() == sources.tolist()
+    for layer in recording.select("decoder"):
+        keys = sources if "EncDec" in layer.name else targets
+        assert layer.query_tokens.tolist() == targets.tolist()
+        assert layer.key_tokens.tolist() == keys.tolist()
+    same = inputs | {"decoder_input_ids": sources.flip(0)}  # lengths do not tell them apart
+    cross = regard.transformers.record(model, **same)[-1]
+    assert cross.query_tokens.tolist() == sources.flip(0).tolist()
+    assert cross.key_tokens.tolist() == sources.tolist()
+    texts = regard.transformers.record(model, **inputs, tokenizer=Tokenizer())
+    wanted = [f" <{number}>" if number % 2 else f"<{number}>" for number in sources[1].tolist()]
+    assert texts.entry(1)[0].key_tokens.tolist() == wanted
+    page = texts.select("encoder").entry(1).explore()
+    assert page._facts["tokens"]["key"] == wanted
+
+
+def test_a_recording_that_would_not_fit_is_refused_before_anything_is_computed(monkeypatch):
+    model = build("llama", torch.float32)
+    inputs = inputs_of("llama", model.config, torch.float32)
+    size = 2 * (4 + 2) * BATCH * LENGTH * 8 * 4
+    ran = []
+    monkeypatch.setattr(transformers.models.llama.modeling_llama.LlamaMLP, "forward", ran.append)
+    message = (
+        rf"would have {size / 1000:.3g} kB \(2 layers of query \(2, 4, 11, 8\) and key \(2, 2,"
+    )
+    with pytest.raises(TypeError):
+        regard.transformers.record(model, **inputs, max_bytes=size - 1)
+    assert ran
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=message):
+        regard.transformers.record(model, **inputs, max_bytes=size - 1)
+    assert model.config._attn_implementation == "eager"
+    assert len(regard.transformers.record(model, **inputs, max_bytes=size + 100)) == 2
+
+
+def test_other_threads_of_the_same_model_are_not_recorded():
+    model = build("llama", torch.float32)
+    inputs = inputs_of("llama", model.config, torch.float32)
+    inside, outside, found = threading.Event(), threading.Event(), []
+    thread = threading.Thread(
+        target=lambda: found.append(regard.transformers.record(model, **inputs, max_bytes=None))
+    )
+
+    def wait(*_):
+        if threading.current_thread() is thread:
+            inside.set()
+            assert outside.wait(60)
+
+    hook = model.model.layers[1].register_forward_pre_hook(wait)
+    thread.start()
+    assert inside.wait(60)
+    with torch.no_grad():
+        model(**inputs)
+    outside.set()
+    thread.join()
+    hook.remove()
+    assert found[0].names == ("model.layers.0.self_attn", "model.layers.1.self_attn")
+
+
+ERRORS = {
+    "another module": (
+        lambda: torch.nn.Linear(2, 2),
+        {},
+        TypeError,
+        "model must be a transformers",
+    ),
+    "a tokenizer's name": (
+        lambda: build("llama"),
+        {"tokenizer": "llama"},
+        TypeError,
+        "tokenizer must have the method decode, got str",
+    ),
+    "a layer that does not exist": (
+        lambda: build("llama"),
+        {"layers": "model.layers.7"},
+        ValueError,
+        "there are model.layers.0.self_attn",
+    ),
+    "no interface": (
+        lambda: made(transformers.BloomConfig(vocab_size=99, hidden_size=32, n_layer=1, n_head=4)),
+        {},
+        ValueError,
+        "nothing was recorded: BloomForCausalLM computes attention by itself",
+    ),
+    "no interface, another one": (
+        lambda: made(transformers.XLNetConfig(vocab_size=99, d_model=32, n_layer=1, n_head=4)),
+        {},
+        ValueError,
+        "nothing was recorded: XLNetLMHeadModel computes attention by itself",
+    ),
+}
+
+
+def made(config):
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    make, options, error, message = ERRORS[name]
+    model = make()
+    with pytest.raises(error, match=message):
+        regard.transformers.record(model, input_ids=torch.ones(1, 5, dtype=torch.int64), **options)
+
+
+def test_models_within_a_module_and_compiled_models():
+    model = build("bert")
+    inputs = inputs_of("bert", model.config)
+    wanted = regard.transformers.record(model, **inputs)
+
+    class Around(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, features):
+            return self.model(**features)
+
+    recording = regard.transformers.record(Around(), inputs)
+    assert recording.names == tuple(f"model.{name}" for name in wanted.names)
+    compiled = regard.transformers.record(torch.compile(model, backend="eager"), **inputs)
+    assert compiled.names == wanted.names
+    for other in (recording, compiled):
+        assert all(np.array_equal(x.key, y.key) for x, y in zip(other, wanted, strict=True))
+    assert model.config._attn_implementation == "eager"
+
+
+def test_padding_of_a_text(tmp_path):
+    """One text of a batch, saved and loaded, has the weights of the whole batch."""
+    model = build("gpt_oss")
+    inputs = inputs_of("gpt_oss", model.config)
+    whole = regard.transformers.record(model, **inputs)
+    text = whole.entry(0)
+    text.save(tmp_path / "text.safetensors")
+    loaded = regard.Recording.load(tmp_path / "text.safetensors")
+    assert loaded.tokens.tolist() == inputs["input_ids"][0].tolist()
+    for layer, other in zip(whole, loaded, strict=True):
+        assert other.options["left_padding"] == PADDING
+        assert np.array_equal(weights_of(layer)[0][0], weights_of(other)[0])

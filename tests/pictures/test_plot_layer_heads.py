@@ -1,0 +1,95 @@
+"""Pictures of a number for each head, compared with the numbers."""
+
+import numpy as np
+import pytest
+
+import regard
+
+pytest.importorskip("matplotlib")
+
+VALUES = np.random.default_rng(0).random((3, 5))
+
+
+def drawn(values, **options):
+    image = regard.plot.layer_heads(values, **options)
+    image.figure.canvas.draw()
+    return image
+
+
+@pytest.mark.parametrize("convert", [np.asarray, np.float16, np.ndarray.tolist, np.asfortranarray])
+def test_pixels_are_the_numbers(pyplot, convert):
+    image = drawn(convert(VALUES), label="importance")
+    np.testing.assert_array_equal(image.get_array(), np.asarray(convert(VALUES), float))
+    assert image.axes.get_xlabel() == "head"
+    assert image.axes.get_ylabel() == "layer"
+    assert image.colorbar.ax.get_ylabel() == "importance"
+    assert image.get_clim() == (0, np.asarray(convert(VALUES)).max())
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [
+        ([[1.0, 2.0]], (0, 2)),
+        ([[-1.0, 2.0]], (-1, 2)),
+        ([[-3.0, -2.0]], (-3, 0)),
+        ([[0.0, 0.0]], (0, 1)),
+        ([[True, False]], (0, 1)),
+        ([[np.nan, 4.0], [np.inf, -np.inf]], (0, 4)),
+        ([[np.nan]], (0, 1)),
+    ],
+)
+def test_colors_reach_from_0_or_the_smallest_number(pyplot, values, limits):
+    assert drawn(values).get_clim() == limits
+
+
+def test_nan_is_white_and_the_label_says_so(pyplot):
+    image = drawn([[1.0, np.nan]])
+    assert image.colorbar.ax.get_ylabel() == "(white: NaN)"
+    assert image.cmap(np.ma.masked) == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_arguments_of_imshow(pyplot):
+    figure = pyplot.figure()
+    ax = figure.subplots()
+    image = drawn(VALUES - 0.5, ax=ax, colorbar=False, cmap="magma", vmin=-2, vmax=3)
+    assert image.axes is ax
+    assert image.colorbar is None
+    assert image.get_clim() == (-2, 3)
+    assert image.get_cmap().name == "magma"
+    from matplotlib.colors import TwoSlopeNorm
+
+    norm = TwoSlopeNorm(0, -1, 1)
+    assert drawn(VALUES, norm=norm).norm is norm
+
+
+def test_names(pyplot):
+    image = drawn(VALUES, names={"layers": ["a", "b", "c"]})
+    formatter = image.axes.yaxis.get_major_formatter()
+    assert [formatter(at, 0) for at in range(3)] == ["a", "b", "c"]
+    assert image.axes.xaxis.get_major_formatter()(4, 0) == "4"
+
+
+WRONG = [
+    (lambda: regard.plot.layer_heads([1.0]), ValueError, r"values must be \(layers, heads\), got "),
+    (lambda: regard.plot.layer_heads(VALUES[0]), ValueError, r"pass values\[None\] for one layer"),
+    (lambda: regard.plot.layer_heads(VALUES[None]), ValueError, r"got shape \(1, 3, 5\)"),
+    (lambda: regard.plot.layer_heads(VALUES[:0]), ValueError, "values has nothing to draw"),
+    (
+        lambda: regard.plot.layer_heads([["a"]]),
+        TypeError,
+        "values must be an array of real numbers",
+    ),
+    (lambda: regard.plot.layer_heads(None), TypeError, "values must be an array, got None"),
+    (lambda: regard.plot.layer_heads(VALUES, label=3), TypeError, "label must be a str"),
+    (lambda: regard.plot.layer_heads(VALUES, ax=3), TypeError, "ax must be an Axes"),
+    (lambda: regard.plot.layer_heads(VALUES, colorbar=1), TypeError, "colorbar must be True or"),
+    (lambda: regard.plot.layer_heads(VALUES, zzz=1), TypeError, "no argument zzz"),
+    (lambda: regard.plot.layer_heads(VALUES, figure=1), TypeError, "no argument figure: pass ax="),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG)
+def test_errors_name_the_argument(pyplot, call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+    assert not pyplot.get_fignums()

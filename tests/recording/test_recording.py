@@ -1,0 +1,377 @@
+"""Recordings: what they hold, how parts of them are chosen, and what calls do with them."""
+
+import numpy as np
+import pytest
+
+import regard
+
+EPS = np.finfo(np.float64).eps
+RNG = np.random.default_rng(0)
+
+
+def drawn(*shape):
+    return RNG.standard_normal(shape)
+
+
+def layer(name="one", batch=(), heads=4, kv_heads=2, q_len=6, kv_len=6, mask=None, **options):
+    query, key = drawn(*batch, heads, q_len, 8), drawn(*batch, kv_heads, kv_len, 8)
+    return regard.RecordedLayer(name, query, key, mask, **options)
+
+
+def weights_of(one):
+    return regard.scaled_dot_product_attention(
+        one.query, one.key, one.key, one.mask, **one.options, return_weights=True
+    )[1]
+
+
+# Layers whose sizes agree, and whose options do not.
+def recording(batch=(), tokens=True):
+    texts = list("abcabc") if tokens else None
+    common = {"query_tokens": texts, "key_tokens": texts}
+    bias = np.linspace(-1, 1, 36).reshape(6, 6)
+    return regard.Recording(
+        [
+            layer("encoder.0.attn", batch, is_causal=True, **common),
+            layer("encoder.1.attn", batch, window=(2, 1), softcap=3.0, **common),
+            layer("encoder.10.attn", batch, kv_heads=4, mask=bias, sinks=[0.0, 1, 2, 3], **common),
+            layer("decoder.0.attn", batch, mask=regard.masks.sliding(6, window=(3, 0)), **common),
+            layer("decoder.0.attn:2", batch, alibi_slopes=np.ones(4), scale=0.5, **common),
+        ]
+    )
+
+
+def test_a_sequence_of_layers():
+    whole = recording()
+    assert len(whole) == 5
+    assert [each.name for each in whole] == list(whole.names)
+    assert whole[-1] is whole.layers[4] is whole["decoder.0.attn:2"]
+    assert whole[1:3].names == ("encoder.1.attn", "encoder.10.attn")
+    assert type(whole[1:3]) is regard.Recording
+    joined = regard.Recording([*whole, *whole])
+    assert len(joined) == 10
+    assert joined.nbytes == whole.nbytes == sum(each.nbytes for each in whole)
+    for wrong, error, message in (
+        (9, IndexError, "out of range"),
+        ("encoder", KeyError, "no layer has the name 'encoder'"),
+    ):
+        with pytest.raises(error, match=message):
+            whole[wrong]
+    with pytest.raises(KeyError, match="2 layers have the name"):
+        joined["encoder.0.attn"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "numbers"),
+    [
+        (1, [1]),
+        (-1, [4]),
+        ([3, 0, 3], [0, 3]),
+        (slice(1, None, 2), [1, 3]),
+        ("encoder", [0, 1, 2]),
+        ("encoder.", [0, 1, 2]),
+        ("encoder.1", [1]),
+        ("decoder.0.attn", [3, 4]),
+        (["decoder", 0], [0, 3, 4]),
+        (np.array([2, 1]), [1, 2]),
+    ],
+)
+def test_select(layers, numbers):
+    whole = recording()
+    assert whole.select(layers).layers == tuple(whole[i] for i in numbers)
+
+
+@pytest.mark.parametrize(
+    ("layers", "error", "message"),
+    [
+        (5, ValueError, "layer must be at most 4, got 5"),
+        (-6, ValueError, "layer must be at least -5, got -6"),
+        ("enc", ValueError, "got 'enc'; there are encoder.0.attn, encoder.1.attn"),
+        ("", ValueError, "layers must name layers, got ''"),
+        ([], ValueError, "at least one layer, got none"),
+        (slice(7, 9), ValueError, "must select something of 5 layers"),
+        (1.0, TypeError, "a number, a name, a slice or some numbers and names of layers, got 1.0"),
+        ([1.0], TypeError, "layer must be an int"),
+        (True, TypeError, "layer must be an int, got bool"),
+    ],
+)
+def test_select_refuses(layers, error, message):
+    with pytest.raises(error, match=message):
+        recording().select(layers)
+
+
+def test_one_entry_of_a_batch():
+    lengths = np.array([6, 4, 2])
+    texts = np.array([list("abcdef"), list("ghijkl"), list("mnopqr")])
+    mask = drawn(3, 1, 1, 6)
+    one = layer("a", (3,), mask=mask, key_lengths=lengths, scale=drawn(3, 4), key_tokens=texts)
+    whole = regard.Recording([one])
+    for place in (0, 2, -1, (1,)):
+        (entry,) = whole.entry(place)
+        index = place[0] if isinstance(place, tuple) else place
+        assert np.array_equal(entry.query, one.query[index])
+        assert entry.options["key_lengths"] == lengths[index]
+        assert entry.key_tokens.tolist() == texts[index].tolist()
+        assert np.array_equal(weights_of(entry), weights_of(one)[index])
+    for wrong, error, message in (
+        (3, ValueError, "place must be at most 2, got 3"),
+        ((0, 0), ValueError, r"one number for each batch axis of layer 'a', \(3,\), got 2"),
+        (1.0, TypeError, "place must be an int"),
+    ):
+        with pytest.raises(error, match=message):
+            whole.entry(wrong)
+
+
+@regard.ScoreFunction.c_type("float64")
+def _by_place(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
+    """Adds something that depends on the head and the batch entry."""
+    for key in range(keys):
+        for query in range(queries):
+            scores[key * stride + query] += (1 + head) * entry * (first_key + key)
+
+
+def test_parts_keep_the_place_that_a_score_function_is_told():
+    one = layer("a", (2,), score_function=regard.ScoreFunction(_by_place, dtype="float64"))
+    whole, wanted = regard.Recording([one]), weights_of(one)
+    other = regard.RecordedLayer("b", one.query, one.key)
+    assert np.abs(weights_of(other)[1] - wanted[1]).max() > 0.1
+    for entry in range(2):
+        text = whole.entry(entry)
+        for head in range(4):
+            assert np.abs(text.map(0, head) - wanted[entry, head]).max() <= 64 * EPS
+        largest = text.summarize(statistics="max").max[0]
+        assert np.abs(largest - wanted[entry].max(axis=-1)).max() <= 64 * EPS
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_summaries_have_an_axis_for_layers(batch):
+    whole = recording(batch)
+    names = list(regard.AttentionSummary._fields)
+    summary = whole.summarize(statistics=names, top_k=3, first_keys=2, local_reach=1)
+    for number, each in enumerate(whole):
+        own = regard.summarize_attention(
+            each.query,
+            each.key,
+            each.mask,
+            **each.options,
+            tokens=each.key_tokens,
+            statistics=names,
+            top_k=3,
+            first_keys=2,
+            local_reach=1,
+        )
+        for name in names:
+            ours, theirs = getattr(summary, name), getattr(own, name)
+            for one, other in zip(
+                *((x if isinstance(x, tuple) else (x,)) for x in (ours, theirs)), strict=True
+            ):
+                assert np.array_equal(one[number], other, equal_nan=True), name
+        alone = regard.summarize_attention(each, statistics="entropy")
+        assert np.array_equal(alone.entropy, own.entropy)
+    assert summary.entropy.shape == (5, *batch, 4, 6)
+    assert whole.summarize().induction is None
+
+
+def test_induction_needs_tokens():
+    with pytest.raises(TypeError, match="'induction' need tokens"):
+        recording(tokens=False).summarize(statistics="induction")
+    given = recording(tokens=False).summarize(statistics="induction", tokens=list("abcabc"))
+    recorded = recording().summarize(statistics="induction")
+    assert given.induction.shape == recorded.induction.shape == (5, 4)
+
+
+@pytest.mark.parametrize(
+    "regions", [None, [(slice(0, 2), slice(1, 5)), (slice(3, 6), slice(0, 6))]]
+)
+def test_maps(regions):
+    whole = recording((1,))
+    words = {"shape": (3, 3), "reduce": "sum", "regions": regions}
+    pictures = regard.attention_map(whole, **words)
+    for number, each in enumerate(whole):
+        own = regard.attention_map(each.query, each.key, each.mask, **each.options, **words)
+        pairs = [(pictures, own)] if regions is None else zip(pictures, own, strict=True)
+        for of_all, of_one in pairs:
+            assert np.array_equal(of_all[number], of_one)
+        for head in (0, 3, -1):
+            of_head = whole.map(each.name, head, **words)
+            of_one = [own] if regions is None else own
+            for ours, theirs in zip([of_head] if regions is None else of_head, of_one, strict=True):
+                assert np.array_equal(ours, theirs[0, head])
+    assert np.array_equal(whole.map(-1, 2), whole.map("decoder.0.attn:2", 2))
+
+
+def test_rollout_goes_through_all_layers():
+    whole = recording((2,))
+    found = whole.rollout(queries=[2, 5], residual=0.25, threads=1)
+    rows = np.broadcast_to(np.eye(6), (2, 6, 6))
+    for each in whole:
+        weights = weights_of(each).mean(axis=1)
+        rest = 1 - weights.sum(axis=-1, keepdims=True)  # of sinks
+        rows = 0.25 * rows + 0.75 * (weights @ rows + rest * rows)
+    assert found.shape == (2, 2, 6)
+    assert np.abs(found - rows[:, [2, 5]]).max() <= 256 * EPS
+
+
+def test_progress_counts_all_layers():
+    for call, rows in (
+        (lambda **words: recording().summarize(**words), 5 * 4 * 6),
+        (lambda **words: regard.attention_map(recording(), **words), 5 * 4 * 6),
+        (lambda **words: recording().map(0, 0, **words), 6),
+    ):
+        told = []
+        call(progress=lambda *numbers, told=told: told.append(numbers))
+        assert told[-1] == (rows, rows)
+        done = [number for number, _ in told]
+        assert done == sorted(done)
+
+
+def test_a_page_has_names_and_tokens():
+    page = recording((1,)).explore(top_k=2)
+    facts = page._facts
+    assert [each["name"] for each in facts["layers"]] == list(recording().names)
+    assert facts["tokens"]["key"] == list("abcabc")
+    assert facts["layers"][0]["heads"][0]["statistics"].keys() >= {"induction"}
+    assert "is_causal differs between layers" in facts["options"]
+    one = regard.explore(recording()[1])
+    assert one._facts["options"] == "window=(2, 1), softcap=3.0"
+    numbers = regard.Recording([layer("a", query_tokens=[5] * 6, key_tokens=range(6))])
+    assert numbers.explore()._facts["tokens"]["key"] == list("012345")
+    assert recording(tokens=False).explore()._facts["tokens"] is None
+    other = recording().explore(tokens=list("xyzxyz"), names={"heads": list("pqrs")})
+    assert other._facts["tokens"]["key"] == list("xyzxyz")
+
+
+def test_a_page_of_a_recording_is_that_of_its_arrays():
+    query, key = drawn(2, 4, 6, 8), drawn(2, 2, 6, 8)
+    names = ["first", "second"]
+    made = regard.Recording(
+        regard.RecordedLayer(*each, is_causal=True) for each in zip(names, query, key, strict=True)
+    )
+    wanted = regard.explore(query, key, is_causal=True, names={"layers": names})
+    assert b"".join(made.explore()._parts()) == b"".join(wanted._parts())
+
+
+def test_lengths_that_differ():
+    whole = regard.Recording(
+        [layer("encoder.0"), layer("encoder.1", heads=2), layer("decoder.0", q_len=3)]
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"same sizes, got 4 heads, q_len 6, kv_len 6 in encoder\.0; 2 heads.*select",
+    ):
+        whole.summarize()
+    with pytest.raises(
+        ValueError, match=r"same lengths.*recording\.select\(\['encoder\.0', 'encod"
+    ):
+        whole.explore()
+    assert len(whole.select("encoder").explore()._facts["layers"]) == 2
+    assert whole.select("decoder").summarize().max.shape == (1, 4, 3)
+
+
+def test_several_texts():
+    whole = recording((2,))
+    for call in (whole.explore, lambda: whole.map(0, 0)):
+        with pytest.raises(
+            ValueError, match=r"batch axes \(2,\) in layer 'encoder\.0\.attn': record"
+        ):
+            call()
+    assert whole.entry(1).explore().nbytes > 1000
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda *args, **words: regard.summarize_attention(*args, **words),
+        lambda *args, **words: regard.attention_map(*args, **words),
+        lambda *args, **words: regard.explore(*args, **words),
+    ],
+    ids=["summarize", "map", "explore"],
+)
+def test_what_a_recording_determines_is_refused(call):
+    whole = recording()
+    for words in (
+        {"key": drawn(4, 6, 8)},
+        {"mask": np.ones((6, 6), bool)},
+        {"is_causal": True},
+        {"scale": None},
+    ):
+        (name,) = words
+        with pytest.raises(TypeError, match=f"{name} must be left out with a recording"):
+            call(whole, **words)
+    with pytest.raises(ValueError, match="at least one layer, got none"):
+        call(regard.Recording([]))
+    with pytest.raises(TypeError, match="no argument causal"):
+        call(whole, causal=True)
+    with pytest.raises(TypeError, match="key must be an array, got None"):
+        call(drawn(4, 6, 8))
+    call(whole, threads=1)
+
+
+def test_lse_is_refused():
+    for call in (regard.summarize_attention, regard.attention_map):
+        with pytest.raises(TypeError, match="lse must be left out with a recording"):
+            call(recording(), lse=np.zeros((5, 4, 6)))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda x: regard.RecordedLayer(3, x, x), TypeError, "name must be a str, got int"),
+        (lambda x: regard.RecordedLayer("a", x, x[..., :3]), ValueError, "head_dim"),
+        (lambda x: regard.RecordedLayer("a", x[0], x[0]), ValueError, "an axis of heads"),
+        (lambda x: regard.RecordedLayer("a", x, x, threads=1), TypeError, "no argument threads"),
+        (lambda x: regard.RecordedLayer("a", x, x, causal=True), TypeError, "pass is_causal="),
+        (lambda x: regard.RecordedLayer("a", x, x, window=3), TypeError, "window must be a pair"),
+        (lambda x: regard.RecordedLayer("a", x, x, sinks=[1.0]), ValueError, "sinks"),
+        (lambda x: regard.RecordedLayer("a", x, x, scale="x"), TypeError, "scale"),
+        (lambda x: regard.RecordedLayer("a", x, x, x[0, :2]), ValueError, "mask"),
+        (
+            lambda x: regard.RecordedLayer("a", x, x, key_tokens=[1, 2]),
+            ValueError,
+            r"key_tokens must have one token for each place, in the shape \(5,\)",
+        ),
+        (
+            lambda x: regard.RecordedLayer("a", x, x, query_tokens=[1.0] * 5),
+            TypeError,
+            "query_tokens must be an array of integers or of texts",
+        ),
+        (lambda x: regard.Recording(3), TypeError, "layers must be an iterable of RecordedLayer"),
+        (lambda x: regard.Recording([x]), TypeError, r"layers\[0\] must be a RecordedLayer"),
+    ],
+)
+def test_bad_arguments(make, error, message):
+    with pytest.raises(error, match=message):
+        make(drawn(4, 5, 8))
+
+
+def test_a_layer_does_not_change():
+    query = drawn(4, 6, 8)
+    one = regard.RecordedLayer("a", query, query, np.ones((6, 6), bool), key_tokens=list("abcdef"))
+    for array in (one.query, one.key, one.mask, one.key_tokens):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    query[0] = 0  # the caller's own array stays writable
+    for change in (lambda: setattr(one, "name", "b"), lambda: delattr(one, "name")):
+        with pytest.raises(AttributeError, match="does not change"):
+            change()
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        one.options["scale"] = 1.0
+
+
+def test_options_at_their_defaults_are_left_out():
+    one = layer(is_causal=False, query_offset=0, window=None, scale=np.float32(0.5), sinks=None)
+    assert dict(one.options) == {"scale": 0.5}
+    assert type(one.options["scale"]) is float
+    assert dict(layer(window=[3, None]).options) == {"window": (3, None)}
+    assert dict(layer(query_offset="end").options) == {"query_offset": "end"}
+
+
+def test_a_line_says_what_there_is():
+    x = np.ones((4, 6, 8), np.float32)
+    one = regard.RecordedLayer("a", x, x, np.ones((6, 6), bool), window=(1, 0), sinks=np.ones(4))
+    assert repr(one) == (
+        "RecordedLayer('a', query (4, 6, 8) float32, key (4, 6, 8), mask (6, 6) bool, "
+        "window=(1, 0), sinks=array of shape (4,), 836 bytes)"
+    )
+    assert repr(regard.Recording([])) == "Recording(0 layers, 0 bytes)"
+    two = regard.Recording([one, layer(heads=2)])
+    assert repr(two) == f"Recording(2 layers, 2 different shapes, {two.nbytes / 1000:.3g} kB)"

@@ -1,0 +1,314 @@
+"""Files of recordings: the same bits again, all or nothing, and damage that is noticed."""
+
+import json
+import os
+import struct
+
+import numpy as np
+import pytest
+
+import regard
+
+safetensors = pytest.importorskip("safetensors", reason="pip install 'regard[models]'")
+
+RNG = np.random.default_rng(0)
+
+
+def drawn(*shape, dtype=np.float32):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def layer(name="one", dtype=np.float32, mask=None, **options):
+    query, key = drawn(2, 4, 6, 8, dtype=dtype), drawn(2, 2, 5, 8, dtype=dtype)
+    return regard.RecordedLayer(name, query, key, mask, **options)
+
+
+BLOCKS = regard.masks.random_blocks(6, 5, blocks_per_row=1, block=(2, 3), rng=0)
+LAYERS = {
+    "plain": lambda: layer(),
+    "float64": lambda: layer(dtype=np.float64),
+    "float16": lambda: layer(dtype=np.float16),
+    "name": lambda: layer('encoder.0 "ä"\n'),
+    "bool mask": lambda: layer(mask=RNG.random((2, 1, 6, 5)) < 0.5),
+    "float mask": lambda: layer(mask=drawn(6, 5, dtype=np.float64)),
+    "both masks": lambda: layer(mask=(RNG.random((6, 5)) < 0.5, drawn(4, 6, 5))),
+    "ranges": lambda: layer(mask=regard.masks.sliding(6, 5, window=(2, 0))),
+    "blocks": lambda: layer(mask=BLOCKS),
+    "a view of blocks": lambda: layer(
+        mask=regard.masks.random_blocks(9, 9, blocks_per_row=2, block=(2, 3), rng=0)[1:7, 3:8]
+    ),
+    "sparse and float": lambda: layer(
+        mask=(regard.masks.documents([0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1]), drawn(6, 5))
+    ),
+    "stacked": lambda: layer(
+        mask=regard.masks.stack([regard.masks.sliding(6, 5, window=(i, 0)) for i in (1, 2)])[
+            :, None
+        ]
+    ),
+    "numbers": lambda: layer(
+        is_causal=True, query_offset=-1, window=(2, None), scale=0.1, softcap=7.5, key_lengths=4
+    ),
+    "end": lambda: layer(query_offset="end", window=(None, 1)),
+    "arrays": lambda: layer(
+        query_offset=np.array([0, 2]),
+        key_lengths=np.array([5, 3], np.int32),
+        left_padding=[1, 0],
+        scale=drawn(4),
+        softcap=[np.inf, 1.0, 2.0, 3.0],
+        alibi_slopes=drawn(2, 4),
+        distance_bias=drawn(4, 7),
+        sinks=drawn(4),
+    ),
+    "texts": lambda: layer(
+        query_tokens=list("abcdef"), key_tokens=["", "\0", "ä", "a b", "\ud800"]
+    ),
+    "token numbers": lambda: layer(
+        query_tokens=np.arange(12).reshape(2, 6), key_tokens=[2**62, -1, 0, 1, 2]
+    ),
+    "nothing": lambda: regard.RecordedLayer("a", np.ones((2, 0, 4)), np.ones((2, 0, 4))),
+    "special numbers": lambda: regard.RecordedLayer(
+        "a", np.array([[[np.nan, -0.0, np.inf]]]), np.array([[[5e-324, -np.inf, 1]]])
+    ),
+}
+
+
+def bits(array):
+    return None if array is None else (array.dtype, array.shape, array.tobytes())
+
+
+def assert_same(one, other):
+    assert one.name == other.name
+    for attribute in ("query", "key"):
+        assert bits(getattr(one, attribute)) == bits(getattr(other, attribute))
+    for attribute in ("query_tokens", "key_tokens"):
+        first, second = (getattr(each, attribute) for each in (one, other))
+        assert (first is None) == (second is None)
+        assert first is None or first.tolist() == second.tolist()
+    assert one.options.keys() == other.options.keys()
+    for name, value in one.options.items():
+        again = other.options[name]
+        if isinstance(value, np.ndarray):
+            assert bits(value) == bits(again)
+        else:
+            assert type(value) is type(again)
+            assert value == again
+    for first, second in zip(*(parts(each.mask) for each in (one, other)), strict=True):
+        assert type(first) is type(second)
+        if isinstance(first, np.ndarray):
+            assert bits(first) == bits(second)
+        elif first is not None:
+            assert np.array_equal(first.to_dense(), second.to_dense())
+
+
+def parts(mask):
+    return mask if isinstance(mask, tuple) else (mask,)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_same_bits_again(name, tmp_path):
+    one = LAYERS[name]()
+    path = tmp_path / "one.safetensors"
+    regard.Recording([one, layer("two")]).save(path)
+    loaded = regard.Recording.load(path)
+    assert len(loaded) == 2
+    assert_same(one, loaded[0])
+    again = tmp_path / "again.safetensors"
+    loaded.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_bfloat16(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    one = layer(dtype=ml_dtypes.bfloat16)
+    regard.Recording([one]).save(tmp_path / "one")
+    assert_same(one, regard.Recording.load(tmp_path / "one")[0])
+
+
+def test_other_readers_can_read_the_arrays(tmp_path):
+    one = layer(mask=drawn(6, 5))
+    regard.Recording([one]).save(tmp_path / "one")
+    with safetensors.safe_open(tmp_path / "one", framework="numpy") as file:
+        assert set(file.keys()) == {"0.query", "0.key", "0.float_mask"}
+        assert np.array_equal(file.get_tensor("0.query"), one.query)
+        assert "regard.recording" in file.metadata()
+
+
+def test_what_layers_share_is_stored_once(tmp_path):
+    mask, texts = np.ones((6, 5), bool), np.array(list("abcde"), object)
+    texts.flags.writeable = False
+    whole = regard.Recording(layer(str(i), mask=mask, key_tokens=texts) for i in range(5))
+    assert whole.nbytes == 5 * (2 * 4 * 6 * 8 + 2 * 2 * 5 * 8) * 4 + 30 + texts.nbytes
+    whole.save(tmp_path / "one")
+    loaded = regard.Recording.load(tmp_path / "one")
+    assert loaded.nbytes == whole.nbytes
+    assert np.shares_memory(loaded[0].mask, loaded[4].mask)
+    header = header_of((tmp_path / "one").read_bytes())[0]
+    assert json.loads(header["__metadata__"]["regard.recording"])["tokens"] == [list("abcde")]
+
+
+def test_an_existing_file_stays_unless_it_may_be_replaced(tmp_path):
+    whole, path = regard.Recording([layer()]), tmp_path / "one"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
+        whole.save(path)
+    assert path.read_text() == "mine"
+    whole.save(path, overwrite=True)
+    assert len(regard.Recording.load(path)) == 1
+    assert os.listdir(tmp_path) == ["one"]
+
+
+def test_an_interrupted_write_leaves_what_was_there(tmp_path, monkeypatch):
+    whole, path = regard.Recording([layer(str(i)) for i in range(3)]), tmp_path / "one"
+    whole.save(path)
+    before = path.read_bytes()
+    original, copies = np.ascontiguousarray, []
+
+    def interrupted(array):
+        copies.append(1)
+        if len(copies) == 4:
+            raise KeyboardInterrupt
+        return original(array)
+
+    monkeypatch.setattr(np, "ascontiguousarray", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        whole.save(path, overwrite=True)
+    assert len(copies) == 4
+    assert path.read_bytes() == before
+    copies.clear()
+    with pytest.raises(KeyboardInterrupt):
+        whole.save(tmp_path / "two")
+    assert os.listdir(tmp_path) == ["one"]
+
+
+def test_a_score_function_is_refused(tmp_path):
+    @regard.ScoreFunction.c_type("float32")
+    def unchanged(*_):
+        pass
+
+    one = layer("the layer", score_function=regard.ScoreFunction(unchanged))
+    with pytest.raises(ValueError, match="layer 'the layer' has a score_function, whose address"):
+        regard.Recording([layer(), one]).save(tmp_path / "one")
+    assert os.listdir(tmp_path) == []
+
+
+def header_of(data):
+    (length,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def with_header(header, data):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def changed(data, change):
+    """A file whose facts a function has changed."""
+    header, arrays = header_of(data)
+    facts = json.loads(header["__metadata__"]["regard.recording"])
+    facts = change(facts) or facts
+    header["__metadata__"]["regard.recording"] = json.dumps(facts)
+    return with_header(header, arrays)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "one"
+    one = layer(mask=BLOCKS, key_tokens=list("abcde"), sinks=drawn(4), window=(2, 1))
+    regard.Recording([one]).save(path)
+    return path.read_bytes()
+
+
+def of_layer(**fields):
+    return lambda facts: facts["layers"][0].update(fields)
+
+
+def of_mask(**fields):
+    return lambda facts: facts["layers"][0]["masks"]["bool"].update(fields)
+
+
+DAMAGES = {
+    "no JSON": lambda data: data.replace(b'\\"version\\"', b'"version\\"'),
+    "no list": lambda data: changed(data, lambda facts: [1]),
+    "no version": lambda data: changed(data, lambda facts: {"layers": []}),
+    "another version": lambda data: changed(data, lambda facts: facts | {"version": 2}),
+    "no layers": lambda data: changed(data, lambda facts: {"version": 1, "tokens": []}),
+    "a name that is none": lambda data: changed(data, of_layer(name=3)),
+    "no such array": lambda data: changed(data, of_layer(query="9.query")),
+    "arrays that disagree": lambda data: changed(data, of_layer(query="0.sinks")),
+    "integers": lambda data: changed(data, of_layer(key="0.bool_mask.spans")),
+    "an unknown option": lambda data: changed(data, of_layer(options={"speed": 1})),
+    "a wrong option": lambda data: changed(data, of_layer(options={"window": "wide"})),
+    "an option out of range": lambda data: changed(data, of_layer(options={"key_lengths": 9})),
+    "too few tokens": lambda data: changed(data, lambda facts: facts["tokens"][0].pop() and None),
+    "no such tokens": lambda data: changed(data, of_layer(key_tokens=4)),
+    "other tokens": lambda data: changed(data, lambda facts: facts.update(tokens=[[1.5] * 5])),
+    "an unknown mask": lambda data: changed(data, of_mask(sparse="Dots")),
+    "a mask of another size": lambda data: changed(data, of_mask(shape=[6, 9])),
+    "a mask of negative size": lambda data: changed(data, of_mask(shape=[-6, 5])),
+    "no rows of queries": lambda data: changed(data, of_mask(numbers=[0, 0, 0])),
+    "negative numbers": lambda data: changed(data, of_mask(numbers=[2, -1, 0])),
+    "far numbers": lambda data: changed(data, of_mask(numbers=[2, 2**40, 0])),
+    "other planes": lambda data: changed(data, of_mask(planes=[-3])),
+    "starts of another type": lambda data: changed(data, of_mask(starts="0.bool_mask.bits")),
+    "spans of another type": lambda data: changed(data, of_mask(spans="0.sinks")),
+    "bits of another type": lambda data: changed(data, of_mask(bits="0.bool_mask.spans")),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_noticed(name, saved, tmp_path):
+    damaged = DAMAGES[name](saved)
+    assert damaged != saved
+    path = tmp_path / "one"
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"one: is (a damaged recording|not a)"):
+        regard.Recording.load(path)
+
+
+@pytest.mark.parametrize("field", ["starts", "spans"])
+@pytest.mark.parametrize("number", [-1, -5, 3, 2**40, -(2**62)])
+def test_damaged_sparse_masks_are_refused_or_harmless(field, number, saved, tmp_path):
+    """Any element of their arrays: kernels must not read beyond an array."""
+    header, arrays = header_of(saved)
+    begin, end = header[f"0.bool_mask.{field}"]["data_offsets"]
+    refused = 0
+    for place in range(begin, end, 8):
+        data = bytearray(arrays)
+        data[place : place + 8] = struct.pack("<q", number)
+        path = tmp_path / "one"
+        path.write_bytes(with_header(header, bytes(data)))
+        error = None
+        try:
+            loaded = regard.Recording.load(path)
+        except ValueError as raised:
+            error = raised
+            refused += 1
+        else:
+            loaded.summarize(statistics="max")
+        assert error is None or "is a damaged recording" in str(error)
+    assert refused
+
+
+def test_files_that_are_no_recordings(saved, tmp_path):
+    path = tmp_path / "one"
+    header, arrays = header_of(saved)
+    for data in (b"", b"hello", saved[:20], saved[:-1], saved + b"x", with_header({}, b"")):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match="one: is not a"):
+            regard.Recording.load(path)
+    del header["__metadata__"]
+    path.write_bytes(with_header(header, arrays))
+    with pytest.raises(ValueError, match=r"is not a recording: Recording\.save writes such files"):
+        regard.Recording.load(path)
+    with pytest.raises(FileNotFoundError):
+        regard.Recording.load(tmp_path / "none")
+    with pytest.raises(TypeError, match="path must be a str or a path"):
+        regard.Recording.load(3)
+
+
+@pytest.mark.parametrize("cut", range(0, 100, 7))
+def test_any_end(cut, saved, tmp_path):
+    path = tmp_path / "one"
+    path.write_bytes(saved[: len(saved) * cut // 100])
+    with pytest.raises(ValueError, match="one: is "):
+        regard.Recording.load(path)
