@@ -3,9 +3,9 @@
 python benchmarks/explore_pages.py --lengths 1024 8192 32768 [--keep FOLDER]
 
 The heads are like those of language models: some look at the token before, some near by, one where
-the text has repeated itself, some at the first token, and some at tokens of the same kind. Opening
-is the time from the navigation to the first drawn overview, and to the first head. It needs
-Chromium and the extra `browser`; without them, only sizes are shown.
+the text has repeated itself, some at the first token, and some at tokens of the same kind. The
+pages have no tiles. Opening is the time from the navigation to the first drawn overview, and to the
+first head. It needs Chromium and the extra `browser`; without them, only sizes are shown.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def main():
             regard.scaled_dot_product_attention(query, key, key, is_causal=True)
             forward = time.perf_counter() - started
             started = time.perf_counter()
-            explorer = regard.explore(query, key, tokens=tokens, is_causal=True)
+            explorer = regard.explore(query, key, tokens=tokens, is_causal=True, tile_bytes=0)
             made = time.perf_counter() - started
             path = keep / f"explorer-{length}.html"
             explorer.save(path, overwrite=True)

@@ -29,7 +29,7 @@ def test_a_sentence_becomes_a_page(process, tmp_path):
 REFUSED = [
     ([], "the following arguments are required: text"),
     (["--smollm2", " "], "argument text: the text has no words"),
-    (["none.safetensors", "a text"], "'none.safetensors' is not a file: name a model"),
+    (["none.safetensors", "a text"], "'none.safetensors' is not a file: name a GGUF"),
     (["model.safetensors"], "argument text: it must follow the model's file"),
     (["--smollm2", "a", "-o", "taken.html"], "'taken.html' exists: pass --overwrite"),
     (["--smollm2", "a", "-o", "no/page.html"], "path must be in a folder that exists"),

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
 import regard
@@ -27,8 +28,19 @@ def exact(tmp_path_factory):
 def pooled(tmp_path_factory):
     query, key = problem(q_len=500, kv_len=500)
     regions = [(slice(100, 130), slice(60, 100))]
-    explorer = regard.explore(query, key, is_causal=True, detail=64, regions=regions)
+    options = {"is_causal": True, "detail": 64, "regions": regions, "tile_bytes": 0}
+    explorer = regard.explore(query, key, **options)
     return Page(explorer, tmp_path_factory.mktemp("pooled"))
+
+
+@pytest.fixture(scope="session")
+def tiled(tmp_path_factory):
+    """Return a page with tiles of single weights and of blocks, the same in both heads."""
+    query, key = problem(q_len=1000, kv_len=1000, heads=1, kv_heads=1)
+    query = np.concatenate([query, 1.01 * query])
+    options = {"is_causal": True, "detail": 32, "top_k": 1, "tile_bytes": 600_000}
+    explorer = regard.explore(query, key, **options)
+    return Page(explorer, tmp_path_factory.mktemp("tiled"))
 
 
 @pytest.fixture(scope="session")

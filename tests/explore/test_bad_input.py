@@ -45,6 +45,9 @@ CASES = [
     ({"regions": [(slice(50, 60), slice(3))]}, ValueError, "select something of 40"),
     ({"regions": [(0, 4, slice(3), slice(3))]}, ValueError, "head must be at most 3, got 4"),
     ({"regions": [(1, 0, slice(3), slice(3))]}, ValueError, "layer must be at most 0, got 1"),
+    ({"tile_bytes": -1}, ValueError, "tile_bytes must be at least 0, got -1"),
+    ({"tile_bytes": "all"}, TypeError, "tile_bytes must be an int, got str"),
+    ({"tile_bytes": 10**9, "detail": 16}, ValueError, "tiles 1000.0 MB), got 100.0 MB: show"),
     ({"max_bytes": 1000}, ValueError, "(detail 14 kB, top_k and statistics 9 kB), got 1 kB: show"),
     (
         {"max_bytes": 10},
@@ -78,14 +81,25 @@ ARRAYS = [
     (np.zeros((3, 5, 3)), np.zeros((2, 5, 3)), ValueError, "heads"),
     (np.zeros((0, 5, 3)), np.zeros((0, 5, 3)), ValueError, "at least one layer and one head"),
     (np.zeros((0, 2, 5, 3)), np.zeros((0, 2, 5, 3)), ValueError, "at least one layer"),
-    (np.zeros((2, 0, 3)), np.zeros((2, 5, 3)), ValueError, "at least one row each, got 0 and 5"),
-    (np.zeros((2, 5, 3)), np.zeros((2, 0, 3)), ValueError, "at least one row each, got 5 and 0"),
+    (
+        np.zeros((2, 0, 3)),
+        np.zeros((2, 5, 3)),
+        ValueError,
+        "one query and one key, got 0 and 5",
+    ),
+    (
+        np.zeros((2, 5, 3)),
+        np.zeros((2, 0, 3)),
+        ValueError,
+        "one query and one key, got 5 and 0",
+    ),
     ([QUERY], KEY, TypeError, "both be lists of the layers' arrays, got list and ndarray"),
     ([QUERY] * 2, [KEY], ValueError, "lists of the same length, one array for each layer"),
     ([QUERY[None]], [KEY[None]], ValueError, "without batch axes"),
     ([QUERY, QUERY[:, :5]], [KEY, KEY], ValueError, "the same q_len and kv_len in all layers"),
     (np.array(["a"]), KEY, TypeError, "query"),
-    (None, KEY, TypeError, "query"),
+    (None, KEY, TypeError, "needs query and key, or weights="),
+    (QUERY, None, TypeError, "key must be an array, got None"),
 ]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import regard
 from explorer_pages import Page, alike, drawn, indices, problem, settled
-from regard._explore._colors import sequential
+from regard._show.colors import sequential
 
 HOSTILE = [
     "</script><img src=x onerror=\"document.title='hacked'\">",

@@ -7,7 +7,7 @@ import pytest
 
 import regard
 from explorer_pages import Page, alike, drawn, indices, press, problem, settled
-from regard._explore._colors import diverging, sequential
+from regard._show.colors import diverging, sequential
 
 pytestmark = pytest.mark.slow
 
@@ -126,3 +126,93 @@ def test_numbers_of_legends_and_charts_are_whole(opened, tmp_path):
     ids = "legend", "head-chart", "query-chart", "key-chart"
     cut = [each for each in written if each[0] in ids and not 0 <= each[2] <= each[3] <= each[4]]
     assert cut == []
+
+
+def tiles_of_kind(page, head, is_exact):
+    return [each for each in page.tiles(0, head) if ("weights" in each[1]) == is_exact]
+
+
+def test_a_tile_is_drawn_when_the_page_is_zoomed_in(opened, tiled):
+    """Single weights have their colors, and what is around them is pale or has no weight."""
+    (first, end, first_key, end_key), planes = tiles_of_kind(tiled, 1, True)[0]
+    view = f"v={first},{end},{first_key},{end_key}"
+    page = opened(tiled.path, f"#h=1&q=0&{view}")
+    rows, columns = planes["weights"].shape
+    alike(drawn(page, rows, columns), sequential("light"), indices(planes["weights"]))
+    assert "single weights" in page.inner_text("#pixels")
+    query, key = first + 5, first_key + 7
+    page = opened(tiled.path, f"#h=1&q={query}&k={key}&{view}")
+    weight = float(page.inner_text("#readout").rpartition(": weight ")[2].replace("−", "-"))
+    assert weight == pytest.approx(planes["weights"][5, 7], rel=0.05)
+
+
+def test_a_tile_of_blocks_is_drawn_between(opened, tiled):
+    exact = {tuple(bounds) for bounds, _ in tiles_of_kind(tiled, 0, True)}
+
+    def has_exact(bounds):
+        a, b, c, d = bounds
+        return any(e < b and f > a and g < d and h > c for e, f, g, h in exact)
+
+    # On the finest level of blocks without single weights over it.
+    kinds = [each for each in tiles_of_kind(tiled, 0, False) if not has_exact(each[0])]
+    bounds, planes = min(kinds, key=lambda each: each[0][1] - each[0][0])
+    for reduce in ("max", "mean"):
+        view = ",".join(map(str, bounds))
+        page = opened(tiled.path, f"#q=0&m={reduce}&v={view}&k={bounds[2]}")
+        colors = sequential("light")[planes[reduce]]
+        found = drawn(page, *planes[reduce].shape)
+        assert "Pale: blocks" in page.inner_text("#pixels")
+        near = np.abs(found - (0.35 * colors + 0.65 * 255)).max(axis=-1) <= 2
+        assert np.mean(near) > 0.9  # the others have a query's top key
+
+
+def test_tiles_at_the_resolution_of_the_screen(opened, tiled):
+    """Single weights that are smaller than a pixel are pooled as the picture is."""
+    bounds, planes = next(
+        each
+        for each in tiles_of_kind(tiled, 0, True)
+        if not any(n % 2 for n in each[1]["weights"].shape)
+    )
+    middle = (bounds[0] + bounds[1]) / 2, (bounds[2] + bounds[3]) / 2
+    reach = 250
+    q0, k0 = (min(max(at - reach, 0), 1000 - 2 * reach) for at in middle)
+    page = opened(tiled.path, f"#q=999&v={q0},{q0 + 2 * reach},{k0},{k0 + 2 * reach}")
+    colors = drawn(page, 2 * reach, 2 * reach)
+    weights = planes["weights"]
+    rows, columns = (np.arange(n // 2) * 2 for n in weights.shape)
+    pooled = weights[: 2 * len(rows), : 2 * len(columns)]
+    pooled = pooled.reshape(len(rows), 2, len(columns), 2).max(axis=(1, 3))
+    own = colors[bounds[0] - int(q0) :, bounds[2] - int(k0) :]
+    _, _, _, height = map(float, page.get_attribute("#picture", "data-plot").split())
+    step = 1 if height >= 2 * reach / 1.01 else 2
+    wanted = indices(weights if step == 1 else pooled)
+    alike(own[::step][: wanted.shape[0], ::step][:, : wanted.shape[1]], sequential("light"), wanted)
+
+
+def test_a_difference_has_the_tiles_of_both_heads(opened, tiled):
+    tiles = [
+        {tuple(bounds): planes for bounds, planes in tiles_of_kind(tiled, head, True)}
+        for head in range(2)
+    ]
+    shared = [bounds for bounds in tiles[0] if bounds in tiles[1]]
+    bounds = shared[0]
+    view = ",".join(map(str, bounds))
+    page = opened(tiled.path, f"#q=0&c=0.1&v={view}")
+    gap = tiles[0][bounds]["weights"].astype(float) - tiles[1][bounds]["weights"]
+    share = np.clip((np.log10(np.clip(np.abs(gap), 1e-4, 1)) + 4) / 4, 0, 1)
+    wanted = 127 + (np.rint(127 * share) * np.sign(gap)).astype(int)
+    alike(drawn(page, *gap.shape), diverging("light"), wanted)
+
+
+def test_what_is_not_in_a_tile_is_said_to_be_a_block(opened, tiled):
+    tiles = [bounds for bounds, _ in tiled.tiles(0, 0) if bounds != [0, 1000, 0, 1000]]
+    query, key = next(
+        (query, key)
+        for query in range(0, 1000, 50)
+        for key in range(0, 1000, 50)
+        if not any(a <= query < b and c <= key < d for a, b, c, d in tiles)
+    )
+    page = opened(tiled.path, f"#q={query}&k={key}")
+    # 64 blocks of 1000 queries: the tile of everything.
+    assert "largest weight of the block (1" in page.inner_text("#readout")
+    assert page.inner_text("#pixels").startswith("Pixels: blocks of ")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from regard._explore._colors import diverging, sequential
+from regard._show.colors import diverging, sequential
 
 
 def lightness(colors):

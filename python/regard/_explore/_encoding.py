@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard._show.colors import DECADES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-DECADES = 6
 TOP = 254
 NOT_A_NUMBER = 255
 _SMALLEST_HALF = 2.0**-24

@@ -14,16 +14,19 @@ from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._arguments.score_function import ScoreFunction
-from regard._explore._encoding import DECADES, TOP, packed
+from regard._explore._encoding import TOP, packed
 from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of
 from regard._explore._layers import layers_of
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
+from regard._explore._weights import OPTIONS as OPTIONS_OF_WEIGHTS
+from regard._explore._weights import layers_of_weights
 from regard._recording.given import recorded_layers, texts_of
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
+from regard._show.colors import DECADES, DIFFERENCE_DECADES
 from regard._show.head_names import HeadNames
 from regard._show.tokens import tokens_of_axes
 
@@ -44,10 +47,11 @@ MOST_TOP_KEYS = 64
 @public
 @takes_options(WeightOptions)
 def explore(
-    query: QueryOrRecording | Sequence[ArrayLike],
+    query: QueryOrRecording | Sequence[ArrayLike] | None = None,
     key: ArrayLike | Sequence[ArrayLike] | None = None,
     mask: ArrayLike | None = None,
     *,
+    weights: ArrayLike | Sequence[ArrayLike] | None = None,
     tokens: TokensArgument = None,
     names: Mapping[str, Sequence[str]] | None = None,
     statistics: Iterable[str] | None = None,
@@ -56,6 +60,7 @@ def explore(
     local_reach: int = 64,
     detail: int | None = None,
     regions: Iterable[Any] | None = None,
+    tile_bytes: int | None = None,
     max_bytes: int = 100_000_000,
     progress: Progress = None,
     **options: Unpack[WeightOptions],
@@ -68,15 +73,21 @@ def explore(
 
     Parameters
     ----------
-    query : array_like, shape (..., heads, q_len, head_dim), list of arrays, or Recording
+    query : array_like, shape (..., heads, q_len, head_dim), list of arrays, or Recording, optional
         As for `scaled_dot_product_attention`. The axes before heads are layers. A list contains one
         array ``(heads, q_len, head_dim)`` per layer; layers may differ in heads and head_dim. A
         recording has its own keys, masks, options, tokens and names.
-    key : array_like, shape (..., kv_heads, kv_len, head_dim), or list of arrays
+    key : array_like, shape (..., kv_heads, kv_len, head_dim), or list of arrays, optional
         Likewise. It must be omitted with a recording, like `mask` and most options.
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here. With a
         list of layers, masks and options apply to every layer.
+    weights : array_like, shape (..., heads, q_len, kv_len), or list of arrays, optional
+        Weights that exist already, in place of query and key: those of a model or of another
+        library. A list contains one array ``(heads, q_len, kv_len)`` per layer, or
+        ``(1, heads, q_len, kv_len)``, as in the attentions of transformers models. Rows need not
+        add up to 1, as with sinks or after dropout. A weight of 0 counts as hidden. No mask and no
+        options may be given except `query_offset` and `threads`.
     tokens : sequence of str, or pair of sequences of str, optional
         The text of each key, which is also the text of the query at that position; or the texts of
         the queries and the texts of the keys.
@@ -100,6 +111,12 @@ def explore(
     regions : iterable, optional
         Parts to show exactly, in addition to the pictures: ``(queries, keys)`` as slices without
         steps, for all heads, or ``(layer, head, queries, keys)``.
+    tile_bytes : int, optional
+        The maximum size of all tiles: finer pictures of the most important parts of a head, down to
+        single weights, which appear when the page is zoomed in. Pages whose pictures show each
+        weight have none. Each head gets an equal part. Default: for each head, as much as its
+        picture and its statistics, so that tiles at most double a page, and at most what
+        `max_bytes` leaves.
     max_bytes : int, default 100_000_000
         The maximum size of the page, by a rough estimate; a larger page raises an error.
     progress : bool or callable, optional
@@ -111,18 +128,20 @@ def explore(
     Returns
     -------
     Explorer
-        ``save("page.html")`` writes the page. A notebook shows the page if it has at most 5 MB.
+        ``save("page.html")`` writes the page. A notebook shows the page if it has at most 5 MB,
+        without its tiles if they are what makes it larger.
 
     Raises
     ------
     TypeError
-        If an argument has the wrong type, or `statistics` contains "induction" without `tokens` for
-        the keys.
+        If an argument has the wrong type, if neither query and key nor `weights` are given, or
+        both, or if `statistics` contains "induction" without `tokens` for the keys.
     ImportError
         If `progress` is True and neither tqdm nor rich is installed.
     ValueError
-        If shapes disagree, there is no head, query or key, the numbers of tokens or names differ
-        from the lengths of the axes, or the page would be larger than `max_bytes`.
+        If shapes disagree, there is no head, query or key, a weight is not from 0 to 1, the numbers
+        of tokens or names differ from the lengths of the axes, or the page would be larger than
+        `max_bytes`.
     MemoryError
         If a result or the workspace cannot be allocated.
 
@@ -133,11 +152,12 @@ def explore(
     Notes
     -----
     The page rounds numbers. Weights in pictures of blocks are rounded to 254 levels of a
-    logarithmic scale from 1e-6 to 1, in steps of 5.6 %. The weights of the top keys and the
-    accompanying statistics are rounded to 8 significant bits, which is 0.4 %. In regions, and if a
-    picture has one pixel for each weight, all of these numbers have 11 significant bits, which is
-    0.05 %. Numbers less than 4e-9 of the largest number of their kind in a head have fewer bits,
-    and positive numbers less than 4e-12 of it are shown as about 4e-12 of it.
+    logarithmic scale from 1e-6 to 1, in steps of 5.6 %. The weights of the top keys, the
+    accompanying statistics and single weights in tiles are rounded to 8 significant bits, which is
+    0.4 %. In regions, and if a picture has one pixel for each weight, all of these numbers have 11
+    significant bits, which is 0.05 %. Numbers less than 4e-9 of the largest number of their kind in
+    a head have fewer bits, and positive numbers less than 4e-12 of it are shown as about 4e-12 of
+    it.
 
     Examples
     --------
@@ -160,7 +180,13 @@ def explore(
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
-    layers = layers_of(query, key, mask, options)
+    if weights is None:
+        if query is None:
+            raise TypeError("explore() needs query and key, or weights=")
+        layers = layers_of(query, key, mask, options)
+    else:
+        _refuse_beside_weights({"query": query, "key": key, "mask": mask, **options})
+        layers = layers_of_weights(weights, options)
     q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
     if tokens is None and isinstance(query, Recording | RecordedLayer):
         tokens = texts_of(recorded_layers(query, {}))
@@ -172,8 +198,9 @@ def explore(
                 "statistics with 'induction' need tokens: one sequence, the text of each key"
             )
         wanted.remove("induction")
-    plan = _plan(layers, wanted, top_k, texts, detail, regions)
-    plan.check(count("max_bytes", max_bytes, minimum=1))
+    plan = _plan(layers, wanted, top_k, texts, detail, regions, tile_bytes)
+    max_bytes = count("max_bytes", max_bytes, minimum=1)
+    plan.check(max_bytes)
     request: dict[str, Any] = {
         "statistics": [*wanted, "top_k"],
         "top_k": min(top_k, kv_len),
@@ -182,7 +209,7 @@ def explore(
     }
     if "induction" in wanted:
         request["tokens"] = numbers_of_tokens
-    total = (3 if plan.is_exact else 4) * q_len * sum(x.heads for x in layers)
+    total = (3 if plan.is_exact else 5) * q_len * sum(x.heads for x in layers)
     described: list[dict[str, Any]] = []
     blobs: list[tuple[str, bytes]] = []
     thumbnails: list[Any] = []
@@ -190,9 +217,10 @@ def explore(
         steps = Steps(total, report)
         for number, layer in enumerate(layers):
             heads = []
-            for index, head in enumerate(heads_of(number, layer, plan, request, steps)):
+            for index, head in enumerate(heads_of(number, layer, plan, request, max_bytes, steps)):
                 place = f"{number}.{index}"
                 blobs += [(f"map-{place}", head.picture[0]), (f"rows-{place}", head.rows[0])]
+                blobs += [(f"tile-{place}.{n}", tile.blob) for n, tile in enumerate(head.tiles)]
                 thumbnails += head.thumbnails
                 heads.append(
                     {
@@ -200,6 +228,7 @@ def explore(
                         "map": head.picture[1],
                         "rows": head.rows[1],
                         "statistics": head.numbers,
+                        "tiles": [[*tile.bounds, *tile.facts] for tile in head.tiles],
                     }
                 )
             described.append({"name": layer.name, "position": layer.first_position, "heads": heads})
@@ -210,6 +239,7 @@ def explore(
         "shape": plan.shape,
         "exact": plan.is_exact,
         "decades": DECADES,
+        "difference_decades": DIFFERENCE_DECADES,
         "top": TOP,
         "thumbnail": THUMBNAIL,
         "overview": arrays,
@@ -217,7 +247,7 @@ def explore(
         "local_reach": local_reach,
         "options": _options_of(layers)
         if isinstance(query, Recording | RecordedLayer)
-        else _shown(mask, options),
+        else _shown(weights, mask, options),
         "tokens": texts,
         "layers": described,
     }
@@ -235,7 +265,8 @@ def plan_of_lengths(
     """Return the plan of a page with all statistics, before queries and keys exist."""
     none = np.broadcast_to(np.float32(0), (layers, heads, len(tokens), 1))
     texts = {"key": list(tokens)}
-    return _plan(layers_of(none, none, None, {}), _statistics(None), top_k, texts, detail, None)
+    layers_ = layers_of(none, none, None, {})
+    return _plan(layers_, _statistics(None), top_k, texts, detail, None, None)
 
 
 def _plan(
@@ -245,11 +276,13 @@ def _plan(
     texts: Mapping[str, Any] | None,
     detail: int | None,
     regions: Iterable[Any] | None,
+    tile_bytes: int | None,
 ) -> Plan:
     return plan_of(
         layers,
         detail,
         regions,
+        tile_bytes,
         bytes_per_row=4 * top_k + 2 * sum(name in OF_ROWS for name in statistics),
         bytes_per_key=2 * sum(name in OF_KEYS for name in statistics),
         text_bytes=_bytes_of(texts),
@@ -311,13 +344,25 @@ def _bytes_of(texts: Mapping[str, Any] | None) -> int:
     return sum(len(text) * (1 if text.isascii() else 6) + 3 for each in lists for text in each)
 
 
-def _shown(mask: Any, options: Mapping[str, Any]) -> str:
+def _refuse_beside_weights(arguments: Mapping[str, Any]) -> None:
+    """Raise TypeError for arguments that decide weights, which exist already."""
+    given = [
+        name
+        for name, value in arguments.items()
+        if name not in OPTIONS_OF_WEIGHTS and value is not None and value is not False
+    ]
+    if given:
+        raise TypeError(f"{given[0]} must be left out with weights, which it would not change")
+
+
+def _shown(weights: Any, mask: Any, options: Mapping[str, Any]) -> str:
     """Return the attention options in a line: numbers in full, arrays by their shapes."""
     given = {} if mask is None else {"mask": mask}
     given |= {
         name: value for name, value in options.items() if name != "threads" and value is not None
     }
-    return ", ".join(f"{name}={_short(value)}" for name, value in given.items())
+    words = [f"{name}={_short(value)}" for name, value in given.items()]
+    return ", ".join(words if weights is None else ["given weights", *words])
 
 
 def _options_of(layers: Sequence[Layer]) -> str:

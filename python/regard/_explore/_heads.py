@@ -8,8 +8,10 @@ import numpy as np
 
 from regard import _core
 from regard._explore._encoding import Halves, halves, levels, packed, places, short_halves
+from regard._explore._tiles import tiles_of
+from regard._explore._weights import scored
 from regard._statistics.attention_map import pictures_of
-from regard._statistics.request import SummaryRequest, compute_lse
+from regard._statistics.request import SummaryRequest, TopKeys, compute_lse
 from regard._statistics.summary import summary_of
 
 if TYPE_CHECKING:
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from regard._attention.check import CheckedCall
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
+    from regard._explore._tiles import Tile
 
     Array = NDArray[Any]
 
@@ -35,6 +39,7 @@ class Head(NamedTuple):
     rows: tuple[bytes, list[list[Any]]]
     thumbnails: tuple[Array, Array]  # levels of the largest and the mean weights
     numbers: dict[str, float | None]  # statistics of the whole head
+    tiles: list[Tile]
 
 
 class Steps:
@@ -60,17 +65,17 @@ def heads_of(
     layer: Layer,
     plan: Plan,
     request: Mapping[str, Any],
+    max_bytes: int,
     steps: Steps,
 ) -> Iterator[Head]:
     """Compute the page content for each head of a layer; `request` is the summary request."""
-    call, sizes = layer.call, layer.call.sizes
-    arrays = call.query, call.key, call.masks.argument
+    sizes = layer.call.sizes
     wanted = dict(request)
     tokens = wanted.pop("tokens", None)
     rows = sizes.heads * sizes.q_len
     begin = steps.begin(rows)
-    own: Any = call.options
-    lse = compute_lse(_core.attention, arrays[:2], (), arrays[2], own, None)
+    call, lse = _with_lse(layer)
+    arrays = call.query, call.key, call.masks.argument
     if begin is not None:
         begin(rows, rows)
     summary = summary_of(
@@ -92,7 +97,7 @@ def heads_of(
         )
         for reduce in (("max",) if plan.is_exact else ("max", "mean"))
     }
-    exact = _regions_of(number, layer, plan, lse)
+    exact = _regions_of(number, call, plan, lse)
     for head in range(layer.heads):
         largest = pictures["max"][head]
         mean = pictures["max" if plan.is_exact else "mean"][head]
@@ -103,25 +108,47 @@ def heads_of(
         )
         planes |= exact[head]
         is_visible = lse[head] != -np.inf
+        picture = packed(planes)
+        of_rows = packed(_rows_of(summary, head, sizes.kv_len, plan.is_exact))
+        tiles: list[Tile] = []
+        if plan.levels:
+            room = plan.room_for_tiles(max_bytes, len(picture[0]) + len(of_rows[0]))
+            assert summary.top_k is not None
+            top = TopKeys(*(each[head] for each in summary.top_k))
+            begin = steps.begin(sizes.q_len)
+            tiles = tiles_of(call.head(head), lse[head], mean, top, plan.levels, room)
+            if begin is not None:
+                begin(sizes.q_len, sizes.q_len)
         yield Head(
-            packed(planes),
-            packed(_rows_of(summary, head, sizes.kv_len, plan.is_exact)),
+            picture,
+            of_rows,
             _thumbnails(largest, mean, sizes.q_len, sizes.kv_len),
             _numbers_of(summary, head, is_visible),
+            tiles,
         )
 
 
-def _regions_of(number: int, layer: Layer, plan: Plan, lse: Array) -> list[dict[str, Halves]]:
+def _with_lse(layer: Layer) -> tuple[CheckedCall, Array]:
+    """Return the call whose weights are shown, and its lse."""
+    call = layer.call
+    if not layer.has_scores:
+        return scored(call)
+    own: Any = call.options
+    arrays = call.query, call.key
+    return call, compute_lse(_core.attention, arrays, (), call.masks.argument, own, None)
+
+
+def _regions_of(number: int, call: CheckedCall, plan: Plan, lse: Array) -> list[dict[str, Halves]]:
     """Return the weights of the exact regions of each head, by the name of the region."""
-    found: list[dict[str, Halves]] = [{} for _ in range(layer.heads)]
+    found: list[dict[str, Halves]] = [{} for _ in range(call.sizes.heads)]
     own = [region for region in plan.regions if region.layer == number]
     for bounds in dict.fromkeys((region.queries, region.keys) for region in own):
         (first, end), (first_key, end_key) = bounds
         (picture,) = pictures_of(
-            layer.call.query,
-            layer.call.key,
-            layer.call.masks.argument,
-            layer.call.options,
+            call.query,
+            call.key,
+            call.masks.argument,
+            call.options,
             shape=(end - first, end_key - first_key),
             reduce="max",
             regions=[(slice(first, end), slice(first_key, end_key))],

@@ -27,6 +27,8 @@ class Layer(NamedTuple):
 
     name: str
     call: CheckedCall
+    has_scores: bool = True
+    """Whether query and key give scores; otherwise the call's float mask contains its weights."""
 
     @property
     def heads(self) -> int:
@@ -45,7 +47,7 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
         recorded = recorded_layers(query, options, key=key, mask=mask)
         check_equal(recorded, _lengths_of, "lengths")
         layers = [_recorded(layer, options) for layer in recorded]
-        _check_sizes(layers)
+        check_sizes(layers)
         return layers
     if key is None:
         raise TypeError("key must be an array, got None: only a recording needs no key")
@@ -72,7 +74,7 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
                     f"{number}"
                 )
             layers.append(found[0]._replace(name=str(number)))
-    _check_sizes(layers)
+    check_sizes(layers)
     return layers
 
 
@@ -98,19 +100,20 @@ def _layers_of_arrays(
     ]
 
 
-def _check_sizes(layers: Sequence[Layer]) -> None:
+def check_sizes(layers: Sequence[Layer], names: str = "query and key") -> None:
     """Raise ValueError unless the layers have the same lengths, and something to show."""
     if not layers or not any(layer.heads for layer in layers):
-        raise ValueError("query must have at least one layer and one head, got none")
+        name = names.partition(" ")[0]
+        raise ValueError(f"{name} must have at least one layer and one head, got none")
     lengths = [(layer.call.sizes.q_len, layer.call.sizes.kv_len) for layer in layers]
     if not math.prod(lengths[0]):
         raise ValueError(
-            f"query and key must have at least one row each, got {lengths[0][0]} and "
+            f"{names} must have at least one query and one key, got {lengths[0][0]} and "
             f"{lengths[0][1]}"
         )
     for number, each in enumerate(lengths):
         if each != lengths[0]:
             raise ValueError(
-                "query and key must have the same q_len and kv_len in all layers, got "
-                f"{lengths[0]} in layer 0 and {each} in layer {number}"
+                f"{names} must have the same q_len and kv_len in all layers, got {lengths[0]} in "
+                f"layer 0 and {each} in layer {number}"
             )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from regard._explore._colors import diverging, sequential
 from regard._explore._plan import size_in_words
 from regard._runtime.public import public
 from regard._runtime.saving import write_whole
+from regard._show.colors import diverging, sequential
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ SCRIPTS = (
     "state",
     "overview",
     "picture",
+    "tiles",
     "axes",
     "drawing",
     "readout",
@@ -39,13 +40,14 @@ _MOST_BYTES_IN_A_NOTEBOOK = 5_000_000
 class Explorer:
     """A page to explore the attention of one or more layers in a browser.
 
-    `regard.explore` returns it. A notebook shows the page if it has at most 5 MB.
+    `regard.explore` returns it. A notebook shows the page if it has at most 5 MB, without its tiles
+    if they are what makes it larger.
     """
 
     def __init__(self, facts: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> None:
         self._facts = facts
-        overview, *self._blobs = blobs
-        self._head, self._tail = _frame(facts, _element(*overview))
+        self._overview, *self._blobs = blobs
+        self._head, self._tail = _frame(facts, _element(*self._overview))
 
     @property
     def nbytes(self) -> int:
@@ -82,25 +84,39 @@ class Explorer:
     def __repr__(self) -> str:
         layers = self._facts["layers"]
         heads = sum(len(layer["heads"]) for layer in layers)
-        return (
-            f"Explorer({_count(len(layers), 'layer')}, {_count(heads, 'head')}, "
-            f"q_len={self._facts['q_len']}, kv_len={self._facts['kv_len']}, "
-            f"{size_in_words(self.nbytes)})"
-        )
+        tiles = sum(len(head["tiles"]) for layer in layers for head in layer["heads"])
+        words = [
+            _count(len(layers), "layer"),
+            _count(heads, "head"),
+            f"q_len={self._facts['q_len']}",
+            f"kv_len={self._facts['kv_len']}",
+            *([_count(tiles, "tile")] if tiles else []),
+            size_in_words(self.nbytes),
+        ]
+        return f"Explorer({', '.join(words)})"
 
     def _repr_html_(self) -> str:
         import html
 
-        if self.nbytes > _MOST_BYTES_IN_A_NOTEBOOK:
+        shown = self if self.nbytes <= _MOST_BYTES_IN_A_NOTEBOOK else self._without_tiles()
+        if shown.nbytes > _MOST_BYTES_IN_A_NOTEBOOK:
             return (
                 f"<p>{html.escape(repr(self))}<br>This page is too large for a notebook: "
                 '<code>.save("page.html")</code> writes it to a file, for a browser to open.</p>'
             )
-        page = html.escape(b"".join(self._parts()).decode())
+        page = html.escape(b"".join(shown._parts()).decode())
         return (
             '<iframe sandbox="allow-scripts" title="Attention, explored" width="100%" height="760" '
             f'style="border:1px solid #8886;border-radius:6px" srcdoc="{page}"></iframe>'
         )
+
+    def _without_tiles(self) -> Explorer:
+        layers = [
+            layer | {"heads": [head | {"tiles": []} for head in layer["heads"]]}
+            for layer in self._facts["layers"]
+        ]
+        blobs = [(name, blob) for name, blob in self._blobs if not name.startswith("tile-")]
+        return Explorer(self._facts | {"layers": layers}, [self._overview, *blobs])
 
     def _parts(self) -> Iterator[bytes]:
         """Yield the bytes of the page."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 DETAILS = (512, 256, 128)
 LEAST_DETAIL, MOST_DETAIL = 16, 8192
+TILE = 64  # the rows and columns of a tile, at most
 _MAP_BYTES = 48e6
 # The sizes of compressed noise relative to the raw bytes, and of base64 relative to its input.
 _LEFT_OF_MAPS, _LEFT_OF_ROWS, _AS_TEXT = 0.8, 0.9, 4 / 3
@@ -34,6 +35,14 @@ class ExactRegion(NamedTuple):
         return (self.queries[1] - self.queries[0]) * (self.keys[1] - self.keys[0])
 
 
+class TileLevel(NamedTuple):
+    """A level of finer pictures: how many there are of everything, and what their pixels are."""
+
+    rows: int
+    columns: int
+    is_exact: bool
+
+
 class Plan(NamedTuple):
     """The planned content of a page."""
 
@@ -44,18 +53,29 @@ class Plan(NamedTuple):
     bytes: int  # of the page, roughly
     heads: int
     shares: str  # the sizes of the parts of the page, in words
+    levels: list[TileLevel]  # finer than the picture, the last one of single weights
+    tile_bytes: int | None  # of all tiles, at most
 
     def __str__(self) -> str:
         (q_len, kv_len), heads = self.lengths, self.heads
         return f"a page of {heads} heads, {q_len} queries and {kv_len} keys ({self.shares})"
+
+    def room_for_tiles(self, max_bytes: int, head_bytes: int) -> float:
+        """Return the number of bytes for the tiles of a head that has so many bytes without them.
+
+        By default, they at most double the page.
+        """
+        if self.tile_bytes is not None:
+            return self.tile_bytes / self.heads
+        return min(head_bytes, (max_bytes - self.bytes) / self.heads)
 
     def check(self, max_bytes: int) -> None:
         """Raise ValueError if the page would be too large."""
         if self.bytes > max_bytes:
             raise ValueError(
                 f"max_bytes must be at least about {size_in_words(self.bytes)} for {self}, got "
-                f"{size_in_words(max_bytes)}: show fewer heads, lower detail, top_k or the number "
-                "of statistics, or raise max_bytes"
+                f"{size_in_words(max_bytes)}: show fewer heads, lower detail, top_k, tile_bytes or "
+                "the number of statistics, or raise max_bytes"
             )
 
 
@@ -70,6 +90,7 @@ def plan_of(
     layers: Sequence[Layer],
     detail: int | None,
     regions: Iterable[Any] | None,
+    tile_bytes: int | None,
     bytes_per_row: int,
     bytes_per_key: int,
     text_bytes: int,
@@ -93,15 +114,43 @@ def plan_of(
     exact = 2 * sum(region.size for region in wanted)
     total = bytes_of_maps(side) + (rows + exact) * _LEFT_OF_ROWS * _AS_TEXT
     total += _PROGRAM_BYTES + heads * _THUMBNAIL_BYTES + text_bytes
+    levels = _finer_levels((q_len, kv_len), shape)
+    if tile_bytes is not None:
+        tile_bytes = count("tile_bytes", tile_bytes)
+    of_tiles = (tile_bytes or 0) if levels else 0
+    total += of_tiles
     parts = {
         "detail": bytes_of_maps(side),
         "top_k and statistics": rows * _LEFT_OF_ROWS * _AS_TEXT,
         "regions": exact * _LEFT_OF_ROWS * _AS_TEXT,
+        "tiles": of_tiles,
         "tokens": text_bytes,
     }
     shares = ", ".join(f"{name} {size_in_words(part)}" for name, part in parts.items() if part)
     lengths = q_len, kv_len
-    return Plan(lengths, shape, shape == lengths, wanted, round(total), heads, shares)
+    is_exact = shape == lengths
+    return Plan(lengths, shape, is_exact, wanted, round(total), heads, shares, levels, tile_bytes)
+
+
+def _finer_levels(lengths: tuple[int, int], shape: tuple[int, int]) -> list[TileLevel]:
+    """Return the levels that have at least twice the resolution of the picture, or all weights."""
+    found: list[TileLevel] = []
+    parts = 1
+    while shape != lengths and not (found and found[-1].is_exact):
+        fine = [min(parts * TILE, length) for length in lengths]
+        if all(
+            pixels == length or pixels >= 2 * coarse
+            for pixels, coarse, length in zip(fine, shape, lengths, strict=True)
+        ):
+            rows, columns = (min(parts, _parts(length)) for length in lengths)
+            found.append(TileLevel(rows, columns, tuple(fine) == lengths))
+        parts *= 2
+    return found
+
+
+def _parts(length: int) -> int:
+    """Return the power of two of parts that have at most as many entries as a tile has rows."""
+    return 1 << max(0, (length - 1) // TILE).bit_length()
 
 
 def _regions(

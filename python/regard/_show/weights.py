@@ -25,18 +25,21 @@ _ENTRIES_AT_ONCE = 1 << 22
 _ROWS_TO_JUDGE = 64
 
 
-def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
+def attention_weights(
+    weights: ArrayLike, name: str = "weights", *, sums: bool = True, nan: bool = True
+) -> Array:
     """Return weights of shape (..., q_len, kv_len) as float32 or float64, without a needless copy.
 
-    A row adds up to at most 1: to less if a query sees no key, or a sink. NaN is accepted.
+    With `sums`, a row must add up to at most 1: to less if a query sees no key, or a sink. With
+    `nan`, NaN is accepted.
 
     Raises
     ------
     TypeError
         If `weights` is not an array of real numbers, or is the whole result tuple of a call.
     ValueError
-        If it has fewer than 2 axes, an entry is negative, or an entry or the sum of a row is larger
-        than 1.
+        If it has fewer than 2 axes, an entry is negative or not accepted, or an entry or the sum of
+        a row is larger than 1.
     """
     if isinstance(weights, tuple):
         refuse_result(weights, name)
@@ -59,7 +62,9 @@ def attention_weights(weights: ArrayLike, name: str = "weights") -> Array:
     is_small = is_floating(stored) and stored.itemsize <= 4
     array = array.astype(np.float32 if is_small else np.float64, copy=False)
     for place, rows in _blocks(array):
-        _check(name, array, place, rows, tolerance)
+        _check_entries(name, array, place, rows, tolerance, nan)
+        if sums:
+            _check_sums(name, array, place, rows, tolerance)
     return array
 
 
@@ -108,18 +113,25 @@ def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
             yield (*head, start), array[head][start : start + step]
 
 
-def _check(name: str, array: Array, place: tuple[int, ...], rows: Array, tolerance: float) -> None:
-    if not rows.size:
-        return
+def _check_entries(
+    name: str, array: Array, place: tuple[int, ...], rows: Array, tolerance: float, nan: bool
+) -> None:
     with np.errstate(invalid="ignore"):  # from signaling NaN
         is_wrong = (rows < 0) | (rows > 1 + tolerance)
-        if is_wrong.any():
-            row, key = np.argwhere(is_wrong)[0].tolist()
-            entry = [*place[:-1], place[-1] + row, key]
-            raise ValueError(
-                f"{name} must be from 0 to 1, got {rows[row, key]:.6g} at {entry}"
-                f"{_hint(array, place)}"
-            )
+        if not nan:
+            is_wrong |= np.isnan(rows)
+    if is_wrong.any():
+        row, key = np.argwhere(is_wrong)[0].tolist()
+        entry = [*place[:-1], place[-1] + row, key]
+        found = rows[row, key]
+        hint = "" if np.isnan(found) else _hint(array, place)
+        raise ValueError(f"{name} must be from 0 to 1, got {found:.6g} at {entry}{hint}")
+
+
+def _check_sums(
+    name: str, array: Array, place: tuple[int, ...], rows: Array, tolerance: float
+) -> None:
+    with np.errstate(invalid="ignore"):
         sums = rows.sum(axis=-1, dtype=np.float64)
         is_wrong = sums > 1 + tolerance
     if is_wrong.any():

@@ -113,19 +113,46 @@ def load_gguf(
     """
     name, prefix = file_path(path), text("prefix", prefix)
     kept = weight_dtype_name(weight_dtype)
-    gguf = needed("gguf", "load_gguf", "models")
-    with open_plain(name) as opened:
-        file = BoundedFile(opened, name)
-        header = read_header(file)
-        sizes = _sizes(file, header, gguf)
+    file = GgufFile(name)
+    return file.parameters(prefix, kept), file.metadata
+
+
+class GgufFile:
+    """A GGUF file, whose header is read once, however often parameters are read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._gguf = needed("gguf", "load_gguf", "models")
+        with open_plain(name) as opened:
+            file = BoundedFile(opened, name)
+            self._header = read_header(file)
+            self._sizes = _sizes(file, self._header, self._gguf)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata entries."""
+        return self._header.metadata
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parameters."""
+        return list(self._sizes)
+
+    def parameters(self, prefix: str = "", weight_dtype: str | None = None) -> dict[str, Any]:
+        """Return the parameters whose names begin with a prefix.
+
+        Warnings are attributed to the caller's caller.
+        """
+        header, sizes = self._header, self._sizes
         tensors = {tensor.name: tensor for tensor in header.tensors}
-        parameters = read_tensors(
-            file,
-            tensors,
-            prefix,
-            lambda tensor: _tensor(file, header.data, tensors[tensor], sizes[tensor], gguf, kept),
-        )
-    return parameters, header.metadata
+        with open_plain(self.name) as opened:
+            file = BoundedFile(opened, self.name)
+
+            def read(name: str) -> Weight:
+                own = tensors[name], sizes[name], self._gguf, weight_dtype
+                return _tensor(file, header.data, *own)
+
+            return read_tensors(file, tensors, prefix, read, stacklevel=4)
 
 
 def _sizes(file: BoundedFile, header: Header, gguf: Any) -> dict[str, int]:

@@ -23,13 +23,17 @@ class UnreadableTensorError(Exception):
 
 
 def read_tensors(
-    file: BoundedFile, names: Iterable[str], prefix: str, read: Callable[[str], Weight]
+    file: BoundedFile,
+    names: Iterable[str],
+    prefix: str,
+    read: Callable[[str], Weight],
+    stacklevel: int = 3,
 ) -> dict[str, Any]:
     """Return the tensors whose names begin with `prefix`.
 
-    One warning, attributed to the caller's caller, names the tensors for which `read` raises
-    `UnreadableTensorError`. Raises ValueError if no name begins with `prefix`, or if no tensor with
-    the prefix can be read.
+    One warning, attributed to the caller's caller or as `stacklevel` says, names the tensors for
+    which `read` raises `UnreadableTensorError`. Raises ValueError if no name begins with `prefix`,
+    or if no tensor with the prefix can be read.
     """
     wanted = [name for name in names if name.startswith(prefix)]
     if prefix and not wanted:
@@ -43,7 +47,7 @@ def read_tensors(
     if reasons and not parameters:
         file.refuse(listed(reasons))
     if reasons:
-        warnings.warn(f"{file.path}: skipped {listed(reasons)}", UserWarning, stacklevel=3)
+        warnings.warn(f"{file.path}: skipped {listed(reasons)}", UserWarning, stacklevel=stacklevel)
     return parameters
 
 

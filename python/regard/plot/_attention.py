@@ -12,6 +12,7 @@ from regard.plot._axes import (
     add_scale,
     axes_of,
     check_imshow,
+    check_log,
     draw,
     name_axes,
     norm_of,
@@ -40,7 +41,7 @@ def attention(
     region: tuple[slice, slice] | None = None,
     shape: tuple[int, int] | None = None,
     reduce: str = "max",
-    log: bool = False,
+    log: bool | None = None,
     colorbar: bool = True,
     ax: Axes | None = None,
     mask: ArrayLike | None = None,
@@ -68,9 +69,11 @@ def attention(
         screen pixels of the axes, so that no pixel of the picture is lost.
     reduce : {"max", "mean", "sum"}, default "max"
         The number that a pixel shows of its block.
-    log : bool, default False
-        Whether colors follow the logarithm of the weights. Weights below `vmin`, which is 1e-6 by
-        default, have the lowest color.
+    log : bool, optional
+        Whether colors follow the logarithm of the weights, from 1e-6 to 1 as in `regard.explore`.
+        Smaller weights, and hidden keys, have the lowest color. False makes colors follow the
+        weights, from 0 to the largest. Default: True, unless `norm` is given or `vmin` is not
+        positive.
     colorbar : bool, default True
         Whether to add a color bar.
     ax : matplotlib.axes.Axes, optional
@@ -105,7 +108,7 @@ def attention(
 
     Notes
     -----
-    NaN is white. Characters that are missing from the font are shown as escapes; list fonts that
+    NaN is pink. Characters that are missing from the font are shown as escapes; list fonts that
     contain them in ``matplotlib.rcParams["font.family"]``.
 
     Examples
@@ -129,7 +132,7 @@ def attention(
     offset = source.offset(place)
     texts = tokens_of_axes(source.tokens if tokens is None else tokens, *source.sizes, offset)
     cut = cut_of(region, source.sizes)
-    is_log, has_scale = flag("log", log), flag("colorbar", colorbar)
+    is_log, has_scale = check_log(log), flag("colorbar", colorbar)
     with axes_of(ax, cut.lengths) as axes:
         part = part_of(cut, shape, room_of(axes))
         values = source.picture(place, part, reduce)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import matplotlib
 import numpy as np
@@ -17,6 +17,8 @@ from matplotlib.image import AxesImage
 from matplotlib.transforms import Bbox
 
 from regard._arguments.keywords import refuse_keywords
+from regard._arguments.numbers import flag
+from regard.plot._colors import OF_WEIGHTS, Colors, logarithmic
 from regard.plot._pooling import has_square_entries
 from regard.plot._ticks import set_ticks
 
@@ -35,18 +37,9 @@ if TYPE_CHECKING:
 Layout: TypeAlias = Literal["compressed", "constrained", "none"]
 
 
-class Colors(NamedTuple):
-    """A color map for color-blind readers, and a color for NaN that the map does not contain."""
-
-    name: str
-    of_nan: str
-
-
-OF_WEIGHTS = Colors("cividis", "white")
-_LEAST_OF_LOG = 1e-6
 # The part of axes that a layout may use for labels and a color bar: a share, or a number of inches
 # if the axes do not share their labels with other axes.
-_SHARE_OF_LABELS, _INCHES_OF_LABELS = 0.2, 0.5
+_SHARE_OF_LABELS, _INCHES_OF_LABELS = 0.2, 0.6
 # Weights below this have no scale, because their logarithms are outside the range of the picture.
 _TINY = 1e-300
 _SIZE = 6.4, 4.2  # inches, of a figure and of a picture in it
@@ -139,19 +132,24 @@ def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
     return norm
 
 
-def norm_of(values: Iterable[Array], log: bool, imshow: dict[str, Any]) -> Normalize:
+def norm_of(values: Iterable[Array], log: bool | None, imshow: dict[str, Any]) -> Normalize:
     """Return the scale that pictures share, and remove its arguments from `imshow`."""
     norm = given_norm(imshow, *(["log"] if log else []))
     if norm is not None:
         return norm
     low, high = imshow.pop("vmin", None), imshow.pop("vmax", None)
+    if log is None:
+        log = low is None or low > 0
     if high is None:
         high = largest(values)
-        high = high if high > _TINY else 1.0
-    if not log:
-        return Normalize(0.0 if low is None else low, high)
-    low = min(_LEAST_OF_LOG, high / 10) if low is None else low
-    return LogNorm(low, high, clip=True)  # smaller weights, and 0, have the lowest color
+        # The same color is the same weight in all pictures on the logarithmic scale.
+        high = max(high, 1.0) if log or high <= _TINY else high
+    return logarithmic(low, high) if log else Normalize(0.0 if low is None else low, high)
+
+
+def check_log(log: bool | None) -> bool | None:
+    """Return the argument `log`, or raise TypeError."""
+    return None if log is None else flag("log", log)
 
 
 def largest(values: Iterable[Array]) -> float:
@@ -195,11 +193,13 @@ def draw(
 def _with_defaults(
     imshow: dict[str, Any], lengths: tuple[int, int], colors: Colors
 ) -> dict[str, Any]:
-    chosen = {"interpolation": "nearest", "cmap": colors.name, **imshow}
+    chosen = {"interpolation": "nearest", "cmap": colors.map, **imshow}
     chosen.setdefault("aspect", "equal" if has_square_entries(lengths) else "auto")
-    if chosen["cmap"] is None or isinstance(chosen["cmap"], str):
-        named = matplotlib.colormaps.get_cmap(chosen["cmap"] or colors.name)
-        chosen["cmap"] = named.with_extremes(bad=colors.of_nan)
+    if chosen["cmap"] is None:
+        chosen["cmap"] = colors.map
+    elif isinstance(chosen["cmap"], str):
+        named = matplotlib.colormaps.get_cmap(chosen["cmap"])
+        chosen["cmap"] = named.with_extremes(bad=tuple(colors.map.get_bad()))
     return chosen
 
 
@@ -209,7 +209,12 @@ def scale_label(label: str, values: Iterable[Array], colors: Colors = OF_WEIGHTS
     return f"{label} ({colors.of_nan}: NaN)" if has_nan else label
 
 
-def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None:
+def add_scale(
+    image: AxesImage,
+    axes: Axes | Sequence[Axes],
+    label: str,
+    ticks: Sequence[float] | None = None,
+) -> None:
     """Add a color bar next to the axes; its width does not grow with the number of axes."""
     figure = image.axes.get_figure()
     assert figure is not None
@@ -222,6 +227,7 @@ def add_scale(image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None
         ax=axes,
         label=fill(label, letters),
         extend="min" if is_clipped else "neither",
+        ticks=ticks,
         fraction=min(0.15, 0.6 / len(beside) ** 0.5),
         aspect=max(20.0, height / figure.dpi / _WIDEST_SCALE),
     )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
-from matplotlib.colors import Normalize
+from matplotlib.colors import FuncNorm, Normalize
 
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.numbers import flag
 from regard._arguments.options import WeightOptions, takes_options
 from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import (
-    Colors,
     add_scale,
     axes_of,
     check_imshow,
+    check_log,
     draw,
     given_norm,
     largest,
@@ -23,6 +23,7 @@ from regard.plot._axes import (
     room_of,
     scale_label,
 )
+from regard.plot._colors import OF_DIFFERENCES, TICKS_OF_DIFFERENCES, logarithmic_differences
 from regard.plot._labels import labels
 from regard.plot._pooling import check_reduce, cut_of, part_of
 from regard.plot._source import WEIGHT_OPTIONS, head_of, source_of
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from regard._show.tokens import TokensArgument
     from regard.plot._source import WeightsArgument
 
-_OF_DIFFERENCES = Colors("PuOr_r", "grey")  # orange is positive, as in the explorer, and white is 0
-
 
 @takes_options(WeightOptions, reference="as for `attention`")
 def compare(
@@ -50,6 +49,7 @@ def compare(
     region: tuple[slice, slice] | None = None,
     shape: tuple[int, int] | None = None,
     reduce: str = "mean",
+    log: bool | None = None,
     colorbar: bool = True,
     ax: Axes | None = None,
     mask: ArrayLike | None = None,
@@ -75,6 +75,10 @@ def compare(
         As for `attention`.
     reduce : {"mean", "max", "sum"}, default "mean"
         The number to subtract if a pixel represents a block of weights.
+    log : bool, optional
+        Whether colors follow the logarithm of the sizes of differences, from 1e-4 to 1 as in
+        `regard.explore`; smaller ones have the color of 0. False makes colors follow the
+        differences, up to the largest. Default: True, unless `norm` is given.
     colorbar, ax, mask, progress
         As for `attention`.
     {options}
@@ -99,7 +103,7 @@ def compare(
     >>> a, b = [[0.5, 0.5], [0.0, 1.0]], [[0.25, 0.75], [0.0, 1.0]]
     >>> image = regard.plot.compare(a, b, ax=Figure().subplots())
     >>> image.get_array().tolist(), image.get_clim()
-    ([[0.25, -0.25], [0.0, 0.0]], (-0.25, 0.25))
+    ([[0.25, -0.25], [0.0, 0.0]], (-1.0, 1.0))
     """
     options = {name: imshow.pop(name) for name in WEIGHT_OPTIONS if name in imshow}
     check_imshow(compare, imshow)
@@ -110,7 +114,7 @@ def compare(
     imshow.pop("vmin", None)
     check_reduce(reduce)
     title = " − ".join(_pair_of_names(names))
-    has_scale = flag("colorbar", colorbar)
+    is_log, has_scale = check_log(log), flag("colorbar", colorbar)
     sources = [source_of("compare", each, mask, progress, options) for each in (a, b)]
     if sources[0].sizes != sources[1].sizes:
         first, second = ("{:,} queries and {:,} keys".format(*each.sizes) for each in sources)
@@ -130,21 +134,24 @@ def compare(
         )
         with np.errstate(invalid="ignore"):
             values = left - right
-        norm = _centered(values, imshow)
-        image = draw(axes, values, part, norm, offset or 0, texts, imshow, _OF_DIFFERENCES)
+        norm = _centered(values, is_log, imshow)
+        image = draw(axes, values, part, norm, offset or 0, texts, imshow, OF_DIFFERENCES)
         name_axes(axes, offset or 0)
         if has_scale:
             label = f"{part.label(reduce)}, {title}"
-            add_scale(image, axes, scale_label(label, [values], _OF_DIFFERENCES))
+            ticks = TICKS_OF_DIFFERENCES if isinstance(norm, FuncNorm) and norm.vmax == 1 else None
+            add_scale(image, axes, scale_label(label, [values], OF_DIFFERENCES), ticks)
     return image
 
 
-def _centered(values: NDArray[Any], imshow: dict[str, Any]) -> Normalize:
-    norm = given_norm(imshow)
+def _centered(values: NDArray[Any], log: bool | None, imshow: dict[str, Any]) -> Normalize:
+    norm = given_norm(imshow, *(["log"] if log else []))
     if norm is not None:
         return norm
-    end = imshow.pop("vmax", None)
-    end = (largest([np.abs(values)]) or 1.0) if end is None else abs(end)
+    most, end = largest([np.abs(values)]), imshow.pop("vmax", None)
+    if log is None or log:
+        return logarithmic_differences(max(most, 1.0) if end is None else abs(end))
+    end = (most or 1.0) if end is None else abs(end)
     return Normalize(-end, end)
 
 

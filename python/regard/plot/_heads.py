@@ -14,6 +14,7 @@ from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import (
     add_scale,
     check_imshow,
+    check_log,
     draw,
     figure_of,
     norm_of,
@@ -53,7 +54,7 @@ def heads(
     region: tuple[slice, slice] | None = None,
     shape: tuple[int, int] | None = None,
     reduce: str = "max",
-    log: bool = False,
+    log: bool | None = None,
     colorbar: bool = True,
     figure: FigureBase | None = None,
     mask: ArrayLike | None = None,
@@ -122,7 +123,7 @@ def heads(
     ]
     down, across = _grid(source.lead, columns)
     cut = cut_of(region, source.sizes, len(places))
-    is_log, has_scale = flag("log", log), flag("colorbar", colorbar)
+    is_log, has_scale = check_log(log), flag("colorbar", colorbar)
     inches = min(_INCHES, _MOST_INCHES / max(down, across, 1))
     size = max(4.8, across * inches + 1.6), max(2.4, down * inches + 0.4)
     is_crowded = len(places) > _MOST_WITH_LABELS

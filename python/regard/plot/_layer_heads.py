@@ -10,7 +10,7 @@ from regard._arguments.arrays import as_array, is_floating
 from regard._arguments.numbers import flag, text
 from regard._show.head_names import HeadNames
 from regard._show.tokens import AxisTokens
-from regard.plot._axes import Colors, add_scale, axes_of, check_imshow, draw, norm_of, scale_label
+from regard.plot._axes import add_scale, axes_of, check_imshow, draw, norm_of, scale_label
 from regard.plot._pooling import Part
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
-
-OF_STATISTICS = Colors("viridis", "white")
 
 
 def layer_heads(
@@ -74,7 +72,7 @@ def layer_heads(
 
     Notes
     -----
-    NaN is white.
+    NaN is pink.
 
     Examples
     --------
@@ -103,7 +101,7 @@ def layer_heads(
         image = draw_layer_heads(axes, numbers, found, imshow)
         if has_scale:
             shown = np.asarray(image.get_array())
-            add_scale(image, axes, scale_label(title, [shown], OF_STATISTICS).strip())
+            add_scale(image, axes, scale_label(title, [shown]).strip())
     return image
 
 
@@ -120,7 +118,7 @@ def draw_layer_heads(
         imshow = {"vmin": least, "vmax": largest, **imshow}
     norm = norm_of([numbers], False, imshow)
     part = Part((0, layers), (0, heads), layers, heads)
-    image = draw(ax, numbers, part, norm, 0, AxisTokens(*names), imshow, OF_STATISTICS)
+    image = draw(ax, numbers, part, norm, 0, AxisTokens(*names), imshow)
     ax.set_xlabel("head")
     ax.set_ylabel("layer")
     return image

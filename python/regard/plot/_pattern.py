@@ -18,6 +18,7 @@ from regard._arguments.options import PatternOptions, names_of, takes_options
 from regard._attention.check import check_call
 from regard._show.tokens import tokens_of_axes
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
+from regard.plot._colors import of_level
 from regard.plot._pooling import areas, cut_of, part_of, starts
 from regard.plot._source import head_of
 from regard.plot._sparse_mask import visible_pairs
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_HIDDEN, _VISIBLE = "#e6e9ec", "#2b5a8c"
+_HIDDEN, _VISIBLE = of_level(0), of_level(200)  # as of weights
+_LINES = "#d5dae0"
 _MOST_WITH_LINES = 32  # entries of an axis
 _ENTRIES_AT_ONCE = 1 << 22
 _MOST_LENGTH = 1 << 27
@@ -239,12 +241,12 @@ def _draw_lines(ax: Axes, part: Part, offset: int) -> None:
     ax.set_xticks(np.arange(part.keys[0] + 1, part.keys[1]) - 0.5, minor=True)
     ax.set_yticks(np.arange(part.queries[0] + 1, part.queries[1]) + offset - 0.5, minor=True)
     ax.tick_params(which="minor", length=0)
-    ax.grid(which="minor", color="white", linewidth=1.2)
+    ax.grid(which="minor", color=_LINES, linewidth=1.2)
 
 
 def _add_legend(ax: Axes, image: AxesImage) -> None:
     colors = image.get_cmap()
-    handles = [Patch(facecolor=colors(share)) for share in (1.0, 0.0)]
+    handles = [Patch(facecolor=colors(share), edgecolor=_LINES) for share in (1.0, 0.0)]
     ax.legend(
         handles,
         ["visible", "hidden"],

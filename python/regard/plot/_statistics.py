@@ -15,6 +15,7 @@ from regard._show.head_names import HeadNames
 from regard._show.tokens import tokens_of_axes
 from regard._statistics.request import AttentionSummary
 from regard.plot._axes import add_scale, figure_of
+from regard.plot._colors import OF_WEIGHTS, of_level
 from regard.plot._layer_heads import draw_layer_heads
 from regard.plot._ticks import set_ticks
 
@@ -50,7 +51,7 @@ _OF_HEADS = {
 _FIELDS = _OF_QUERIES | _OF_KEYS | _OF_HEADS
 _MOST_POSITIONS = 1024  # the width of a panel in screen pixels
 _WIDTH, _HEIGHT = 4.6, 1.9  # of a panel, in inches
-_LINE = "#2b5a8c"
+_LINE = of_level(200)
 
 
 @takes_unknown
@@ -61,7 +62,7 @@ def statistics(
     fields: Iterable[str] | None = None,
     names: Mapping[str, Sequence[str]] | None = None,
     figure: FigureBase | None = None,
-    cmap: Any = "viridis",
+    cmap: Any = None,
     **unknown: Never,
 ) -> dict[str, Axes]:
     """Draw a panel for each statistic of attention weights.
@@ -87,8 +88,9 @@ def statistics(
         ``"5.3"``.
     figure : matplotlib.figure.Figure, optional
         An empty figure, or a part of one, to draw on. Default: a new figure.
-    cmap : str or matplotlib.colors.Colormap, default "viridis"
-        The colors of strips and of pictures of layers and heads.
+    cmap : str or matplotlib.colors.Colormap, optional
+        The colors of strips and of pictures of layers and heads. Default: those of weights, which
+        are darker where numbers are larger.
 
     Returns
     -------
@@ -293,7 +295,7 @@ def _positions(
         image = ax.imshow(
             means,
             norm=Normalize(0.0, high or 1.0),
-            cmap=cmap,
+            cmap=OF_WEIGHTS.map if cmap is None else cmap,
             aspect="auto",
             interpolation="nearest",
             extent=(-0.5, length - 0.5, heads - 0.5, -0.5),

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nested._internal.ops as _of_nested_tensors
 
 from regard.torch._attention import scaled_dot_product_attention
 from regard.torch._counting import (
@@ -25,7 +27,7 @@ from regard.torch._counting import (
 from regard.torch._direct import is_eager
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -44,21 +46,24 @@ def _attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:
-    """Compute the operator by regard if somebody in this thread asked for it and regard can."""
-    given = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+) -> Any:
+    """Compute the operator."""
+    given = query, key, value, attn_mask, dropout_p, is_causal
+    return _computed(_OPERATOR.decompose, *given, scale=scale, enable_gqa=enable_gqa)
+
+
+def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
+    """Compute a call by regard if somebody in this thread asked for it and regard can."""
     if is_counted():
         try:
-            output: Any = scaled_dot_product_attention(*given)
+            output = scaled_dot_product_attention(*given, **words)
         except (TypeError, ValueError, NotImplementedError, ImportError) as error:
             count_call(str(error))
         else:
             if is_eager():  # otherwise, it is counted whenever the recorded operator runs
                 count_call()
             return output
-    words = {"scale": scale, "enable_gqa": enable_gqa}
-    original: Tensor = _OPERATOR.decompose(*given[:-2], **words)
-    return original
+    return original(*given, **words)
 
 
 class _Kernel:
@@ -69,6 +74,7 @@ class _Kernel:
         self._users = 0
         self._library: Any = None
         self._had_fast_path = True
+        self._of_nested: Any = None
 
     def acquire(self) -> None:
         with self.lock:
@@ -80,6 +86,7 @@ class _Kernel:
                 # The fast path of PyTorch's modules is a kernel with attention of its own.
                 self._had_fast_path = torch.backends.mha.get_fastpath_enabled()
                 torch.backends.mha.set_fastpath_enabled(False)
+                self._replace_nested()
                 _compile_anew()
 
     def release(self) -> None:
@@ -89,7 +96,17 @@ class _Kernel:
                 self._library._destroy()
                 self._library = None
                 torch.backends.mha.set_fastpath_enabled(self._had_fast_path)
+                if self._of_nested is not None:
+                    _of_nested_tensors.jagged_scaled_dot_product_attention = self._of_nested
                 _compile_anew()
+
+    def _replace_nested(self) -> None:
+        """Replace the function that PyTorch's class of jagged nested tensors calls instead."""
+        self._of_nested = getattr(_of_nested_tensors, "jagged_scaled_dot_product_attention", None)
+        if self._of_nested is not None:
+            _of_nested_tensors.jagged_scaled_dot_product_attention = partial(
+                _computed, self._of_nested
+            )
 
 
 def _compile_anew() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import regard.torch
+from regard._arguments.masks import is_sparse
 from regard._runtime.optional import needed
 from regard.torch._observing import is_observed
-from regard.transformers._distances import distance_options
+from regard.transformers._combine import both, with_bias
+from regard.transformers._continuous_batching import attend_to_texts
+from regard.transformers._distances import distance_options, elements_of
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
+from regard.transformers._texts import within_texts
 
 torch = needed("torch", "regard.transformers", "transformers")
 logging = needed("transformers.utils.logging", "regard.transformers", "transformers")
@@ -34,6 +38,8 @@ def attend(
     indices: Any = None,
     block_indices: Any = None,
     cache: Any = None,
+    cu_seq_lens_q: Any = None,
+    cu_seq_lens_k: Any = None,
     output_attentions: bool = False,
     **others: Any,
 ) -> tuple[Any, None]:
@@ -63,12 +69,19 @@ def attend(
         T5, becomes the option `distance_bias`.
     indices : tensor of int, shape (batch, q_len, count), optional
         The only keys that a query may see.
-    block_indices, cache
-        Must be None: block attention and continuous batching are not supported.
+    block_indices
+        Must be None: block attention is not supported.
+    cache : PagedAttentionCache, optional
+        In continuous batching, the cache that stores keys and values, if the module leaves that to
+        the attention function.
+    cu_seq_lens_q, cu_seq_lens_k : tensor of int, shape (texts + 1,), optional
+        The starts of texts that are packed into one row, followed by the total. A query sees only
+        the keys of its own text.
     output_attentions : bool
         If True, a warning is logged, since attention weights are not returned.
     **others
-        Arguments that the mask already accounts for, such as ``sliding_window``.
+        Arguments that the mask already accounts for, such as ``sliding_window``, and those of
+        continuous batching.
 
     Returns
     -------
@@ -80,34 +93,52 @@ def attend(
             f"{type(module).__name__} attends to blocks that it selects, which "
             "attn_implementation='regard' does not support: use 'sdpa' or 'eager'"
         )
-    if cache is not None:
-        raise NotImplementedError(
-            "continuous batching stores keys and values in its own pages, which "
-            "attn_implementation='regard' does not support: use 'sdpa' or 'paged|eager'"
-        )
     if output_attentions:
         logger.warning_once(
             "attn_implementation='regard' returns no attention weights: use 'eager' for "
             "output_attentions=True"
         )
+    sinks = s_aux if sinks is None else sinks
+    of_heads: dict[str, Any] = {"softcap": softcap}
+    if sinks is not None and sinks.ndim == 1:
+        of_heads["sinks"], sinks = sinks.to(query.dtype), None
+    if "write_index" in others:
+        # transformers 5.23 makes a mask of the new tokens alone, which the starts replace.
+        mask = None if isinstance(attention_mask, PatternMask) else attention_mask
+        refused = {"attention_mask": mask, "indices": indices}
+        refused |= {"position_bias": position_bias, "sinks of each query": sinks}
+        output = attend_to_texts(
+            module,
+            (query, key, value),
+            others | {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k},
+            cache,
+            is_causal=is_causal,
+            options=of_heads | {"dropout_p": dropout, "scale": scaling},
+            refused=refused,
+        )
+        return output, None
     q_len, kv_len = query.shape[2], key.shape[2]
     options, mask = _visibility(module, attention_mask, is_causal, q_len, kv_len)
+    if cu_seq_lens_q is not None or cu_seq_lens_k is not None:
+        counts_queries = bool(options.get("is_causal") or "window" in options)
+        starts = cu_seq_lens_q, cu_seq_lens_k
+        mask = within_texts(mask, query, key, *starts, counts_queries=counts_queries)
     if indices is not None:
-        mask = _both(mask, _selected(indices, kv_len))
+        mask = both(mask, _selected(indices, kv_len))
     if position_bias is not None:
         of_distances = distance_options(module, position_bias, options, kv_len)
         if of_distances is None:
-            mask = _with_bias(mask, position_bias)
+            mask = with_bias(mask, elements_of(position_bias))
         else:
             options |= of_distances
-    sinks = s_aux if sinks is None else sinks
-    if sinks is not None and sinks.ndim > 1 and is_observed():
+    if sinks is not None and is_observed():
         # A recording needs the same weights from options: sinks of 0, and scores that are smaller
         # by the sinks of their queries.
-        mask, sinks = _with_bias(mask, -sinks.to(query.dtype)), query.new_zeros(query.shape[1])
-    has_sink_per_head = sinks is not None and sinks.ndim == 1
-    if has_sink_per_head:
-        options["sinks"] = sinks.to(query.dtype)
+        mask, of_heads["sinks"] = (
+            with_bias(mask, -sinks.to(query.dtype)),
+            sinks.new_zeros(query.shape[1]),
+        )
+        sinks = None
     result: Any = regard.torch.scaled_dot_product_attention(
         query,
         key,
@@ -116,11 +147,11 @@ def attend(
         dropout_p=dropout,
         scale=scaling,
         enable_gqa=True,
-        softcap=softcap,
-        return_lse=sinks is not None and not has_sink_per_head,
+        return_lse=sinks is not None,
+        **of_heads,
         **options,
     )
-    if sinks is None or has_sink_per_head:
+    if sinks is None:
         return result.transpose(1, 2).contiguous(), None
     # A sink that depends on the query scales an output that was computed without it.
     output, lse = result
@@ -157,7 +188,7 @@ def _is_for(options: dict[str, Any], shape: Any, q_len: int, kv_len: int) -> boo
     """
     if not options:
         return True
-    counts_queries = bool(options.keys() & {"is_causal", "window"})
+    counts_queries = options.keys() & {"is_causal", "window"} or is_sparse(options.get("attn_mask"))
     return shape[3] == kv_len and (shape[2] == q_len or not counts_queries)
 
 
@@ -165,20 +196,3 @@ def _selected(indices: Any, kv_len: int) -> Any:
     """Return a bool mask of the keys that each query selects, for all heads."""
     nothing = indices.new_zeros((*indices.shape[:-1], kv_len), dtype=torch.bool)
     return nothing.scatter(-1, indices.long(), True).unsqueeze(1)
-
-
-def _both(mask: Any, shown: Any) -> Any:
-    """Return the intersection of a mask and a bool mask."""
-    if mask is None:
-        return shown
-    return mask & shown if mask.dtype == torch.bool else (shown, mask)
-
-
-def _with_bias(mask: Any, bias: Any) -> Any:
-    """Combine a mask, or a pair of masks, with a bias."""
-    if mask is None:
-        return bias
-    if isinstance(mask, tuple):
-        shown, mask = mask
-        return shown, mask + bias
-    return (mask, bias) if mask.dtype == torch.bool else mask + bias

@@ -1,9 +1,9 @@
 """Recognize position biases that depend only on the distance between query and key, as T5's.
 
-The first layer of a T5-like model computes a bias for each query and key, and the other layers
-reuse it. At that point, only its elements are known. They are compared once with the biases of all
-distances, which the layer's own method computes for a single query. If they agree, attention uses
-these instead: it does not read the larger array, and the array gets no gradient.
+A `DistanceBias` has the biases of all distances. Of other biases, only the elements are known. They
+are compared once with the biases of all distances, which the layer's own method computes for a
+single query. If they agree, attention uses these instead: it does not read the larger array, and
+the array gets no gradient.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from regard._runtime.optional import needed
+from regard.transformers._lazy_bias import DistanceBias, distances_of
 
 torch = needed("torch", "regard.transformers", "transformers")
 masking_utils = needed("transformers.masking_utils", "regard.transformers", "transformers")
 
 
 class _Read(NamedTuple):
-    """What is known about a bias."""
+    """What is known about the elements of a bias."""
 
     version: int
     """The version of the tensor, which changes if something writes to it."""
@@ -55,18 +56,34 @@ def distance_options(
         or torch._C._are_functorch_transforms_active()
     ):
         return None
-    read = getattr(position_bias, "_regard_distances", None)
-    if read is None or not _is_current(read, position_bias):
-        read = _read(module, position_bias)
-        if read is None:
-            return None
-        position_bias._regard_distances = read  # for the layers that reuse it
+    read: Any
+    if isinstance(position_bias, DistanceBias):
+        read = position_bias.distances()
+    else:
+        read = _read_once(module, position_bias)
+    if read is None:
+        return None
     if read.table is None:
         return {}
     counts_queries = options.get("is_causal") or "window" in options
     if counts_queries and options.get("query_offset", 0) != read.offset:
         return None
     return {"distance_bias": read.table, "query_offset": read.offset}
+
+
+def elements_of(position_bias: Any) -> Any:
+    """Return a bias as an ordinary tensor, which has its gradients."""
+    return position_bias.clone() if isinstance(position_bias, DistanceBias) else position_bias
+
+
+def _read_once(module: Any, position_bias: Any) -> _Read | None:
+    """Return what is known about a bias, which is kept for the layers that reuse it."""
+    read: _Read | None = getattr(position_bias, "_regard_distances", None)
+    if read is None or not _is_current(read, position_bias):
+        read = _read(module, position_bias)
+        if read is not None:
+            position_bias._regard_distances = read
+    return read
 
 
 def _version(tensor: Any) -> int:
@@ -103,15 +120,14 @@ def _read(module: Any, position_bias: Any) -> _Read | None:
         # Layers without a bias, as in cross attention, get an array of zeros.
         is_zero = not position_bias.requires_grad and not position_bias.any()
         return _Read(version, None, 0) if is_zero else None
-    compute = getattr(module, "compute_bias", None)
-    names = {"query_length", "key_length", "past_seen_tokens"}
-    if compute is None or not names <= signature(compute).parameters.keys():
+    compute = getattr(type(module), "compute_bias", None)
+    names = ["query_length", "key_length", "device", "past_seen_tokens"]
+    if compute is None or list(signature(compute).parameters)[1:] != names:
         return None
+    compute = getattr(compute, "__wrapped__", compute)
     q_len, kv_len = position_bias.shape[2:]
     for offset in dict.fromkeys((max(kv_len - q_len, 0), 0)):
-        most = max(offset + q_len, kv_len)
-        row = compute(1, 2 * most - 1, device=position_bias.device, past_seen_tokens=most - 1)
-        table = row[0, :, 0]
+        table = distances_of(compute, module, offset, q_len, kv_len, position_bias.device)
         if _agrees(position_bias, table, offset):
             return _Read(version, table, offset)
     return None

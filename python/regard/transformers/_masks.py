@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import regard
 from regard._runtime.optional import needed
+from regard.transformers._combine import both
+from regard.transformers._lazy_bias import compute_lazily
 from regard.transformers._models import MaskKind, expected_masks
 from regard.transformers._pattern_mask import PatternMask
 from regard.transformers._patterns import Extent, read_pattern
@@ -71,6 +74,8 @@ def make_mask(
         if expected is MaskKind.BOOL:
             return shown(allow_is_causal_skip=allow_is_causal_skip)
         return _added(shown(), dtype)
+    kind: type = type(others.get("config"))
+    compute_lazily(kind)
     # None for a causal mask would leave causality to the module and lose the offsets.
     options = None
     if _is_plain(attention_mask, q_offset):
@@ -110,9 +115,14 @@ def _options(arguments: dict[str, Any]) -> dict[str, Any] | None:
     end = max(q_offset + q_length, kv_offset + kv_length)
     extent = Extent(end, attention_mask is not None)
     pattern = read_pattern(arguments["mask_function"], extent)
-    if pattern is None:
-        return None
+    if pattern is None or (pattern.texts and torch.device(arguments["device"]).type != "cpu"):
+        return None  # sparse masks are for the CPU
     options: dict[str, Any] = _padding_options(attention_mask, kv_offset, kv_length)
+    for text in pattern.texts:
+        queries, keys = text[:, q_offset:][:, :q_length], text[:, kv_offset:][:, :kv_length]
+        within = regard.masks.documents(queries.numpy(), keys.numpy())
+        others = options.get("attn_mask")
+        options["attn_mask"] = within if others is None else both(others, within)
     if pattern.is_causal:
         options["is_causal"] = True
     if pattern.window is not None:

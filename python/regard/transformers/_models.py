@@ -18,6 +18,10 @@ torch = needed("torch", "regard.transformers", "transformers")
 transformers = needed("transformers", "regard.transformers", "transformers")
 
 
+NAME = "regard"
+"""The attention implementation."""
+
+
 class MaskKind(Enum):
     """The kinds of mask elements that models read."""
 
@@ -39,13 +43,18 @@ def _expected_name(kind: type) -> str:
 
 @cache
 def _expected(kind: type) -> MaskKind:
-    models = [
-        model for model in _subclasses(transformers.PreTrainedModel) if model.config_class is kind
-    ]
+    models = models_of(kind)
     choosing = [model for model in models if model._can_set_attn_implementation()]
     if not models or any(model._supports_sdpa for model in choosing):
         return MaskKind.BOOL
     return MaskKind.ADDED if choosing else MaskKind.OWN
+
+
+def models_of(kind: Any) -> list[Any]:
+    """Return the model classes that have configurations of a class."""
+    return [
+        model for model in _subclasses(transformers.PreTrainedModel) if model.config_class is kind
+    ]
 
 
 def _subclasses(kind: Any) -> Iterator[Any]:

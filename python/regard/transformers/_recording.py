@@ -12,7 +12,8 @@ from regard._runtime.optional import needed
 from regard.torch._recorder import MAX_BYTES, RecordRequest
 from regard.torch._recording import run_recorded
 from regard.transformers._input_tokens import layers_with_tokens
-from regard.transformers._register import NAME, register
+from regard.transformers._models import NAME
+from regard.transformers._register import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

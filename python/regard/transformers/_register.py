@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from regard._runtime.optional import needed
 from regard.transformers._attention import attend
+from regard.transformers._continuous_batching import allow_continuous_batching
 from regard.transformers._masks import make_mask
+from regard.transformers._models import NAME
 
 transformers = needed("transformers", "regard.transformers", "transformers")
-
-NAME = "regard"
 
 
 def register() -> None:
@@ -21,10 +21,14 @@ def register() -> None:
     Notes
     -----
     Two functions are registered: one computes attention, and the other makes masks. A mask that is
-    causal, a window, padding, or a combination of them is stored as a few numbers, and no array of
-    shape ``(q_len, kv_len)`` is made. A model that reads or modifies such a mask receives the bool
-    mask that ``"sdpa"`` would have made, or the mask of eager attention if ``"sdpa"`` does not
-    support the model.
+    causal, a window, padding, packed texts, or a combination of them is stored as a few numbers or
+    as one interval of keys for each query, and no array of shape ``(q_len, kv_len)`` is made. A
+    model that reads or modifies such a mask receives the bool mask that ``"sdpa"`` would have made,
+    or the mask of eager attention if ``"sdpa"`` does not support the model.
+
+    Two methods of transformers are replaced, and call the original for models with another
+    implementation: that of continuous batching that refuses unknown implementations, and, once such
+    a model is used, `compute_bias` of T5-like attention modules, whose biases become tables.
 
     The dropout seed is drawn from PyTorch's default generator, so that ``torch.manual_seed``
     reproduces it. Attention weights are not returned, as with ``"sdpa"``.
@@ -43,3 +47,4 @@ def register() -> None:
     """
     transformers.AttentionInterface.register(NAME, attend)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
+    allow_continuous_batching()

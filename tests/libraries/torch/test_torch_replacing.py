@@ -138,6 +138,21 @@ def test_modules(name, is_training):
         assert calls.by_regard == count
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors():
+    """They are one packed call."""
+    parts = [torch.randn(n, 2, 8, dtype=torch.float64) for n in (3, 5, 1)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    x = nested.transpose(1, 2)
+    wanted = F.scaled_dot_product_attention(x, x, x)
+    with regard.torch.replacing_sdpa() as calls:
+        actual = F.scaled_dot_product_attention(x, x, x)
+    assert (calls.by_regard, calls.by_pytorch) == (1, {})
+    assert_near([actual.values()], [wanted.values()])
+    of_each = [torch.autograd.grad(each.values().sin().sum(), nested) for each in (actual, wanted)]
+    assert_near([of_each[0][0].values()], [of_each[1][0].values()])
+
+
 def test_gradients_after_the_block():
     x = torch.randn(2, 4, 9, 8, dtype=torch.float64, requires_grad=True)
     with regard.torch.replacing_sdpa():

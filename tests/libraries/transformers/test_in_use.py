@@ -256,7 +256,6 @@ def test_a_call_that_asks_for_weights_warns(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"cache": object()}, "continuous batching stores keys and values in its own pages"),
         ({"block_indices": torch.zeros(1)}, "Module attends to blocks that it selects"),
     ],
 )

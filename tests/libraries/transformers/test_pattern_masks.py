@@ -36,9 +36,15 @@ FUNCTIONS = {
         masking_utils.sliding_window_bidirectional_overlay(2),
     ),
     "one chunk": masking_utils.chunked_causal_mask_function(12, CHUNKS_BEGIN),
+    "chunks": masking_utils.chunked_causal_mask_function(4, CHUNKS_BEGIN),
+    "chunks of one": masking_utils.chunked_causal_mask_function(1, CHUNKS_BEGIN),
+    "chunks and windows": masking_utils.and_masks(
+        masking_utils.chunked_overlay(4, CHUNKS_BEGIN),
+        masking_utils.chunked_overlay(3, CHUNKS_BEGIN),
+        masking_utils.sliding_window_bidirectional_overlay(2),
+    ),
 }
 OTHERS = {
-    "chunks": masking_utils.chunked_causal_mask_function(4, CHUNKS_BEGIN),
     "either": masking_utils.or_masks(
         masking_utils.sliding_window_overlay(3), masking_utils.causal_mask_function
     ),
@@ -46,7 +52,7 @@ OTHERS = {
     "part unknown": masking_utils.and_masks(
         masking_utils.causal_mask_function, lambda batch, head, query, key: key != 2
     ),
-    "packed": masking_utils.packed_sequence_mask_function(torch.arange(45).reshape(3, 15) // 4),
+    "a chunk like a tensor": masking_utils.chunked_overlay(torch.tensor(4), CHUNKS_BEGIN),
     "a window like a tensor": masking_utils.sliding_window_causal_mask_function(torch.tensor(3)),
 }
 
@@ -85,6 +91,9 @@ def shown_by(mask):
     options, array = mask.options_or_array()
     assert array is None
     options = {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+    shown = options.get("attn_mask")
+    if isinstance(shown, regard.masks.SparseMask):
+        options["attn_mask"] = shown.to_dense()
     query, key = (np.zeros((BATCH, 1, length, 1)) for length in mask.shape[2:])
     return lay_out(
         query, key, key, options.pop("attn_mask", None), **options, precision=np.float64
@@ -114,8 +123,67 @@ def test_other_functions_get_the_array(shape, function):
     assert torch.equal(mask, wanted)
 
 
-def test_chunks_that_begin_in_what_is_no_padding():
-    mask, wanted = masks(SHAPES[0], FUNCTIONS["one chunk"], None)
+@pytest.mark.parametrize("function", ["one chunk", "chunks"])
+def test_chunks_that_begin_in_what_is_no_padding(function):
+    mask, wanted = masks(SHAPES[0], FUNCTIONS[function], None)
+    assert np.array_equal(shown_by(mask), wanted.numpy())
+
+
+def packed(function, positions, text=None):
+    """What transformers makes of a mask function and positions that restart."""
+    text = masking_utils.find_packed_sequence_indices(positions) if text is None else text
+    return masking_utils.and_masks(
+        masking_utils.remap_positions_for_packed_sequence(function, positions),
+        masking_utils.packed_sequence_mask_function(text),
+    )
+
+
+POSITIONS = torch.tensor(
+    [[0, 1, 2, 3, 4, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5, 6, 7, 8], [7, 8, 0, 0, 1, 3, 4, 5, 2]]
+)
+WITHIN = {name: FUNCTIONS[name] for name in ("causal", "bidirectional", "window", "both windows")}
+WITHIN["chunks"] = masking_utils.chunked_causal_mask_function(3, torch.zeros(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("function", WITHIN)
+def test_packed_texts(function):
+    mask, wanted = masks((9, 9, 0, 0), packed(WITHIN[function], POSITIONS), None)
+    assert type(mask) is PatternMask
+    assert isinstance(mask.options_or_array()[0]["attn_mask"], regard.masks.SparseMask)
+    assert np.array_equal(shown_by(mask), wanted.numpy())
+    assert torch.equal(mask & True, wanted)
+
+
+CAUSAL = FUNCTIONS["causal"]
+TEXT = masking_utils.find_packed_sequence_indices(POSITIONS)
+NOT_PACKED = {
+    "positions that are not consecutive in a text": packed(CAUSAL, POSITIONS * 2, TEXT),
+    "texts in another order": packed(CAUSAL, POSITIONS, -TEXT),
+    "positions without texts": masking_utils.remap_positions_for_packed_sequence(CAUSAL, POSITIONS),
+    "positions twice": packed(
+        masking_utils.remap_positions_for_packed_sequence(CAUSAL, POSITIONS), POSITIONS
+    ),
+    "positions of positions": packed(packed(CAUSAL, POSITIONS), POSITIONS),
+    "texts twice": masking_utils.and_masks(
+        masking_utils.remap_positions_for_packed_sequence(CAUSAL, POSITIONS),
+        masking_utils.packed_sequence_mask_function(TEXT),
+        masking_utils.packed_sequence_mask_function(TEXT // 2),
+    ),
+    "an unknown function": packed(OTHERS["unknown"], POSITIONS),
+}
+
+
+@pytest.mark.parametrize("function", NOT_PACKED)
+def test_what_is_like_packed_texts(function):
+    mask, wanted = masks((9, 9, 0, 0), NOT_PACKED[function], None)
+    assert type(mask) is torch.Tensor
+    assert torch.equal(mask, wanted)
+
+
+def test_packed_texts_of_other_lengths():
+    """Texts are of all tokens, and the mask begins with the first."""
+    shape = (4, 4, 2, 2)
+    mask, wanted = masks(shape, packed(CAUSAL, POSITIONS), None)
     assert type(mask) is torch.Tensor
     assert torch.equal(mask, wanted)
 

@@ -3,26 +3,10 @@
 import pytest
 
 from outcomes import errors, outcome
-from zoo import build, inputs_of, regard, torch, transformers
+from zoo import build, inputs_of, torch, transformers
 
 TYPES = "t5", "mt5", "umt5", "switch_transformers", "longt5"
 OF_DISTANCES, NOTHING, ALL = "distance_bias", "nothing", "float mask"
-
-
-@pytest.fixture
-def biases(monkeypatch):
-    """What position biases have become, call by call."""
-    attend, kinds = regard.torch.scaled_dot_product_attention, []
-
-    def recorded(*arguments, attn_mask=None, **options):
-        parts = attn_mask if isinstance(attn_mask, tuple) else (attn_mask,)
-        is_added = any(x is not None and x.is_floating_point() for x in parts)
-        has_table = options.get("distance_bias") is not None
-        kinds.append(OF_DISTANCES if has_table else ALL if is_added else NOTHING)
-        return attend(*arguments, attn_mask=attn_mask, **options)
-
-    monkeypatch.setattr(regard.torch, "scaled_dot_product_attention", recorded)
-    return kinds
 
 
 @pytest.mark.parametrize("padding", [None, "left", "right"])

@@ -8,7 +8,7 @@ import pytest
 
 from in_float64 import in_float64
 from tiny import VOCABULARY, tiny_config
-from zoo import torch, transformers
+from zoo import regard, torch, transformers
 
 LENGTH = 11
 TEXT = {
@@ -148,8 +148,11 @@ def test_compiled(name, padding):
     assert_same([actual], wanted, inputs, name)
 
 
-def test_a_pattern_that_is_not_known(calls):
-    """Its elements are bool for regard, and added where a hook looks into it."""
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_visible_to_regard_is_added_for_others(known, calls, monkeypatch):
+    """A mask is sparse or bool for regard, and its elements are added where a hook reads them."""
+    if not known:
+        monkeypatch.setattr(regard.transformers._masks, "read_pattern", lambda *_: None)
     model = built(MODELS["gemma2"], "eager")
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0]] * 2)
     inputs = inputs_of("gemma2", None) | {"position_ids": positions, "use_cache": False}
@@ -163,6 +166,7 @@ def test_a_pattern_that_is_not_known(calls):
     assert_same(result_of(model, inputs), wanted, inputs, "gemma2")
     assert len(calls) == 2
     of_eager, of_regard = seen
-    assert of_regard.options_or_array()[0]["attn_mask"].dtype == torch.bool
+    shown = of_regard.options_or_array()[0]["attn_mask"]
+    assert isinstance(shown, regard.masks.SparseMask if known else torch.Tensor)
     assert of_regard.dtype == of_eager.dtype
     assert torch.equal(of_regard + 0, of_eager)

@@ -80,9 +80,7 @@ def _shrunk(kind, changes):
     default = kind()
 
     def known(words, wanted):
-        return {
-            name: x for name, x in words.items() if type(getattr(default, name, None)) is wanted
-        }
+        return {name: x for name, x in words.items() if type(_own(default, name)) is wanted}
 
     words = known(SIZES, int) | known(SPREADS, float)
     words |= {name: token for name, token in TOKENS.items() if hasattr(default, name)}
@@ -90,3 +88,11 @@ def _shrunk(kind, changes):
         if isinstance(part, PreTrainedConfig):
             words[name] = _shrunk(type(part), changes.get(name, {})).to_dict()
     return kind(**words | changes)
+
+
+def _own(config, name):
+    """An attribute of a configuration, or None if it has none, or another in each layer."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return None

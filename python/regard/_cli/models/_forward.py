@@ -30,7 +30,7 @@ def queries_and_keys(
     `progress` is called with the numbers of finished layers and of required layers.
     """
     x: Any = model.embed(np.array(tokens, np.int64))
-    turns = rotary_cache(len(tokens), head_dim=model.head_dim, dtype=np.float32, **model.rotary)
+    turns = rotary_cache(len(tokens), dtype=np.float32, **model.rotary)
     queries, keys = [], []
     wanted = range(model.layers) if layers is None else layers
     end = wanted[-1] + 1

@@ -6,17 +6,13 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from regard._arguments.numbers import count, file_path, finite_number, listed
-from regard._cli.models._model import Model, shape_error, spans
+from regard._cli.models._model import Model, ParameterNames, embedded, spans
 from regard._runtime.optional import needed
 from regard.checkpoints import load_safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
     from regard._cli.models._model import Array
 
@@ -24,26 +20,32 @@ if TYPE_CHECKING:
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _BESIDE = "the model's file needs its config.json and tokenizer.json beside it"
 _EMBEDDING = "model.embed_tokens.weight"
-_NAMES = {
-    "norm": "input_layernorm.weight",
-    "query": "self_attn.q_proj.weight",
-    "key": "self_attn.k_proj.weight",
-    "value": "self_attn.v_proj.weight",
-    "output": "self_attn.o_proj.weight",
-    "feed_norm": "post_attention_layernorm.weight",
-    "gate": "mlp.gate_proj.weight",
-    "up": "mlp.up_proj.weight",
-    "down": "mlp.down_proj.weight",
-}
-_OPTIONAL = {
-    "query_bias": "self_attn.q_proj.bias",
-    "key_bias": "self_attn.k_proj.bias",
-    "value_bias": "self_attn.v_proj.bias",
-    "query_norm": "self_attn.q_norm.weight",
-    "key_norm": "self_attn.k_norm.weight",
-}
-# Parameters that would change the results but are not supported here.
-_UNKNOWN = ("self_attn.o_proj.bias", "mlp.gate_proj.bias", "mlp.up_proj.bias", "mlp.down_proj.bias")
+_NAMES = ParameterNames(
+    needed={
+        "norm": "input_layernorm.weight",
+        "query": "self_attn.q_proj.weight",
+        "key": "self_attn.k_proj.weight",
+        "value": "self_attn.v_proj.weight",
+        "output": "self_attn.o_proj.weight",
+        "feed_norm": "post_attention_layernorm.weight",
+        "gate": "mlp.gate_proj.weight",
+        "up": "mlp.up_proj.weight",
+        "down": "mlp.down_proj.weight",
+    },
+    optional={
+        "query_bias": "self_attn.q_proj.bias",
+        "key_bias": "self_attn.k_proj.bias",
+        "value_bias": "self_attn.v_proj.bias",
+        "query_norm": "self_attn.q_norm.weight",
+        "key_norm": "self_attn.k_norm.weight",
+    },
+    unknown=(
+        "self_attn.o_proj.bias",
+        "mlp.gate_proj.bias",
+        "mlp.up_proj.bias",
+        "mlp.down_proj.bias",
+    ),
+)
 
 
 def open_hugging_face(path: str | os.PathLike[str]) -> Model:
@@ -63,37 +65,12 @@ def open_hugging_face(path: str | os.PathLike[str]) -> Model:
         config[key]
         for key in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
     )
-    sizes = {"query": heads, "key": kv_heads, "value": kv_heads}
-
-    def embed(numbers: NDArray[np.int64]) -> Array:
-        if numbers.max(initial=0) >= len(embedding):
-            raise ValueError(
-                f"{folder}: tokenizer.json has token {numbers.max()}, but the model has "
-                f"{len(embedding)}: they belong to different models"
-            )
-        vectors: Array = embedding[numbers].astype(np.float32)
-        return vectors
+    rows = {"query": heads * head_dim, "key": kv_heads * head_dim, "value": kv_heads * head_dim}
 
     def of_layer(layer: int) -> Mapping[str, Array]:
         start = f"model.layers.{layer}."
         stored, _ = load_safetensors(name, prefix=start)
-        missing = [start + each for each in _NAMES.values() if start + each not in stored]
-        unknown = [start + each for each in _UNKNOWN if start + each in stored]
-        if missing or unknown:
-            raise ValueError(
-                f"{name}: layer {layer} must have the parameters of a Llama model, got missing: "
-                f"{listed(missing)}, unexpected: {listed(unknown)}"
-            )
-        own = {
-            each: stored[start + place].astype(np.float32)
-            for each, place in (_NAMES | _OPTIONAL).items()
-            if start + place in stored
-        }
-        for each, number in sizes.items():
-            wanted = number * head_dim, embedding.shape[1]
-            if own[each].shape != wanted:
-                raise shape_error(name, start + _NAMES[each], own[each], wanted)
-        return own
+        return _NAMES.read(name, start, stored, rows, embedding.shape[1])
 
     def tokens(text: str) -> tuple[list[int], list[str]]:
         encoding = tokenizer.encode(text)
@@ -106,10 +83,10 @@ def open_hugging_face(path: str | os.PathLike[str]) -> Model:
         kv_heads=kv_heads,
         head_dim=head_dim,
         epsilon=finite_number("config.json's rms_norm_eps", config["rms_norm_eps"], 0),
-        rotary=_rotary(config),
+        rotary={"head_dim": head_dim, **_rotary(config)},
         interleaved=False,
         windows=_windows(config, layers),
-        embed=embed,
+        embed=lambda numbers: embedded(f"{folder}: tokenizer.json", embedding, numbers),
         parameters=of_layer,
         tokens=tokens,
     )

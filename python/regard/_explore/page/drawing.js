@@ -29,7 +29,7 @@ function layOut(canvas) {
     );
   canvas.dataset.plot = [plot.left, plot.top, plot.width, plot.height].join(" ");
 }
-function draw(data) {
+function draw(data, tiles) {
   const canvas = byId("picture");
   layOut(canvas);
   const { pen } = sized(canvas, plot.top + plot.height + 8),
@@ -65,28 +65,27 @@ function draw(data) {
     plot.height,
   );
   pen.globalAlpha = 1;
-  for (const {
-    bounds: [first, end, firstKey, endKey],
-    plane,
-  } of data.regions) {
+  const put = (image, [first, end, firstKey, endKey]) =>
+    pen.drawImage(image, x(firstKey), y(first), x(endKey) - x(firstKey), y(end) - y(first));
+  for (const { tile, times } of tiles) {
+    const { bounds } = tile,
+      [first, end, firstKey, endKey] = bounds;
+    pen.fillRect(x(firstKey), y(first), x(endKey) - x(firstKey), y(end) - y(first));
+    pen.globalAlpha = isClose && !tile.isExact ? 0.35 : 1;
+    put(imageOf(data, tile.levels[times]), bounds);
+    pen.globalAlpha = 1;
+  }
+  if (isClose && !state.other) drawTopKeys(pen, data, x, y);
+  for (const { bounds, plane } of data.regions) {
+    const [first, end, firstKey, endKey] = bounds;
     if (y(end) - y(first) < 3) continue;
-    pen.drawImage(
-      imageOf(data, plane),
-      x(firstKey),
-      y(first),
-      x(endKey) - x(firstKey),
-      y(end) - y(first),
-    );
+    put(imageOf(data, plane), bounds);
     pen.strokeStyle = style("--mark");
     pen.setLineDash([3, 3]);
     pen.strokeRect(x(firstKey), y(first), x(endKey) - x(firstKey), y(end) - y(first));
     pen.setLineDash([]);
   }
-  if (isClose && !state.other) drawTopKeys(pen, data, x, y);
-  byId("close").hidden = !isClose;
-  byId("close").textContent = state.other
-    ? "Pale: blocks."
-    : "Pale: blocks. In full color: the top keys of each query, and outlined regions.";
+  byId("pixels").textContent = pixelsInWords(level, tiles, data.regions, isClose);
   drawCross(pen, x, y);
   pen.restore();
   pen.strokeStyle = style("--line");
@@ -94,6 +93,29 @@ function draw(data) {
   drawAxes(pen, x, y);
   canvas.setAttribute("aria-label", pictureLabel());
   drawLegend(data);
+}
+// What the pixels are, for those who see them.
+function pixelsInWords(level, tiles, regions, isClose) {
+  if (level.height === facts.q_len && level.width === facts.kv_len)
+    return "Each pixel is a weight.";
+  const size = (length, pixels) => Math.ceil(length / pixels);
+  const block = (queries, keys) =>
+    queries * keys === 1 ? "single weights" : `blocks of ${queries} × ${keys}`;
+  const [q0, q1, k0, k1] = state.view;
+  const isInView = ({ bounds: [a, b, c, d] }) => a < q1 && b > q0 && c < k1 && d > k0;
+  const kinds = new Set([
+    block(size(facts.q_len, level.height), size(facts.kv_len, level.width)),
+    ...tiles.map(({ tile: { bounds, levels }, times }) =>
+      block(
+        size(bounds[1] - bounds[0], levels[times].height),
+        size(bounds[3] - bounds[2], levels[times].width),
+      ),
+    ),
+    ...(regions.some(isInView) ? ["single weights"] : []),
+  ]);
+  const words = `Pixels: ${[...kinds].join(", ")}.`;
+  if (!isClose) return words;
+  return `${words} Pale: blocks. In full color: single weights${state.other ? "" : " and the top keys of each query"}.`;
 }
 function pictureLabel() {
   const [q0, q1, k0, k1] = state.view.map(Math.round);

@@ -56,7 +56,8 @@ async function show() {
   const title = headName(state.layer, state.head),
     minus = state.other ? ` minus ${headName(...state.other.split(".").map(Number))}` : "";
   byId("head-title").textContent = title[0].toUpperCase() + title.slice(1) + minus;
-  draw(data);
+  layOut(byId("picture"));
+  draw(data, await tilesInView(data));
   byId("readout").textContent = state.key < 0 ? "" : readout(data, state.query, state.key);
   showRow(data);
   drawCharts(data);

@@ -4,7 +4,9 @@ function makeGrid() {
   const grid = byId("grid");
   const most = Math.max(...facts.layers.map((layer) => layer.heads.length));
   const several = facts.layers.length > 1;
-  const size = several ? clamp(Math.floor(258 / most) - 4, 20, 64) : most > 24 ? 40 : 68;
+  // So that the heads of a layer are in one line if that leaves something to see.
+  const room = byId("overview").clientWidth - 62;
+  const size = several ? clamp(Math.floor(room / most) - 4, 14, 64) : most > 24 ? 40 : 68;
   if (several) grid.className = "layers";
   facts.layers.forEach((layer, l) => {
     const row = element("div", { role: "row", class: "layer" });
@@ -23,7 +25,7 @@ function makeGrid() {
       cell.style.width = `${size}px`;
       if (size >= 40)
         cell.append(
-          element("span", { class: "name" }, head.name),
+          element("span", { class: "name", "data-text": head.name }),
           element("span", { class: "value" }),
         );
       cell.addEventListener("click", () => change({ layer: l, head: h }));
@@ -87,6 +89,6 @@ function markCells() {
     cell.setAttribute("aria-label", `${headName(l, h)}: ${LABELS[state.ofHeads] ?? ""} ${says}`);
     cell.title = `${headName(l, h)}\n${LABELS[state.ofHeads] ?? ""}: ${says}`;
     const last = cell.lastChild;
-    if (last.className === "value") last.textContent = says;
+    if (last.className === "value") last.dataset.text = says;
   }
 }

@@ -101,6 +101,7 @@ async function prepared() {
     index,
     largest,
     levels: levels.map((each) => ({ ...each, paint })),
+    tiles: tilesOf(state.layer, state.head, state.other && state.other.split(".").map(Number)),
     images: new Map(),
     paint,
   });

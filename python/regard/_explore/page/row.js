@@ -75,7 +75,7 @@ function showText(data) {
         [red, green, blue] = data.table[index];
       const span = element("span", { title: `key ${key}: ${number(value)}` }, shown(token) || "∅");
       span.style.background = `rgb(${red} ${green} ${blue})`;
-      span.style.color = 0.3 * red + 0.59 * green + 0.11 * blue > 140 ? "#111" : "#fff";
+      span.style.color = luminance(red, green, blue) > 0.179 ? "#000" : "#fff";
       if (positionOf(state.query) === key) span.className = "own";
       span.addEventListener("click", () => change({ key }));
       return [span, glue];

@@ -7,6 +7,13 @@ const isDark = matchMedia("(prefers-color-scheme: dark)");
 const colors = () => facts.colors[isDark.matches ? "dark" : "light"];
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Of a color on which black and white have the same contrast, this is 0.179: WCAG 2.2.
+function luminance(...color) {
+  const [red, green, blue] = color
+    .map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
 // The index in a table of colors; the last one is that of NaN.
 function weightIndex(weight, largest) {
   if (weight !== weight) return 255;
@@ -15,7 +22,7 @@ function weightIndex(weight, largest) {
   if (!(weight > 10 ** -decades)) return 0;
   return Math.round((topLevel * (Math.log10(Math.min(1, weight)) + decades)) / decades);
 }
-const DIFFERENCE_DECADES = 4;
+const DIFFERENCE_DECADES = facts.difference_decades;
 function differenceIndex(difference, largest) {
   if (difference !== difference) return 255;
   const size = Math.abs(difference);

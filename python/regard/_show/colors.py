@@ -1,4 +1,4 @@
-"""Colors of weights, for light pages, dark pages and differences.
+"""Colors of weights, for light pages, dark pages and differences, and the ends of their scales.
 
 Each table has even steps of OKLab lightness, so that larger numbers are darker on a light page and
 lighter on a dark page. This holds for color-blind readers and for black-and-white print; hues are
@@ -39,6 +39,9 @@ _PURPLE, _ORANGE = 300, 60
 _MIDDLE = {"light": (0.97, 0.42), "dark": (0.24, 0.86)}
 NOT_A_NUMBER = {"light": (214, 39, 120), "dark": (255, 105, 170)}
 LEVELS = 255
+# By default, colors follow logarithms: of weights from 1e-6 to 1, and of differences from 1e-4 to 1
+# on both sides.
+DECADES, DIFFERENCE_DECADES = 6, 4
 
 
 def sequential(theme: str) -> NDArray[np.uint8]:

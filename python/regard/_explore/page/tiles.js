@@ -1,0 +1,93 @@
+// Tiles: finer pictures of parts of a head, read when they are on the screen.
+function tileOf(place, entry, number) {
+  const [first, end, firstKey, endKey, ...rest] = entry,
+    bounds = entry.slice(0, 4),
+    isExact = rest.length === 1,
+    [height, width] = isExact ? [end - first, endKey - firstKey] : rest;
+  const described = isExact
+    ? [["weights", "f16", [height, width], rest[0]]]
+    : ["max", "mean"].map((name) => [name, "u8", [height, width], 0]);
+  const id = `tile-${place}.${number}`;
+  return { bounds, height, width, isExact, name: [bounds, height, width].join(), id, described };
+}
+async function readTile(tile) {
+  const arrays = await arraysOf(tile.id, tile.described);
+  const { values } = arrays.get(tile.isExact ? "weights" : state.reduce);
+  return {
+    values: tile.isExact ? values : Float32Array.from(values, (level) => levelTable[level]),
+    height: tile.height,
+    width: tile.width,
+  };
+}
+// The tiles of the chosen head, or those that it shares with the head that is subtracted. The
+// coarser ones come first, so that finer ones are drawn over them.
+function tilesOf(layer, head, other) {
+  const of = (l, h) =>
+    headFacts(l, h).tiles.map((entry, number) => tileOf(`${l}.${h}`, entry, number));
+  let found = of(layer, head).map((tile) => ({ ...tile, read: () => readTile(tile) }));
+  if (other) {
+    const theirs = new Map(of(...other).map((tile) => [tile.name, tile]));
+    found = found.flatMap((tile) => {
+      const match = theirs.get(tile.name);
+      if (!match) return [];
+      return [{ ...tile, read: async () => difference(await tile.read(), await readTile(match)) }];
+    });
+  }
+  const area = ({ bounds: [a, b, c, d], height, width }) => ((b - a) * (d - c)) / (height * width);
+  return found.sort((a, b) => area(b) - area(a));
+}
+// How often a plane that spans so much must be halved to have no more pixels than the screen.
+function halvings(plane, height, width) {
+  const times = (pixels, room) => Math.ceil(Math.log2(pixels / (1.01 * room)) - 1e-9);
+  return Math.max(0, times(plane.height, height), times(plane.width, width));
+}
+// The tiles to draw, each read and at the resolution of the screen.
+async function tilesInView(data) {
+  const [q0, q1, k0, k1] = state.view,
+    ratio = devicePixelRatio || 1,
+    shown = [];
+  const { plane } = data;
+  for (const tile of data.tiles) {
+    const [first, end, firstKey, endKey] = tile.bounds;
+    const isChosen =
+      state.query >= first && state.query < end && state.key >= firstKey && state.key < endKey;
+    const isInView = first < q1 && end > q0 && firstKey < k1 && endKey > k0;
+    const tall = (ratio * plot.height * (end - first)) / (q1 - q0),
+      wide = (ratio * plot.width * (endKey - firstKey)) / (k1 - k0),
+      times = halvings(tile, tall, wide);
+    // The picture has as many pixels there.
+    const isFiner =
+      tile.height / 2 ** times > (1.2 * plane.height * (end - first)) / facts.q_len ||
+      tile.width / 2 ** times > (1.2 * plane.width * (endKey - firstKey)) / facts.kv_len;
+    if (!isChosen && !(isInView && isFiner)) continue;
+    tile.levels ??= [await tile.read()];
+    while (tile.levels.length <= times)
+      tile.levels.push(
+        coarser(tile.levels.at(-1), Boolean(state.other) || state.reduce === "mean"),
+      );
+    if (isInView && isFiner) shown.push({ tile, times });
+  }
+  return shown;
+}
+// The finest picture of a place that is there: a region, a tile or the whole picture.
+function finestAt(data, query, key) {
+  const isInside = ({ bounds: [first, end, firstKey, endKey] }) =>
+    query >= first && query < end && key >= firstKey && key < endKey;
+  const region = data.regions.find(isInside);
+  if (region) return { ...region, isExact: true, digits: 3 };
+  const tile = data.tiles.findLast((each) => each.levels && isInside(each));
+  return tile
+    ? { bounds: tile.bounds, plane: tile.levels[0], isExact: tile.isExact, digits: DIGITS }
+    : { bounds: whole(), plane: data.plane, isExact: facts.exact, digits: DIGITS };
+}
+// The value at a place, and the number of queries and keys that it stands for.
+function valueAt({ bounds: [first, end, firstKey, endKey], plane }, query, key) {
+  const along = (place, begin, length, size) => {
+    const at = Math.min(size - 1, pixelOf(place - begin, length, size));
+    const edge = (pixel) => Math.floor((pixel * length) / size);
+    return [at, edge(at + 1) - edge(at)];
+  };
+  const [row, queries] = along(query, first, end - first, plane.height),
+    [column, keys] = along(key, firstKey, endKey - firstKey, plane.width);
+  return { value: plane.values[row * plane.width + column], queries, keys };
+}

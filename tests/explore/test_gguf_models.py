@@ -1,0 +1,369 @@
+"""Models of GGUF files: their tokens, and their queries and keys, by the book."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from explorer_pages import Page
+from llama_models import DIM, HEADS, KV_HEADS, LAYERS, WIDTH, forward
+from llama_models import parameters as parameters_of
+from regard._cli import main
+from regard._cli.models import open_gguf, open_model, queries_and_keys
+
+gguf = pytest.importorskip("gguf", reason="pip install 'regard[models]'")
+pytest.importorskip("tokenizers", reason="pip install 'regard[models]'")
+
+SPACE = "▁"
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def renamed(name):
+    for theirs, ours in NAMES.items():
+        name = name.replace(theirs, ours)
+    return name.replace("model.layers.", "blk.")
+
+
+def interleaved(array):
+    """Order the rows of each head as llama.cpp does for files of Llama models."""
+    return array.reshape(-1, 2, DIM // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+TEXT = "wd wb we wb wf wj wc wg"
+# "Ġ" is what a byte-pair encoding writes for a space.
+LETTERS = ["w", *"abcdefghij", "Ġ"]
+BYTE_PAIRS = [f"w{i}" for i in "abcdefghij"] + [f"Ġw{i}" for i in "abcdefghij"]
+
+
+def vocabulary():
+    """Return tokens, merges and the numbers of the text's tokens."""
+    tokens = [*LETTERS, *BYTE_PAIRS, "<begin>"]
+    merges = [f"w {i}" for i in "abcdefghij"] + [f"Ġ w{i}" for i in "abcdefghij"]
+    return tokens, merges
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes a model, with changes to its metadata and its tensors."""
+
+    def write(architecture="llama", changes=(), tensors=(), kind=None, window=None):
+        path = tmp_path / f"{architecture}.gguf"
+        tokens, merges = vocabulary()
+        own = parameters_of(np.random.default_rng(0), architecture)
+        rng = np.random.default_rng(1)
+        own["model.embed_tokens.weight"] = rng.standard_normal((len(tokens), WIDTH), np.float32)
+        facts = {
+            "block_count": LAYERS,
+            "embedding_length": WIDTH,
+            "attention.head_count": HEADS,
+            "attention.head_count_kv": KV_HEADS,
+            "attention.key_length": DIM,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.freq_base": 500.0,
+        }
+        facts = {f"{architecture}.{name}": value for name, value in facts.items()}
+        if window is not None:
+            facts[f"{architecture}.attention.sliding_window"] = window
+        facts |= {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "qwen2",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": [NORMAL] * (len(tokens) - 1) + [CONTROL],
+            "tokenizer.ggml.merges": merges,
+            "tokenizer.ggml.bos_token_id": len(tokens) - 1,
+        }
+        facts.update(changes)
+        writer = gguf.GGUFWriter(path, facts.pop("general.architecture", architecture))
+        for name, value in facts.items():
+            if isinstance(value, str):
+                writer.add_string(name, value)
+            elif isinstance(value, list):
+                writer.add_array(name, value)
+            elif isinstance(value, bool):
+                writer.add_bool(name, value)
+            elif isinstance(value, float):
+                writer.add_float32(name, value)
+            elif value is not None:
+                writer.add_uint32(name, value)
+        stored = {}
+        for name, array in own.items():
+            is_turned = architecture == "llama" and name.endswith(
+                ("q_proj.weight", "k_proj.weight")
+            )
+            stored[renamed(name)] = interleaved(array) if is_turned else array
+        stored.update(tensors)
+        read = {}
+        for name, array in stored.items():
+            if array is None:
+                continue
+            read[name] = array
+            if kind is None or array.ndim < 2:
+                writer.add_tensor(name, array)
+                continue
+            blocks = gguf.quants.quantize(array, kind)
+            read[name] = gguf.quants.dequantize(blocks, kind)
+            writer.add_tensor(name, blocks, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path, own
+
+    return write
+
+
+def columns(array, architecture):
+    """Return queries or keys in the order of the columns of Hugging Face's files."""
+    if architecture != "llama":
+        return array
+    return array.reshape(*array.shape[:-1], DIM // 2, 2).swapaxes(-1, -2).reshape(array.shape)
+
+
+def close(found, exact):
+    assert np.allclose(found, exact, rtol=1e-4, atol=1e-3 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "window"), [("llama", None), ("llama", 3), ("qwen2", None), ("qwen3", None)]
+)
+def test_queries_and_keys(written, architecture, window):
+    path, own = written(architecture, window=window)
+    model = open_model(path)
+    numbers, texts = model.tokens(TEXT)
+    tokens, _ = vocabulary()
+    assert [tokens[number].replace("Ġ", " ") for number in numbers] == texts
+    assert "".join(texts) == TEXT
+    assert len(texts) == 8
+    queries, keys = queries_and_keys(model, numbers)
+    for query, key, exact in zip(queries, keys, forward(own, numbers, window), strict=True):
+        close(columns(query, architecture), exact[0])
+        close(columns(key, architecture), exact[1])
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
+def test_quantized_models(written, kind, monkeypatch):
+    """The forward pass of the numbers that the file has, in wider rows that blocks divide."""
+    monkeypatch.setattr("llama_models.WIDTH", 32)
+    monkeypatch.setattr("llama_models.INNER", 64)
+    monkeypatch.setattr(f"{__name__}.WIDTH", 32)
+    path, own = written("qwen2", kind=getattr(gguf.GGMLQuantizationType, kind))
+    rounded = {
+        name: gguf.quants.dequantize(
+            gguf.quants.quantize(array, getattr(gguf.GGMLQuantizationType, kind)),
+            getattr(gguf.GGMLQuantizationType, kind),
+        )
+        if array.ndim == 2
+        else array
+        for name, array in own.items()
+    }
+    model = open_gguf(path)
+    numbers, _ = model.tokens(TEXT)
+    queries, keys = queries_and_keys(model, numbers)
+    for query, key, exact in zip(queries, keys, forward(rounded, numbers), strict=True):
+        close(query, exact[0])
+        close(key, exact[1])
+
+
+def test_frequencies_of_llama_3(written):
+    """The file has what each frequency is divided by."""
+    factors = np.array([1, 1, 2, 8], np.float32)
+    plain = open_gguf(written()[0])
+    model = open_gguf(written(tensors={"rope_freqs.weight": factors})[0])
+    numbers, _ = model.tokens(TEXT)
+    queries, _ = queries_and_keys(model, numbers, layers=[0])
+    still = model._replace(rotary={"inverse_frequencies": [1e-30] * 4})
+    unturned, _ = queries_and_keys(still, numbers, layers=[0])
+    angles = np.arange(8)[:, None] * 500.0 ** -(np.arange(4) / 4) / factors
+    pairs = unturned[0].astype(float).reshape(HEADS, 8, 4, 2)
+    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * angles)
+    close(queries[0].reshape(pairs.shape), np.stack([turned.real, turned.imag], axis=-1))
+    assert plain.rotary["base"] == 500.0
+
+
+def test_linear_scaling(written):
+    changes = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+    model = open_gguf(written(changes=changes)[0])
+    assert model.rotary["scaling"] == {"rope_type": "linear", "factor": 4.0}
+    numbers, _ = model.tokens(TEXT)
+    assert np.isfinite(queries_and_keys(model, numbers)[0][-1]).all()
+
+
+def test_the_command_writes_a_page(written, tmp_path):
+    path, own = written("qwen3")
+    page = tmp_path / "page.html"
+    assert main(["explore", str(path), TEXT, "-o", str(page), "--layers", "1-2"]) == 0
+    found = Page.of_file(page)
+    assert found.facts["tokens"]["key"] == ["wd", " wb", " we", " wb", " wf", " wj", " wc", " wg"]
+    numbers = open_gguf(path).tokens(TEXT)[0]
+    for number, (query, key) in enumerate(list(forward(own, numbers))[1:]):
+        scores = query @ np.repeat(key, 2, axis=0).swapaxes(1, 2) / np.sqrt(DIM)
+        powers = np.where(np.tri(8, dtype=bool), np.exp(scores), 0)
+        weights = powers / powers.sum(axis=-1, keepdims=True)
+        for head in range(HEADS):
+            stored = found.map(number, head)["weights"]
+            assert np.allclose(stored, weights[head], rtol=5e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pre", "begins", "parts"),
+    [
+        ("llama-bpe", True, ["<s>", "123", "4"]),
+        ("qwen2", False, ["1", "2", "3", "4"]),
+        ("smollm", False, ["1", "2", "3", "4"]),
+        ("gpt-2", False, ["1234"]),
+    ],
+)
+def test_how_numbers_are_split(written, pre, begins, parts):
+    tokens = [*"1234 ", "12", "123", "1234", "<s>"]
+    changes = {
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [NORMAL] * (len(tokens) - 1) + [CONTROL],
+        "tokenizer.ggml.merges": ["1 2", "12 3", "123 4"],
+        "tokenizer.ggml.bos_token_id": len(tokens) - 1,
+    }
+    for told in (None, not begins):
+        more = {} if told is None else {"tokenizer.ggml.add_bos_token": told}
+        numbers, texts = open_gguf(written(changes=changes | more)[0]).tokens("1234")
+        wanted = [part for part in parts if part != "<s>"]
+        wanted = ["<s>", *wanted] if (begins if told is None else told) else wanted
+        assert texts == [tokens[number] for number in numbers] == wanted
+
+
+def merged_by_score(text, scores):
+    """SentencePiece's rule: merge the two neighbors with the best token, the left one of equals."""
+    parts = list(text)
+    while True:
+        pairs = [
+            (scores[a + b], -at)
+            for at, (a, b) in enumerate(itertools.pairwise(parts))
+            if a + b in scores
+        ]
+        if not pairs:
+            return parts
+        at = -max(pairs)[1]
+        parts[at : at + 2] = ["".join(parts[at : at + 2])]
+
+
+def test_tokens_by_score(written):
+    rng = np.random.default_rng(2)
+    letters = [SPACE, *"abcd"]
+    words = {*letters}
+    while len(words) < 60:
+        first, second = rng.choice(sorted(words), 2)
+        words.add(first + second)
+    words = [*letters, *sorted(words - {*letters})]
+    scores = dict(zip(words, (-rng.permutation(len(words))).tolist(), strict=True))
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens = ["<unk>", "<s>", *bytes_, *words]
+    changes = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * 258 + [float(score) for score in scores.values()],
+        "tokenizer.ggml.token_type": [UNKNOWN, CONTROL] + [BYTE] * 256 + [NORMAL] * len(words),
+        "tokenizer.ggml.bos_token_id": 1,
+    }
+    model = open_gguf(written(changes=changes)[0])
+    for _ in range(200):
+        text = "".join(rng.choice([*"abcd "], rng.integers(1, 30)))
+        numbers, texts = model.tokens(text)
+        wanted = merged_by_score((" " + text).replace(" ", SPACE), scores)
+        assert [tokens[number] for number in numbers] == ["<s>", *wanted], text
+        assert "".join(texts[1:]).strip() == text.strip()
+    numbers, texts = model.tokens("aé")
+    assert [tokens[number] for number in numbers][-2:] == ["<0xC3>", "<0xA9>"]
+    assert texts[-1] == "é"
+    plain = {
+        **changes,
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    numbers, _ = open_gguf(written(changes=plain)[0]).tokens("a")
+    assert [tokens[number] for number in numbers] == ["a"]
+
+
+def test_control_tokens_in_a_text_are_tokens(written):
+    numbers, texts = open_gguf(written()[0]).tokens("wa<begin>wb")
+    assert texts == ["wa", "<begin>", "wb"]
+    assert numbers[1] == len(vocabulary()[0]) - 1
+
+
+TOKENIZER = "tokenizer.ggml."
+REFUSED = [
+    ({"general.architecture": "gemma"}, {}, "architecture must be one of llama, qwen2, qwen3, got"),
+    ({"llama.block_count": None}, {}, "llama.block_count must be a positive int, got None"),
+    ({"llama.block_count": 0}, {}, "llama.block_count must be a positive int, got 0"),
+    ({"llama.attention.head_count": 2.0}, {}, "head_count must be a positive int, got 2.0"),
+    ({"llama.expert_count": 8}, {}, "must have one feed-forward layer a block, got experts"),
+    ({"split.count": 3}, {}, "is one of 3 parts"),
+    ({"llama.rope.dimension_count": 4}, {}, "rope.dimension_count must be head_dim, 8, got 4"),
+    ({"llama.rope.scaling.type": "longrope"}, {}, "must be one of none, linear, yarn, got 'longro"),
+    ({f"{TOKENIZER}model": "bert"}, {}, "tokenizer.ggml.model must be one of gpt2, llama, got 'b"),
+    ({f"{TOKENIZER}model": None}, {}, "tokenizer.ggml.model must be one of gpt2, llama, got None"),
+    ({f"{TOKENIZER}pre": "tekken"}, {}, "tokenizer.ggml.pre must be one of default, gpt-2, smollm"),
+    ({f"{TOKENIZER}tokens": None}, {}, "tokenizer.ggml.tokens must be a list of str, got nothing"),
+    ({f"{TOKENIZER}tokens": [1, 2]}, {}, "tokenizer.ggml.tokens must be a list of str, got a list"),
+    ({f"{TOKENIZER}token_type": [1]}, {}, "token_type must have one int for each of 33 tokens"),
+    ({f"{TOKENIZER}merges": ["w x"]}, {}, "merges must be pairs of tokens that make a token"),
+    ({f"{TOKENIZER}merges": ["w"]}, {}, "merges must be pairs of tokens that make a token"),
+    ({f"{TOKENIZER}model": "llama"}, {}, "tokenizer.ggml.scores must be a list of float, got no"),
+    ({}, {"rope_freqs.weight": np.ones(3, np.float32)}, "rope_freqs.weight must have shape (4,)"),
+    ({}, {"token_embd.weight": None}, "no parameter whose name begins with 'token_embd.weight'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "tensors", "message"), REFUSED)
+def test_files_that_are_refused(written, changes, tensors, message, capsys):
+    path, _ = written(changes=changes, tensors=tensors)
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
+        open_gguf(path)
+    assert str(path) in str(raised.value)
+    assert main(["explore", str(path), "wa", "-o", str(path.parent / "page.html")]) == 1
+    assert message in capsys.readouterr().err
+    assert not (path.parent / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"blk.1.ffn_up.weight": None}, "layer 1 must have the parameters of a Llama model, got m"),
+        (
+            {"blk.1.attn_output.bias": np.ones(WIDTH, np.float32)},
+            "unexpected: blk.1.attn_output.bi",
+        ),
+        ({"blk.0.attn_q.weight": np.ones((3, WIDTH), np.float32)}, "attn_q.weight must have shape"),
+        (
+            {"token_embd.weight": np.ones((4, WIDTH), np.float32)},
+            "but the model has 4: they belong",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit(written, tensors, message):
+    path, _ = written(tensors=tensors)
+    model = open_gguf(path)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        queries_and_keys(model, model.tokens(TEXT)[0])
+
+
+def test_a_truncated_file(written):
+    path, _ = written()
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match="but the file ends at"):
+        open_model(path)

@@ -1,0 +1,185 @@
+"""Tiles hold the weights of the parts that they say, the most important parts first."""
+
+import numpy as np
+import pytest
+
+import regard
+from explorer_pages import close_levels, problem
+
+ERROR = 2**-8 + 2**-11
+
+
+def weights_of(query, key, **options):
+    value = np.zeros((*key.shape[:-1], 1), key.dtype)
+    call = regard.scaled_dot_product_attention
+    return call(query, key, value, return_weights=True, **options)[1].astype(float)
+
+
+def blocks(part, rows, columns, reduce):
+    edges = [
+        np.arange(count + 1) * length // count
+        for length, count in zip(part.shape, (rows, columns), strict=True)
+    ]
+    return np.array(
+        [
+            [reduce(part[a:b, c:d]) for c, d in zip(edges[1], edges[1][1:], strict=False)]
+            for a, b in zip(edges[0], edges[0][1:], strict=False)
+        ]
+    )
+
+
+def check(tile, weights):
+    """Compare a tile with the weights of its head, and return whether it has single weights."""
+    (first, end, first_key, end_key), planes = tile
+    part = weights[first:end, first_key:end_key]
+    if "weights" in planes:
+        assert np.array_equal(planes["weights"] > 0, part > 0)
+        assert np.allclose(planes["weights"], part, rtol=ERROR, atol=1e-11)
+        return True
+    for name, reduce in (("max", np.max), ("mean", np.mean)):
+        close_levels(planes[name], blocks(part, *planes[name].shape, reduce))
+    return False
+
+
+@pytest.mark.parametrize(
+    ("lengths", "detail"),
+    [((700, 700), None), ((1000, 1000), 32), ((130, 900), 100), ((900, 40), 64), ((1, 700), 256)],
+)
+def test_tiles_are_parts_of_the_weights(page_of, lengths, detail):
+    query, key = problem(*lengths)
+    options = {"is_causal": True, "query_offset": "end", "softcap": 9.0}
+    page = page_of(query, key, detail=detail, tile_bytes=400_000, **options)
+    weights = weights_of(query, key, **options)
+    for head in range(4):
+        tiles = page.tiles(0, head)
+        kinds = [check(tile, weights[head]) for tile in tiles]
+        assert any(kinds)
+        bounds = [(*tile[0], kind) for tile, kind in zip(tiles, kinds, strict=True)]
+        assert len(set(bounds)) == len(bounds)
+        for planes in (planes for _, planes in tiles):
+            assert all(max(plane.shape) <= 64 for plane in planes.values())
+
+
+@pytest.mark.parametrize("kind", ["heads", "layers", "weights"])
+def test_each_head_has_its_own_tiles(page_of, kind):
+    query, key = problem(q_len=300, kv_len=300)
+    weights, options = weights_of(query, key), {"detail": 64, "tile_bytes": 200_000}
+    if kind == "weights":
+        page = page_of(weights=weights, **options)
+    elif kind == "heads":
+        page = page_of(query, key, **options)
+    else:
+        page = page_of(list(query[:, None]), list(key[[0, 0, 1, 1], None]), **options)
+    for number in range(4):
+        tiles = page.tiles(*((number, 0) if kind == "layers" else (0, number)))
+        assert sum(check(tile, weights[number]) for tile in tiles) > 2
+
+
+@pytest.mark.parametrize("detail", [64, 256])
+def test_tiles_at_most_double_a_page(detail):
+    query, key = problem(q_len=2000, kv_len=2000)
+    sizes = [
+        regard.explore(query, key, is_causal=True, detail=detail, tile_bytes=tile_bytes).nbytes
+        for tile_bytes in (0, None)
+    ]
+    assert 1.5 * sizes[0] < sizes[1] < 2 * sizes[0]
+
+
+@pytest.mark.parametrize("tile_bytes", [100_000, 500_000])
+def test_tiles_have_the_bytes_that_they_are_given(page_of, tile_bytes):
+    query, key = problem(q_len=1500, kv_len=1500)
+    plain, page = (page_of(query, key, detail=64, tile_bytes=each) for each in (0, tile_bytes))
+    assert 0.5 * tile_bytes < len(page.bytes) - len(plain.bytes) <= tile_bytes
+    counts = [len(head["tiles"]) for head in page.facts["layers"][0]["heads"]]
+    assert min(counts) > 0.8 * max(counts)  # noise in every head: equal parts
+
+
+def test_a_page_has_room_for_tiles_up_to_max_bytes(page_of):
+    query, key = problem(q_len=600, kv_len=600)
+    with pytest.raises(ValueError, match="max_bytes must be at least about") as raised:
+        regard.explore(query, key, max_bytes=1)
+    least = 1e6 * float(str(raised.value).split("about ")[1].split(" MB")[0])
+    tight = page_of(query, key, max_bytes=int(least + 1e5))
+    usual = page_of(query, key)
+    plain = page_of(query, key, tile_bytes=0)
+    assert len(plain.bytes) < len(tight.bytes) <= len(plain.bytes) + 1.5e5 < len(usual.bytes)
+
+
+def test_if_all_single_weights_fit_there_is_nothing_else(page_of):
+    query, key = problem(q_len=400, kv_len=400)
+    page = page_of(query, key, detail=32, is_causal=True, tile_bytes=20_000_000)
+    weights = weights_of(query, key, is_causal=True)
+    for head in range(4):
+        found = np.zeros((400, 400))
+        for (first, end, first_key, end_key), planes in page.tiles(0, head):
+            found[first:end, first_key:end_key] += planes["weights"]
+        assert np.allclose(found, weights[head], rtol=ERROR, atol=1e-11)
+    assert len(page.tiles(0, 0)) == 8 * 9 // 2  # of 50 x 50 weights; none where all is hidden
+
+
+def test_exact_pages_have_no_tiles(page_of):
+    query, key = problem()
+    assert page_of(query, key, tile_bytes=10**6).tiles(0, 0) == []
+
+
+def test_weight_beyond_the_top_keys_comes_first(page_of):
+    """The top keys are shown at their places without tiles."""
+    weights = np.zeros((1, 512, 512))
+    weights[0, :, 3] = 0.9  # most of the weight, all of it in top keys
+    weights[0, 64:128, 256:320] = 0.1 / 64
+    weights[0, 300, 400:440] = 0.05 / 40
+    page = page_of(weights=weights, detail=64, top_k=2, tile_bytes=12_000)
+    bounds = [tile[0] for tile in page.tiles(0, 0)]
+    assert bounds[:2] == [[64, 128, 256, 320], [256, 320, 384, 448]]
+    assert sorted(bounds[2:]) == [[i, i + 64, 0, 64] for i in range(0, 512, 64)][: len(bounds) - 2]
+    assert len(bounds) > 3
+
+
+def test_the_diagonal_is_where_equal_tiles_begin(page_of):
+    weights = np.full((1, 256, 256), 1 / 256)
+    page = page_of(weights=weights, detail=16, top_k=1, tile_bytes=10_000)
+    bounds = [tuple(tile[0]) for tile in page.tiles(0, 0)]
+    # A query's top key is its first one: less is left for the tiles of the first keys.
+    assert bounds[:3] == [(i, i + 64, i, i + 64) for i in (64, 128, 192)]
+
+
+def test_texts_longer_than_the_grid_that_orders_tiles(page_of):
+    """More than 512 tiles of single weights along an axis."""
+    n = 40_000
+    query, key = np.zeros((1, n, 1), np.float32), np.zeros((1, n, 1), np.float32)
+    options = {"is_causal": True, "window": (3, 0), "statistics": (), "top_k": 1, "detail": 16}
+    page = page_of(query, key, tile_bytes=60_000, **options)
+    exact = [tile for tile in page.tiles(0, 0) if "weights" in tile[1]]
+    assert len(exact) > 3
+    for (first, end, first_key, end_key), planes in exact:
+        assert end - first <= 64
+        places = np.arange(first, end)[:, None] - np.arange(first_key, end_key)
+        counts = np.minimum(4, np.arange(first, end) + 1)[:, None]
+        wanted = np.where((places >= 0) & (places < 4), 1 / counts, 0)
+        assert np.allclose(planes["weights"], wanted, rtol=ERROR)
+
+
+def test_nan_and_fully_masked_heads(page_of):
+    query, key = problem(q_len=200, kv_len=200)
+    query[1, 10] = np.nan
+    mask = np.ones((4, 1, 200), bool)
+    mask[2] = False
+    page = page_of(query, key, mask, detail=32, tile_bytes=400_000)
+    assert page.tiles(0, 2) == []
+    with_nan = 0
+    for (first, end, *_), planes in page.tiles(0, 1):
+        if first <= 10 < end:
+            with_nan += 1
+            assert np.isnan(planes["weights"][10]).all()
+            assert np.isfinite(planes["weights"][11]).all()
+    assert with_nan == 4
+
+
+def test_a_notebook_leaves_out_the_tiles_of_a_large_page():
+    query = np.random.default_rng(0).standard_normal((5, 700, 8), dtype=np.float32)
+    page = regard.explore(query, query, tile_bytes=6_000_000)
+    assert page.nbytes > 5_000_000
+    shown = page._repr_html_()
+    assert "iframe" in shown
+    assert "tile-0.0.0" not in shown
+    assert " tiles, " in repr(page)

@@ -1,0 +1,186 @@
+"""Weights that exist already: the page has them as they are."""
+
+import re
+
+import numpy as np
+import pytest
+
+import regard
+from explorer_pages import problem
+
+RNG = np.random.default_rng(5)
+
+
+def softmax(scores):
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def weights_like(shape, dtype=np.float32):
+    """Return causal weights, whose rows differ in what they add up to."""
+    scores = 4 * RNG.standard_normal(shape)
+    weights = softmax(np.where(np.tri(*shape[-2:], dtype=bool), scores, -np.inf))
+    return (weights * RNG.uniform(0.3, 1, (*shape[:-1], 1))).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, "bfloat16"])
+def test_pictures_are_the_weights(page_of, dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    weights = weights_like((2, 3, 30, 40), dtype)
+    weights[1, 2, 7] = 0  # a query that sees nothing
+    weights[1, 1, 8] = 0
+    weights[1, 1, 8, 5] = 1
+    page = page_of(weights=weights)
+    assert page.facts["options"] == "given weights"
+    assert [layer["name"] for layer in page.facts["layers"]] == ["0", "1"]
+    for layer, head in np.ndindex(2, 3):
+        wanted = weights[layer, head].astype(float)
+        found = page.map(layer, head)["weights"]
+        assert np.array_equal(found > 0, wanted > 0)
+        assert np.allclose(found, wanted, rtol=2**-10, atol=4e-12)
+    rows = page.rows(1, 1)
+    assert rows["max"][8] == rows["top_weights"][0, 8] == rows["effective_count"][8] == 1
+    assert not page.rows(1, 2)["top_weights"][:, 7].any()
+
+
+def test_statistics_are_those_of_the_weights(page_of):
+    weights = weights_like((2, 200, 200), np.float64)
+    page = page_of(weights=weights, detail=64, first_keys=3, local_reach=5)
+    distances = np.abs(np.arange(200)[:, None] - np.arange(200))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(weights > 0, weights * np.log(weights), 0).sum(axis=-1)
+    wanted = {
+        "entropy": entropy,
+        "max": weights.max(axis=-1),
+        "effective_count": weights.sum(axis=-1) ** 2 / np.square(weights).sum(axis=-1),
+        "mean_distance": (weights * distances).sum(axis=-1),
+        "first_mass": weights[..., :3].sum(axis=-1),
+        "local_mass": (weights * (distances <= 5)).sum(axis=-1),
+        "column_sums": weights.sum(axis=-2),
+        "column_means": weights.sum(axis=-2) / (weights > 0).sum(axis=-2),
+    }
+    for head in range(2):
+        rows = page.rows(0, head)
+        for name, exact in wanted.items():
+            assert np.allclose(rows[name], exact[head], rtol=2**-7, atol=1e-10), name
+        scores = page.facts["layers"][0]["heads"][head]["statistics"]
+        previous = np.diagonal(weights[head], -1).mean()
+        assert scores["previous_token"] == pytest.approx(previous, rel=1e-5)
+
+
+@pytest.mark.parametrize("detail", [None, 16])
+def test_the_page_is_that_of_query_and_key(page_of, detail):
+    query, key = problem(layers=(2,))
+    tokens = [f"t{i % 7}" for i in range(40)]
+    options = {"is_causal": True, "sinks": np.linspace(-1, 1, 4)}
+    _, weights = regard.scaled_dot_product_attention(
+        query, key, key, return_weights=True, **options
+    )
+    common = {"detail": detail, "tokens": tokens, "regions": [(slice(3, 9), slice(4, 20))]}
+    pages = page_of(query, key, **options, **common), page_of(weights=weights, **common)
+    for layer, head in np.ndindex(2, 4):
+        wanted, found = (page.map(layer, head) for page in pages)
+        assert wanted.keys() == found.keys()
+        for name, plane in wanted.items():
+            if plane.dtype == np.uint8:
+                assert np.abs(plane.astype(int) - found[name]).max() <= 1
+            else:
+                assert np.allclose(found[name], plane, rtol=2**-10, atol=1e-10)
+        first, second = (page.facts["layers"][layer]["heads"][head]["statistics"] for page in pages)
+        assert first.keys() == second.keys()
+        assert np.allclose(list(first.values()), list(second.values()), rtol=1e-4)
+
+
+def test_weights_beyond_the_range_of_the_exponential_function_are_not_hidden(page_of):
+    weights = np.zeros((1, 2, 3), np.float32)
+    weights[0, 0] = 1e-42, 0, 1
+    weights[0, 1] = 1e-30, 1e-42, 0
+    assert ((page_of(weights=weights).map(0, 0)["weights"] > 0) == (weights[0] > 0)).all()
+
+
+def test_layers_of_a_list(page_of):
+    layers = [weights_like((heads, 5, 9)) for heads in (3, 1)]
+    page = page_of(weights=layers, names={"layers": ["a", "b"]}, query_offset=4)
+    assert [len(layer["heads"]) for layer in page.facts["layers"]] == [3, 1]
+    assert [layer["position"] for layer in page.facts["layers"]] == [4, 4]
+    assert np.allclose(page.map(1, 0)["weights"], layers[1][0], rtol=2**-10, atol=1e-11)
+    flat = page_of(weights=layers[0][1])
+    assert np.allclose(flat.map(0, 0)["weights"], layers[0][1], rtol=2**-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_the_attentions_of_a_model_in_torch(page_of, kind):
+    torch = pytest.importorskip("torch")
+    layers = [weights_like((1, 4, 6, 6)) for _ in range(2)]
+    given = tuple(torch.tensor(each).to(getattr(torch, kind)) for each in layers)
+    page = page_of(weights=given)
+    assert [len(layer["heads"]) for layer in page.facts["layers"]] == [4, 4]
+    assert np.allclose(page.map(1, 3)["weights"], layers[1][0, 3], rtol=2e-3, atol=1e-7)
+    with pytest.raises(TypeError, match="weights must not need a gradient"):
+        regard.explore(weights=tuple(each.requires_grad_() for each in given))
+
+
+def test_weights_are_not_changed():
+    weights = weights_like((2, 6, 6))
+    before = weights.copy()
+    regard.explore(weights=weights)
+    assert np.array_equal(weights, before)
+
+
+GOOD = softmax(RNG.standard_normal((2, 5, 5)))
+
+
+def changed(value):
+    weights = GOOD.copy()
+    weights[1, 2, 3] = value
+    return weights
+
+
+CASES = [
+    ({"query": GOOD}, TypeError, "query must be left out with weights"),
+    ({"key": GOOD}, TypeError, "key must be left out with weights"),
+    ({"mask": np.ones((5, 5), bool)}, TypeError, "mask must be left out with weights"),
+    ({"is_causal": True}, TypeError, "is_causal must be left out with weights"),
+    ({"sinks": [0.0, 1.0]}, TypeError, "sinks must be left out with weights"),
+    ({"dropout_p": 0.1}, TypeError, "no argument dropout_p"),
+    ({"weights": changed(np.nan)}, ValueError, "weights must be from 0 to 1, got nan at [1, 2, 3]"),
+    ({"weights": changed(np.inf)}, ValueError, "weights must be from 0 to 1, got inf at [1, 2, 3]"),
+    ({"weights": changed(-0.1)}, ValueError, "got -0.1 at [1, 2, 3]: these look like scores"),
+    ({"weights": changed(1.2)}, ValueError, "got 1.2 at [1, 2, 3]; weights after dropout"),
+    ({"weights": [GOOD, changed(-1)]}, ValueError, "weights[1] must be from 0 to 1, got -1 at"),
+    ({"weights": GOOD > 0.2}, TypeError, "weights must be an array of float, got bool"),
+    ({"weights": GOOD[0, 0]}, ValueError, "weights must have shape (..., q_len, kv_len), got"),
+    ({"weights": [GOOD[0, 0]]}, TypeError, "for each layer, got a list of ndarray of shape (5,)"),
+    ({"weights": [GOOD, GOOD[:, :4]]}, ValueError, "weights must have the same q_len and kv_len"),
+    ({"weights": [np.stack([GOOD] * 2)]}, ValueError, "of one batch entry, [layer[0] for layer"),
+    (
+        {"weights": (GOOD, None)},
+        TypeError,
+        "for each layer, got a tuple of ndarray of shape (2, 5, 5), N",
+    ),
+    ({"weights": ((GOOD,), (GOOD,))}, TypeError, "for each layer, got a tuple of tuple"),
+    ({"weights": "text"}, TypeError, "weights must be an array of float"),
+    ({"weights": GOOD[:0]}, ValueError, "weights must have at least one layer and one head"),
+    ({"weights": GOOD[:, :0]}, ValueError, "weights must have at least one query and one key"),
+    ({"tokens": ["a"] * 4}, ValueError, "tokens must have one str for each key, 5, got 4"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), CASES)
+def test_what_is_refused(arguments, error, message, monkeypatch):
+    monkeypatch.setattr("regard._explore._function.heads_of", None)  # no work is begun
+    with pytest.raises(error, match=re.escape(message)):
+        regard.explore(**{"weights": GOOD, **arguments})
+
+
+def test_the_results_of_a_call_are_refused():
+    query, key = problem()
+    results = regard.scaled_dot_product_attention(query, key, key, return_weights=True)
+    with pytest.raises(TypeError, match="pass its second entry"):
+        regard.explore(weights=results)
+
+
+def test_nothing_is_refused():
+    with pytest.raises(TypeError, match=r"explore\(\) needs query and key, or weights="):
+        regard.explore()

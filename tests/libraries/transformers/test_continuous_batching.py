@@ -1,0 +1,179 @@
+"""Continuous batching writes what each prompt alone gives."""
+
+import pytest
+
+from zoo import build, regard, torch, transformers
+
+attend = regard.transformers._attention.attend
+NEW = 12
+LENGTHS = 5, 1, 17, 9
+# Grouped heads; windows of 4, in all layers and in some; soft caps; sinks; no grouped heads.
+QUICK = ["llama", "qwen2", "mistral", "gemma2", "gpt_oss"]
+SLOW = ["gpt2", "gemma3_text", "qwen3", "cohere2", "phi3", "olmo3"]
+TYPES = [*QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)]
+
+
+def prompts():
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(3, 40, (n,), generator=generator).tolist() for n in LENGTHS]
+
+
+def alone(model):
+    """What each prompt gives with eager attention."""
+    model.set_attn_implementation("eager")
+    written = []
+    for prompt in prompts():
+        ids = torch.tensor([prompt])
+        words = {"do_sample": False, "min_new_tokens": NEW, "max_new_tokens": NEW}
+        whole = model.generate(ids, attention_mask=torch.ones_like(ids), **words)
+        written.append(whole[0, len(prompt) :].tolist())
+    return written
+
+
+def batched(model, **changes):
+    """What all prompts give in steps of at most 16 tokens, with pages of 4."""
+    words = {"page_size": 4, "num_blocks": 40, "max_batch_tokens": 16} | changes
+    results = model.generate_batch(
+        prompts(),
+        generation_config=transformers.GenerationConfig(
+            do_sample=False, max_new_tokens=NEW, eos_token_id=-1
+        ),
+        continuous_batching_config=transformers.ContinuousBatchingConfig(**words),
+    )
+    return [results[name] for name in sorted(results)]
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_same_tokens(model_type, calls):
+    model = build(model_type)
+    wanted = alone(model)
+    assert not calls
+    model.set_attn_implementation("regard")
+    actual = batched(model)
+    assert calls
+    assert [each.error for each in actual] == [None] * len(LENGTHS)
+    assert [each.generated_tokens for each in actual] == wanted
+    assert model.config._attn_implementation == "regard"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_types(dtype, calls):
+    """The first tokens, before a rounding decides."""
+    pytest.importorskip("ml_dtypes", reason="pip install ml_dtypes")
+    model = build("llama", dtype)
+    wanted = [each[0] for each in alone(model)]
+    model.set_attn_implementation("regard")
+    actual = batched(model)
+    assert calls
+    assert [each.generated_tokens[0] for each in actual] == wanted
+
+
+def test_more_texts_than_fit():
+    """Texts wait until others have ended."""
+    model = build("llama")
+    wanted = alone(model)
+    model.set_attn_implementation("regard")
+    for words in ({"num_blocks": 9}, {"max_requests_per_batch": 2}, {"allow_block_sharing": False}):
+        assert [each.generated_tokens for each in batched(model, **words)] == wanted
+
+
+@pytest.mark.slow
+def test_compiled():
+    """Steps are padded, so that they have few shapes."""
+    torch._dynamo.reset()
+    model = build("mistral")
+    wanted = alone(model)
+    model.set_attn_implementation("regard")
+    config = transformers.CompileConfig(backend="aot_eager", mode=None, dynamic=True)
+    actual = batched(model, varlen_compile_config=config)
+    assert [each.error for each in actual] == [None] * len(LENGTHS)
+    assert [each.generated_tokens for each in actual] == wanted
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_other_implementations_are_as_they_were(implementation, calls):
+    model = build("llama")
+    wanted = alone(model)
+    model.set_attn_implementation(implementation)
+    assert [each.generated_tokens for each in batched(model)] == wanted
+    assert not calls
+
+
+def test_a_name_that_transformers_refuses(monkeypatch):
+    mapping = transformers.AttentionInterface._global_mapping
+    monkeypatch.setitem(mapping, "another", attend)
+    model = build("llama")
+    model.set_attn_implementation("another")
+    with pytest.raises(ValueError, match="another is not supported for continuous batching"):
+        batched(model)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layer"),
+    [("llama4_text", "chunked_attention"), ("qwen3_next", "linear_attention")],
+)
+def test_layers_that_transformers_does_not_batch(model_type, layer):
+    model = build(model_type)
+    model.set_attn_implementation("regard")
+    with pytest.raises(ValueError, match=f"Invalid layer type: {layer}"):
+        batched(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("attention_mask", {"attention_mask": torch.ones(1, 1, 3, 3, dtype=torch.bool)}),
+        ("indices", {"indices": torch.zeros(1, 3, 1, dtype=torch.int64)}),
+        ("position_bias", {"position_bias": torch.zeros(1, 2, 3, 3)}),
+        ("sinks of each query", {"sinks": torch.zeros(1, 2, 3, 1)}),
+        ("block_table", {"block_table": torch.zeros(1, 1, dtype=torch.int32)}),
+    ],
+)
+def test_what_is_refused(name, words):
+    query = torch.zeros(1, 2, 3, 4)
+    starts = torch.tensor([0, 3], dtype=torch.int32)
+    words = {"attention_mask": None, "write_index": None} | words
+    with pytest.raises(NotImplementedError, match=f"Module attends with {name}, which"):
+        attend(
+            torch.nn.Module(),
+            query,
+            query,
+            query,
+            cu_seq_lens_q=starts,
+            cu_seq_lens_k=starts,
+            **words,
+        )
+
+
+def test_a_module_that_leaves_the_cache_to_attention():
+    """As in transformers 5.23."""
+    module = torch.nn.Module()
+    module.layer_idx, module.is_causal = 3, True
+    random = torch.Generator().manual_seed(1)
+    query = torch.randn(1, 4, 2, 8, generator=random, dtype=torch.float64)
+    key, value = torch.randn(2, 1, 2, 5, 8, generator=random, dtype=torch.float64)
+    new = key[:, :, :2]
+
+    class Cache:
+        def update(self, own, others, layer, kwargs):
+            assert own is new
+            assert layer == 3
+            kwargs["cu_seq_lens_k"] = kwargs["cu_seq_lens_k"]["full_attention"]
+            return key, value
+
+    actual, _ = attend(
+        module,
+        query,
+        new,
+        new,
+        None,
+        cache=Cache(),
+        write_index=None,
+        cu_seq_lens_q=torch.tensor([0, 1, 2]),
+        cu_seq_lens_k={"full_attention": torch.tensor([0, 3, 5])},
+    )
+    mask = torch.block_diag(torch.ones(1, 3), torch.ones(1, 2)).bool()
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, enable_gqa=True
+    )
+    assert (actual.transpose(1, 2) - wanted).abs().max() < 1e-14

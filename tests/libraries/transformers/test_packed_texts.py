@@ -1,0 +1,279 @@
+"""Texts packed into one row compute what each text computes alone, without a square of the row."""
+
+import pytest
+
+from in_float64 import in_float64
+from zoo import build, masking_utils, regard, torch, transformers
+
+attend = regard.transformers._attention.attend
+PatternMask = regard.transformers._pattern_mask.PatternMask
+LENGTHS = [13, 1, 24, 9, 6]
+TOTAL = sum(LENGTHS)
+STARTS = torch.tensor([0, 13, 14, 38, 47, 53], dtype=torch.int32)
+# Windows of 4, soft caps, sinks, chunks of 4, grouped heads.
+QUICK = ["llama", "mistral", "gemma2", "gpt_oss", "llama4_text", "modernbert-decoder"]
+SLOW = ["qwen3", "gemma3_text", "olmo3", "phi3", "cohere2", "glm4", "granite"]
+
+
+def texts():
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(3, 40, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def collated(**words):
+    """One row, as transformers packs it for training."""
+    collate = transformers.DataCollatorWithFlattening(return_tensors="pt", **words)
+    return dict(collate([{"input_ids": text} for text in texts()]))
+
+
+# Rotary angles depend on distances, so that positions may count through the row.
+WAYS = {
+    "positions": {},
+    "flash": {"return_flash_attn_kwargs": True, "return_position_ids": False},
+    "both": {"return_flash_attn_kwargs": True},
+}
+
+
+def gradients(model, loss):
+    model.zero_grad(set_to_none=True)
+    loss.backward()
+    return {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
+
+
+def loss_of(logits, labels):
+    """The sum over all labels, so that texts add up."""
+    return torch.nn.functional.cross_entropy(
+        logits[0, :-1], labels[0, 1:], ignore_index=-100, reduction="sum"
+    )
+
+
+def alone(model):
+    """Each text by itself, with eager attention."""
+    model.set_attn_implementation("eager")
+    logits, loss = [], 0
+    for text in texts():
+        ids = torch.tensor([text])
+        logits.append(model(ids, use_cache=False).logits)
+        loss = loss + loss_of(logits[-1], ids)
+    return torch.cat(logits, dim=1), gradients(model, loss)
+
+
+def assert_close(actual, wanted):
+    assert actual.isfinite().all()
+    assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
+
+
+class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
+    """No operator returns a tensor whose last axes are both of the whole row."""
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and not isinstance(result, PatternMask):
+            assert result.shape[-2:] != (TOTAL, TOTAL), operator
+        return result
+
+
+# transformers counts the chunks of Llama 4 by positions, and makes the masks of gpt-oss without.
+IMPOSSIBLE = {("llama4_text", "flash"), ("gpt_oss", "positions")}
+CASES = [
+    pytest.param(model_type, way, marks=[pytest.mark.slow] if model_type in SLOW else [])
+    for model_type in QUICK + SLOW
+    for way in WAYS
+    if (model_type, way) not in IMPOSSIBLE
+]
+
+
+@pytest.mark.parametrize(("model_type", "way"), CASES)
+def test_texts_are_alone(model_type, way, calls):
+    model = build(model_type)
+    with in_float64():
+        wanted, wanted_gradients = alone(model)
+        model.set_attn_implementation("regard")
+        inputs = collated(**WAYS[way])
+        labels = inputs.pop("labels")
+        with NoSquares():
+            logits = model(**inputs, use_cache=False).logits
+            found = gradients(model, loss_of(logits, labels))
+    assert calls
+    assert_close(logits, wanted)
+    assert found.keys() == wanted_gradients.keys()
+    for name, gradient in found.items():
+        assert_close(gradient, wanted_gradients[name])
+
+
+ROWS = [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_dropout_and_checkpoints(model_type):
+    """What is computed a second time drops the same weights."""
+    model = build(model_type, attention_dropout=0.4)
+    model.set_attn_implementation("regard")
+    inputs = collated(return_flash_attn_kwargs=True)
+    labels = inputs.pop("labels")
+    model.train()
+
+    def found(seed):
+        torch.manual_seed(seed)
+        logits = model(**inputs, use_cache=False).logits
+        return logits.detach(), gradients(model, loss_of(logits, labels))
+
+    wanted, other = found(0), found(1)
+    assert not torch.equal(wanted[0], other[0])
+    for use_reentrant in (False, True):
+        model.activation_checkpointing_enable({"use_reentrant": use_reentrant})
+        actual = found(0)
+        assert torch.equal(actual[0], wanted[0])
+        for name, gradient in actual[1].items():
+            assert_close(gradient, wanted[1][name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_compiled(model_type, way):
+    """What is traced cannot read where texts begin, and is one graph."""
+    torch._dynamo.reset()
+    model = build(model_type)
+    model.set_attn_implementation("regard")
+    inputs = collated(**WAYS[way]) | {"use_cache": False}
+    labels = inputs.pop("labels")
+    logits = model(**inputs).logits
+    wanted = gradients(model, loss_of(logits, labels))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    actual = compiled(**inputs).logits
+    assert_close(actual, logits)
+    for name, gradient in gradients(model, loss_of(actual, labels)).items():
+        assert_close(gradient, wanted[name])
+
+
+def one_row():
+    """A module that is not causal, and a row of 6 queries, keys and values."""
+    module = torch.nn.Module()
+    module.is_causal = False
+    random = torch.Generator().manual_seed(2)
+    return module, *torch.randn(3, 1, 2, 6, 4, generator=random, dtype=torch.float64)
+
+
+def starts(*numbers, dtype=torch.int32):
+    return torch.tensor(numbers, dtype=dtype)
+
+
+GOOD = starts(0, 2, 2, 6)
+REFUSED = {
+    "a list": ((GOOD, [0, 2, 6]), TypeError, r"cu_seq_lens_k must be a tensor .* got \[0, 2, 6\]"),
+    "one alone": ((GOOD, None), TypeError, "cu_seq_lens_k must be .* got nothing: .* together"),
+    "the other alone": ((None, GOOD), TypeError, "cu_seq_lens_q must be a tensor of integers"),
+    "floats": ((GOOD, GOOD.double()), TypeError, "cu_seq_lens_k must be .* got torch.float64"),
+    "bools": ((GOOD == 0, GOOD), TypeError, "cu_seq_lens_q must be .* got torch.bool"),
+    "two axes": ((GOOD[None], GOOD), ValueError, "cu_seq_lens_q must contain the start"),
+    "nothing in it": ((GOOD[:0], GOOD), ValueError, r"cu_seq_lens_q .* got \[\]"),
+    "no start": ((starts(1, 6), GOOD), ValueError, r"from 0 to 6 .* got \[1, 6\]"),
+    "no end": ((GOOD, starts(0, 3, 5)), ValueError, r"cu_seq_lens_k .* got \[0, 3, 5\]"),
+    "one number": ((starts(0), GOOD), ValueError, r"cu_seq_lens_q .* got \[0\]"),
+    "backward": ((starts(0, 4, 2, 6), GOOD), ValueError, "never decreasing, got"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    (query_starts, key_starts), error, message = REFUSED[case]
+    with pytest.raises(error, match=message):
+        attend(*one_row(), None, cu_seq_lens_q=query_starts, cu_seq_lens_k=key_starts)
+
+
+def test_refused_rows():
+    """Flash attention would count the tokens of all rows."""
+    module, *tensors = one_row()
+    rows = [x.expand(2, -1, -1, -1) for x in tensors]
+    with pytest.raises(ValueError, match="one row of packed texts, got a batch of 2"):
+        attend(module, *rows, None, cu_seq_lens_q=GOOD, cu_seq_lens_k=GOOD)
+
+
+SHOWN = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(1)
+ADDED = torch.arange(36.0, dtype=torch.float64).reshape(1, 1, 6, 6) / 36
+MASKS = {
+    "none": None,
+    "bool": SHOWN,
+    "of all queries": SHOWN[:, :, 4:5],
+    "float": ADDED,
+    "a pattern": regard.transformers._masks.make_mask(
+        1, 6, 6, mask_function=masking_utils.sliding_window_bidirectional_mask_function(1)
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("kind", MASKS)
+def test_masks_of_users(kind, dtype):
+    arguments = one_row()
+    within = torch.block_diag(torch.ones(2, 2), torch.ones(4, 4)).bool()
+    mask = MASKS[kind]
+    if isinstance(mask, PatternMask):
+        mask = mask.array()
+    if mask is not None:
+        within = within & mask if mask.dtype == torch.bool else mask.where(within, -torch.inf)
+    wanted = torch.nn.functional.scaled_dot_product_attention(*arguments[1:], attn_mask=within)
+    texts = GOOD.to(dtype)
+    actual, _ = attend(*arguments, MASKS[kind], cu_seq_lens_q=texts, cu_seq_lens_k=texts)
+    assert_close(actual.transpose(1, 2), wanted)
+
+
+def test_texts_of_other_keys():
+    """Without positions, the texts of the keys may have other lengths."""
+    module, query, key, value = one_row()
+    actual, _ = attend(
+        module,
+        query[:, :, :3],
+        key,
+        value,
+        None,
+        cu_seq_lens_q=starts(0, 2, 3),
+        cu_seq_lens_k=starts(0, 1, 6),
+    )
+    within = torch.block_diag(torch.ones(2, 1), torch.ones(1, 5)).bool()
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        query[:, :, :3], key, value, attn_mask=within
+    )
+    assert_close(actual.transpose(1, 2), wanted)
+    module.is_causal = True
+    with pytest.raises(ValueError, match="must be equal where a mask is causal"):
+        attend(module, query, key, value, None, cu_seq_lens_q=GOOD, cu_seq_lens_k=starts(0, 1, 6))
+
+
+def test_starts_that_change():
+    module, query, key, value = one_row()
+    texts = GOOD.clone()
+
+    def outcome():
+        return attend(module, query, key, value, None, cu_seq_lens_q=texts, cu_seq_lens_k=texts)[0]
+
+    first = outcome()
+    assert torch.equal(outcome(), first)
+    texts[1:3] = 3
+    second = outcome()
+    assert not torch.equal(second, first)
+    texts[1:3] = 2
+    assert torch.equal(outcome(), first)
+    with torch.inference_mode():
+        texts = GOOD.clone()
+        assert torch.equal(outcome(), first)
+        texts[1:3] = 3
+        assert torch.equal(outcome(), second)
+
+
+def test_several_rows():
+    """The texts of each row begin elsewhere."""
+    model = build("mistral")
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(3, 40, (2, 11), generator=generator)
+    outcomes = []
+    for implementation in ("eager", "regard"):
+        model.set_attn_implementation(implementation)
+        with in_float64():
+            logits = model(ids, position_ids=torch.tensor(ROWS), use_cache=False).logits
+            outcomes.append((logits.detach(), gradients(model, logits.square().sum())))
+    (wanted, wanted_gradients), (actual, found) = outcomes
+    assert_close(actual, wanted)
+    for name, gradient in found.items():
+        assert_close(gradient, wanted_gradients[name])

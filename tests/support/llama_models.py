@@ -1,0 +1,74 @@
+"""Small models of the Llama family, and their queries and keys by the book."""
+
+import numpy as np
+
+WIDTH, HEADS, KV_HEADS, DIM, INNER, LAYERS, WORDS = 24, 4, 2, 8, 40, 3, 11
+TEXT = "w3 w1 w4 w1 w5 w9 w2 w6"
+
+
+def parameters(rng, model_type):
+    shapes = {
+        "self_attn.q_proj": (HEADS * DIM, WIDTH),
+        "self_attn.k_proj": (KV_HEADS * DIM, WIDTH),
+        "self_attn.v_proj": (KV_HEADS * DIM, WIDTH),
+        "self_attn.o_proj": (WIDTH, HEADS * DIM),
+        "mlp.gate_proj": (INNER, WIDTH),
+        "mlp.up_proj": (INNER, WIDTH),
+        "mlp.down_proj": (WIDTH, INNER),
+        "input_layernorm": (WIDTH,),
+        "post_attention_layernorm": (WIDTH,),
+    }
+    if model_type == "qwen3":
+        shapes |= {"self_attn.q_norm": (DIM,), "self_attn.k_norm": (DIM,)}
+    found = {"model.embed_tokens.weight": rng.standard_normal((WORDS, WIDTH))}
+    for layer in range(LAYERS):
+        start = f"model.layers.{layer}."
+        found |= {f"{start}{name}.weight": rng.standard_normal(s) for name, s in shapes.items()}
+        if model_type == "qwen2":
+            for letter, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+                name = f"{start}self_attn.{letter}_proj.bias"
+                found[name] = rng.standard_normal(heads * DIM)
+    return {name: array.astype(np.float32) for name, array in found.items()}
+
+
+def forward(own, numbers, window=None):
+    """Yield the rotated queries and keys of each layer, by the book."""
+    angles = np.arange(len(numbers))[:, None] * 500.0 ** (-np.arange(0, DIM, 2) / DIM)
+    places = np.arange(len(numbers))
+    visible = places[:, None] >= places
+    if window is not None:
+        visible &= places[:, None] - places < window
+
+    def norm(x, weight):
+        return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * weight
+
+    def heads_of(x, start, letter, heads):
+        rows = x @ own[f"{start}self_attn.{letter}_proj.weight"].T
+        rows = rows + own.get(f"{start}self_attn.{letter}_proj.bias", 0)
+        split = rows.reshape(-1, heads, DIM).swapaxes(0, 1)
+        weight = own.get(f"{start}self_attn.{letter}_norm.weight")
+        return split if weight is None else norm(split, weight)
+
+    def turned(x):
+        a, b = np.split(x, 2, axis=-1)
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    own = {name: array.astype(float) for name, array in own.items()}
+    x = own["model.embed_tokens.weight"][numbers]
+    for layer in range(LAYERS):
+        start = f"model.layers.{layer}."
+        normed = norm(x, own[f"{start}input_layernorm.weight"])
+        query = turned(heads_of(normed, start, "q", HEADS))
+        key = turned(heads_of(normed, start, "k", KV_HEADS))
+        value = heads_of(normed, start, "v", KV_HEADS)
+        yield query, key
+        scores = query @ np.repeat(key, 2, axis=0).swapaxes(1, 2) / np.sqrt(DIM)
+        weights = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+        weights /= weights.sum(-1, keepdims=True)
+        rows = (weights @ np.repeat(value, 2, axis=0)).swapaxes(0, 1).reshape(len(numbers), -1)
+        x = x + rows @ own[f"{start}self_attn.o_proj.weight"].T
+        normed = norm(x, own[f"{start}post_attention_layernorm.weight"])
+        gate = normed @ own[f"{start}mlp.gate_proj.weight"].T
+        inner = gate / (1 + np.exp(-gate)) * (normed @ own[f"{start}mlp.up_proj.weight"].T)
+        x = x + inner @ own[f"{start}mlp.down_proj.weight"].T
