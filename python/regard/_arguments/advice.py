@@ -307,10 +307,11 @@ _ADVICE = {
     },
     "head_mask": {
         **_numbers_of_heads("head_mask"),
-        _LAYER: "pass head_gates=, which multiplies the outputs of heads, and not the returned "
-        "weights",
         _LAYER_CONSTRUCTOR: "pass head_gates=True to learn a number for each head, and head_gates= "
         "to a call to set one",
+        "head_gates": "pass head_gates=, which multiplies the outputs of heads, and not the "
+        "returned weights",
+        _LAYER: "leave it out: all heads are recorded",
     },
     "head_gates": _numbers_of_heads("head_gates"),
     "score_mod": {
