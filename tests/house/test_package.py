@@ -120,7 +120,7 @@ BESIDE = {
             and name not in ("precision", "return_weights", "device")
         },
     },
-    "summarize_attention": {"query": NEEDED, "key": NEEDED, "mask": None, **_STATISTICS},
+    "summarize_attention": {"query": NEEDED, "key": None, "mask": None, **_STATISTICS},
     "summarize_attention_ragged": {
         "query": NEEDED,
         "key": NEEDED,
@@ -131,7 +131,7 @@ BESIDE = {
     },
     "attention_map": {
         "query": NEEDED,
-        "key": NEEDED,
+        "key": None,
         "mask": None,
         "*": None,
         "shape": (512, 512),

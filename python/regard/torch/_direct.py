@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._C import (
     _are_functorch_transforms_active,
     _get_tracing_state,
+    _is_any_autocast_enabled,
     _len_torch_dispatch_stack,
 )
 from torch._C._functorch import is_legacy_batchedtensor
@@ -23,6 +24,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 import regard
+from regard import _core
 from regard._arguments.masks import Masks, is_sparse
 from regard.torch._arguments import TYPES, with_own_names
 from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
@@ -93,34 +95,48 @@ def plain_call(
         dtype in TYPES
         and key.dtype is dtype
         and value.dtype is dtype
-        and query.is_cpu
-        and key.is_cpu
-        and value.is_cpu
         and (is_causal is False or is_causal is True)
         and (scale is None or type(scale) is float)
+        and not _is_any_autocast_enabled()
         and is_eager()
-        and not torch.is_autocast_enabled("cpu")
     ):
         return None
+    is_recorded = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    )
     try:
-        arrays = as_array(query), as_array(key), as_array(value)
-    except (RuntimeError, TypeError):  # no memory that NumPy can read, as in nested tensors
+        if is_recorded or dtype is torch.bfloat16:
+            arrays = as_array(query), as_array(key), as_array(value)
+        else:
+            arrays = query.numpy(), key.numpy(), value.numpy()
+    except (RuntimeError, TypeError):  # NumPy cannot read this memory, or not without a conversion
         return None
     of_query, of_key, of_value = arrays[0].shape, arrays[1].shape, arrays[2].shape
-    if len(of_query) < 2 or not of_query[:-2] == of_key[:-2] == of_value[:-2] or not of_query[-1]:
+    if (
+        len(of_query) < 2
+        or not (of_query == of_key == of_value or of_query[:-2] == of_key[:-2] == of_value[:-2])
+        or not of_query[-1]
+        or arrays[0].base is None
+        or arrays[1].base is None
+        or arrays[2].base is None
+    ):
         return None
     words: dict[str, Any] = {}
     if is_causal:
         words["is_causal"] = True
     if scale is not None:
         words["scale"] = scale
-    call = DirectCall(dense, arrays, words)
-    if torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    ):
+    if is_recorded:
+        call = DirectCall(dense, arrays, words)
         recorded: Tensor = _Recorded.apply(call, False, query, key, value)
         return recorded
-    return _computed(call, (query, key, value), words, return_lse=False)[0]
+    if not query.is_contiguous():
+        call = DirectCall(dense, arrays, words)
+        return _computed(call, (query, key, value), words, return_lse=False)[0]
+    try:
+        return as_tensor(_core.attention(*arrays, None, words))
+    except (TypeError, ValueError):  # the slower way raises it with a hint
+        return None
 
 
 def direct_call(

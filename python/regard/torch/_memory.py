@@ -30,7 +30,7 @@ def as_array(tensor: Tensor) -> Array:
         array = bits.view(bfloat16())
     else:
         array = bits = tensor.numpy()
-    if bits.flags.owndata and bits.size:
+    if bits.base is None and bits.size:
         # There was no memory to share, so that NumPy allocated some.
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized to 0, "
@@ -46,7 +46,7 @@ def as_optional_array(tensor: Tensor | None) -> Array | None:
 
 def as_tensor(array: Array) -> Tensor:
     """Return a tensor that shares the memory of a new array."""
-    if array.dtype.name == "bfloat16":
+    if array.dtype.kind == "V":  # bfloat16
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
