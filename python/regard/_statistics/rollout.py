@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -21,6 +22,8 @@ from regard._arguments.numbers import integers, listed, real_number
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call
 from regard._gradients.backward import scaled_dot_product_attention_backward
+from regard._recording.given import is_recorded, recorded_layers
+from regard._recording.layer import call_of
 from regard._runtime.public import public
 from regard._statistics.request import compute_lse
 
@@ -60,10 +63,10 @@ def rollout(
 
     Parameters
     ----------
-    query : array_like, shape (layers, ..., heads, n, head_dim), or list of arrays
+    query : array_like, shape (layers, ..., heads, n, head_dim), list of arrays, or Recording
         The queries of all layers, the first layer first. A list contains one array
-        ``(..., heads, n, head_dim)`` per layer; layers may differ in heads and head_dim. A
-        recording of a model's calls is accepted too, without any of the arguments that it contains.
+        ``(..., heads, n, head_dim)`` per layer; layers may differ in heads and head_dim. Or
+        a `Recording`, which has its own keys, masks and options.
     key : array_like, shape (layers, ..., kv_heads, n, head_dim), or list of arrays
         Likewise. A layer has as many keys as queries.
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
@@ -160,21 +163,10 @@ def _layer_calls(
     query: Any, key: Any, mask: ArrayLike | None, options: Mapping[str, Any]
 ) -> list[CheckedCall]:
     """Return the checked call of each layer, with an axis of heads."""
-    recorded = _recorded_layers(query)
-    if recorded is not None:
-        given = {"key": key, "mask": mask} | {
-            name: option for name, option in options.items() if name != "threads"
-        }
-        known = [name for name, value in given.items() if value is not None]
-        if known:
-            raise TypeError(
-                f"{listed(known)} must be left out with a recording, which has the arguments of "
-                "its calls"
-            )
+    if is_recorded(query):
+        recorded = map(call_of, recorded_layers(query, options, key=key, mask=mask))
         return [
-            check_call(layer.query, layer.key, None, layer.mask, own).with_heads()
-            for layer in recorded
-            for own in [_weight_options(layer.options) | dict(options)]
+            replace(call, options={**call.options, **options}).with_heads() for call in recorded
         ]
     if key is None:
         raise TypeError("key must be an array, or a list of the layers' arrays, got None")
@@ -203,20 +195,6 @@ def _layer_calls(
     call = check_call(queries, key, None, mask, options)
     batch = (slice(None),) * (len(call.sizes.batch) - 1)
     return [call.part(entries=(layer, *batch)) for layer in range(call.sizes.batch[0])]
-
-
-def _recorded_layers(query: Any) -> Sequence[Any] | None:
-    """Return the layers of a recording of calls, or None for arrays and lists of them."""
-    if hasattr(query, "__array__") or isinstance(query, list | tuple):
-        return None
-    layers = getattr(query, "layers", None)
-    return None if layers is None else list(layers)
-
-
-def _weight_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a recorded call that decide its weights before dropout."""
-    own = {name: options[name] for name in names_of(WeightOptions) if name in options}
-    return dict(with_arrays(own))
 
 
 def _common_sizes(calls: Sequence[CheckedCall]) -> tuple[tuple[int, ...], int]:
