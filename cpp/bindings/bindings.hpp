@@ -81,6 +81,10 @@ py::object merge_attention_states(const py::list& outputs, const py::list& lses,
 // holds all numbers.
 py::tuple quantize_rows(py::handle rows, const std::string& form, bool rotates);
 
+// A tensor of another library as an array that shares its memory, or None if that is not possible in this way.
+// `bfloat16` is NumPy's type for such tensors, or None.
+py::object array_of_tensor(py::handle tensor, py::handle bfloat16);
+
 // Memory of `bytes` bytes that begins with the first `file_bytes` of a file: what is written there stays in
 // memory and never reaches the file.
 py::array map_copy(int descriptor, std::int64_t file_bytes, std::int64_t bytes);

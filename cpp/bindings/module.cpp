@@ -75,6 +75,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.attr("__version__") = REGARD_VERSION;
 
   static PyMethodDef functions[] = {
+      FastCall<array_of_tensor>::method("array_of_tensor"),
       FastCall<attention>::method("attention"),
       FastCall<check_attention>::method("check_attention"),
       FastCall<attention_plan>::method("attention_plan"),

@@ -105,20 +105,14 @@ def plain_call(
         query.requires_grad or key.requires_grad or value.requires_grad
     )
     try:
-        if is_recorded or dtype is torch.bfloat16:
-            arrays = as_array(query), as_array(key), as_array(value)
-        else:
-            arrays = query.numpy(), key.numpy(), value.numpy()
-    except (RuntimeError, TypeError):  # NumPy cannot read this memory, or not without a conversion
+        arrays = as_array(query), as_array(key), as_array(value)
+    except (RuntimeError, TypeError):  # NumPy cannot read this memory
         return None
     of_query, of_key, of_value = arrays[0].shape, arrays[1].shape, arrays[2].shape
     if (
         len(of_query) < 2
         or not (of_query == of_key == of_value or of_query[:-2] == of_key[:-2] == of_value[:-2])
         or not of_query[-1]
-        or arrays[0].base is None
-        or arrays[1].base is None
-        or arrays[2].base is None
     ):
         return None
     words: dict[str, Any] = {}
@@ -130,11 +124,12 @@ def plain_call(
         call = DirectCall(dense, arrays, words)
         recorded: Tensor = _Recorded.apply(call, False, query, key, value)
         return recorded
-    if not query.is_contiguous():
-        call = DirectCall(dense, arrays, words)
-        return _computed(call, (query, key, value), words, return_lse=False)[0]
+    shape = of_query if of_query[-1] == of_value[-1] else (*of_query[:-1], of_value[-1])
+    output = empty_output(query, shape)
+    words["out"] = as_array(output)
     try:
-        return as_tensor(_core.attention(*arrays, None, words))
+        _core.attention(*arrays, None, words)
+        return output
     except (TypeError, ValueError):  # the slower way raises it with a hint
         return None
 

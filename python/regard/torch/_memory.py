@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from regard._core import array_of_tensor
 from regard._runtime.optional import needed
 
 if TYPE_CHECKING:
@@ -20,22 +22,16 @@ NO_TENSORS = frozenset((bool, int, float, str, tuple, list, type(None), np.ndarr
 
 def as_array(tensor: Tensor) -> Array:
     """Return an array that shares the memory of a CPU tensor."""
-    # `numpy(force=True)` would do the first two steps, too, and take twice as long.
-    if tensor.requires_grad:
-        tensor = tensor.detach()
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
-    if tensor.dtype is torch.bfloat16:
-        bits: Array = tensor.view(torch.uint16).numpy()
-        array = bits.view(bfloat16())
-    else:
-        array = bits = tensor.numpy()
-    if bits.base is None and bits.size:
-        # There was no memory to share, so that NumPy allocated some.
-        raise RuntimeError(
-            f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized to 0, "
-            "as sharded parameters are between their uses"
-        )
+    array = array_of_tensor(tensor, bfloat16() if tensor.dtype is torch.bfloat16 else None)
+    if array is None:  # the memory is on another device, or there is none, or not for all elements
+        array = tensor.detach().numpy()
+        if array.base is None and array.size:  # NumPy allocated some
+            raise RuntimeError(
+                f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized "
+                "to 0, as sharded parameters are between their uses"
+            )
     return array
 
 
@@ -51,6 +47,7 @@ def as_tensor(array: Array) -> Tensor:
     return torch.from_numpy(array)
 
 
+@cache
 def bfloat16() -> np.dtype[Any]:
     """Return the NumPy dtype for bfloat16, which an optional package defines."""
     types = needed("ml_dtypes", "attention over bfloat16 tensors", "torch")
