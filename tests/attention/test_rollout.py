@@ -1,7 +1,5 @@
 """Attention rollout, against the product of all layers' weights."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -214,20 +212,20 @@ def test_previous_tokens_make_a_triangle():
 def test_a_recording_has_its_own_arguments(dtype):
     query, key = layers_of(dtype)
     mask = np.tri(N, dtype=bool)
-    more = {"dropout_p": 0.5, "dropout_seed": 3, "return_lse": True, "precision": None, "out": None}
-    layers = [
-        SimpleNamespace(query=query[0], key=key[0], mask=None, options={"is_causal": True}),
-        SimpleNamespace(query=query[1], key=key[1], mask=mask, options=more),
-        SimpleNamespace(query=query[2], key=key[2], mask=None, options={"window": (N, 0)}),
-    ]
-    recording = SimpleNamespace(layers=layers)
+    recording = regard.Recording(
+        [
+            regard.RecordedLayer("0", query[0], key[0], is_causal=True),
+            regard.RecordedLayer("1", query[1], key[1], mask),
+            regard.RecordedLayer("2", query[2], key[2], window=(N, 0)),
+        ]
+    )
     wanted, limit = dense(zip(query, key, strict=True), is_causal=True)
     check(regard.rollout(recording, threads=2), wanted, limit, dtype)
     for given, named in (({"is_causal": False}, "is_causal"), ({"key": key}, "key")):
         with pytest.raises(TypeError, match=f"{named} must be left out with a recording"):
             regard.rollout(recording, **given)
-    with pytest.raises(ValueError, match="query must have at least one layer, got none"):
-        regard.rollout(SimpleNamespace(layers=[]))
+    with pytest.raises(ValueError, match="the recording must have at least one layer, got none"):
+        regard.rollout(regard.Recording([]))
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 0, 4), (2, 0, 3, 5, 4)], ids=str)

@@ -26,8 +26,15 @@ from torch.compiler import is_compiling
 import regard
 from regard import _core
 from regard._arguments.masks import Masks, is_sparse
+from regard._core import array_of_tensor
 from regard.torch._arguments import TYPES, with_own_names
-from regard.torch._memory import as_array, as_optional_array, as_tensor, empty_output
+from regard.torch._memory import (
+    as_array,
+    as_optional_array,
+    as_tensor,
+    bfloat16,
+    empty_output,
+)
 from regard.torch._operators import INPUTS, dense
 from regard.torch._options import call_with, numpy_options
 
@@ -101,18 +108,20 @@ def plain_call(
         and is_eager()
     ):
         return None
-    is_recorded = torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    )
-    try:
-        arrays = as_array(query), as_array(key), as_array(value)
-    except (RuntimeError, TypeError):  # NumPy cannot read this memory
+    brain = bfloat16() if dtype is torch.bfloat16 else None
+    of_query = array_of_tensor(query, brain)
+    of_key = array_of_tensor(key, brain)
+    of_value = array_of_tensor(value, brain)
+    if of_query is None or of_key is None or of_value is None:
         return None
-    of_query, of_key, of_value = arrays[0].shape, arrays[1].shape, arrays[2].shape
+    if query.is_neg() or key.is_neg() or value.is_neg():
+        return None
+    shape, key_shape, value_shape = of_query.shape, of_key.shape, of_value.shape
+    is_self_attention = shape == key_shape == value_shape
     if (
-        len(of_query) < 2
-        or not (of_query == of_key == of_value or of_query[:-2] == of_key[:-2] == of_value[:-2])
-        or not of_query[-1]
+        len(shape) < 2
+        or not (is_self_attention or shape[:-2] == key_shape[:-2] == value_shape[:-2])
+        or not shape[-1]
     ):
         return None
     words: dict[str, Any] = {}
@@ -120,15 +129,19 @@ def plain_call(
         words["is_causal"] = True
     if scale is not None:
         words["scale"] = scale
-    if is_recorded:
-        call = DirectCall(dense, arrays, words)
+    if torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    ):
+        call = DirectCall(dense, (of_query, of_key, of_value), words)
         recorded: Tensor = _Recorded.apply(call, False, query, key, value)
         return recorded
-    shape = of_query if of_query[-1] == of_value[-1] else (*of_query[:-1], of_value[-1])
-    output = empty_output(query, shape)
-    words["out"] = as_array(output)
+    if is_self_attention:
+        output = torch.empty_like(query)
+    else:
+        output = empty_output(query, (*shape[:-1], value_shape[-1]))
+    words["out"] = array_of_tensor(output, brain)
     try:
-        _core.attention(*arrays, None, words)
+        _core.attention(of_query, of_key, of_value, None, words)
         return output
     except (TypeError, ValueError):  # the slower way raises it with a hint
         return None

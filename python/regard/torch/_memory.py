@@ -25,13 +25,13 @@ def as_array(tensor: Tensor) -> Array:
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     array = array_of_tensor(tensor, bfloat16() if tensor.dtype is torch.bfloat16 else None)
-    if array is None:  # the memory is on another device, or there is none, or not for all elements
-        array = tensor.detach().numpy()
-        if array.base is None and array.size:  # NumPy allocated some
+    if array is None:
+        if tensor.numel() and not tensor.data_ptr():
             raise RuntimeError(
                 f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized "
                 "to 0, as sharded parameters are between their uses"
             )
+        array = tensor.detach().numpy()  # of another type, or not on the CPU, which is an error
     return array
 
 

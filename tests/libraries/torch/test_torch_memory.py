@@ -1,0 +1,131 @@
+"""Tensors and arrays that share memory."""
+
+import gc
+import sys
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+
+import regard._core  # noqa: E402
+from regard.torch._memory import as_array, as_tensor  # noqa: E402
+
+SIZES = (8, 16, 32, 64)
+NAMES = ["bool", *(f"{kind}{size}" for size in SIZES for kind in ("int", "uint"))]
+NAMES += ["float16", "float32", "float64"]
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def views(dtype):
+    whole = torch.arange(24).reshape(2, 3, 4).to(dtype)
+    return {
+        "contiguous": whole,
+        "transposed": whole.transpose(0, 2),
+        "steps": whole[:, ::2, 1:3],
+        "expanded": whole[:1].expand(5, 3, 4),
+        "no axes": whole[1, 2, 3],
+        "empty": whole[:, :0],
+        "one element": whole[:1, :1, :1],
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arrays_are_those_of_pytorch(name):
+    for view in views(getattr(torch, name)).values():
+        wanted, actual = view.numpy(), regard._core.array_of_tensor(view, None)
+        assert actual.dtype == wanted.dtype
+        assert actual.dtype.isnative
+        assert actual.shape == wanted.shape
+        assert np.array_equal(actual, wanted)
+        assert actual.flags.aligned
+        assert actual.flags.writeable
+        if actual.size:
+            assert actual.strides == wanted.strides
+            assert actual.ctypes.data == wanted.ctypes.data
+
+
+def test_bfloat16():
+    for view in views(torch.bfloat16).values():
+        assert regard._core.array_of_tensor(view, None) is None
+        actual = as_array(view)
+        assert actual.dtype == BFLOAT16
+        assert np.array_equal(actual.astype(np.float32), view.float().numpy())
+
+
+def test_memory_is_shared_both_ways():
+    for dtype in (torch.float32, torch.bfloat16):
+        tensor = torch.zeros(4, dtype=dtype)
+        array = as_array(tensor)
+        array[1] = 3
+        tensor[2] = 5
+        assert tensor.tolist() == array.tolist() == [0, 3, 5, 0]
+        back = as_tensor(array)
+        assert back.dtype is dtype
+        assert back.data_ptr() == tensor.data_ptr()
+
+
+def test_an_array_keeps_its_tensor_and_nothing_else():
+    tensor = torch.ones(3)
+    count = sys.getrefcount(tensor)
+    array = regard._core.array_of_tensor(tensor, None)
+    assert array.base is tensor
+    kept = weakref.ref(tensor)
+    assert sys.getrefcount(tensor) == count + 1
+    del tensor
+    gc.collect()
+    assert kept() is not None
+    assert array.tolist() == [1, 1, 1]
+    del array
+    gc.collect()
+    assert kept() is None
+
+
+class Claims:
+    """What a type says of its memory may be anything."""
+
+    def __init_subclass__(cls, offer=None):
+        cls.__dlpack_c_exchange_api__ = offer
+
+
+class OfInt(Claims, offer=3):
+    pass
+
+
+class OfNone(Claims, offer=None):
+    pass
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        3,
+        np.ones(3),
+        OfInt(),
+        OfNone(),
+        torch.ones(2, dtype=torch.complex64),
+        torch.ones(2, device="meta"),
+        torch.eye(3).to_sparse(),
+        torch.ones(2).to(torch.float8_e4m3fn),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_has_no_array(given):
+    assert regard._core.array_of_tensor(given, BFLOAT16) is None
+
+
+def test_a_storage_without_memory():
+    tensor = torch.ones(3)
+    tensor.untyped_storage().resize_(0)
+    assert regard._core.array_of_tensor(tensor, None) is None
+    with pytest.raises(RuntimeError, match=r"shape \(3,\) has no memory"):
+        as_array(tensor)
+
+
+def test_elements_that_a_view_negates():
+    view = torch.imag(torch.tensor([1 + 2j, 3 - 4j]).conj())
+    assert view.is_neg()
+    assert as_array(view).tolist() == [-2, 4]
