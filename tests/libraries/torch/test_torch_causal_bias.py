@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-import regard.torch
+import regard
 from torch_problems import scaled_dot_product_attention, torch
 
 bias = pytest.importorskip("torch.nn.attention.bias")

@@ -5,12 +5,13 @@ import threading
 
 import numpy as np
 import pytest
-from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
-import regard
-import regard.torch
-from explicit_weights import keep_weights, torch, weights_of
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
 
+import regard.torch  # noqa: E402
+from explicit_weights import keep_weights, weights_of  # noqa: E402
+
+by_another_name = torch.nn.functional.scaled_dot_product_attention
 nn, F = torch.nn, torch.nn.functional
 SIZE, HEADS = 16, 4
 EPS = np.finfo(np.float64).eps

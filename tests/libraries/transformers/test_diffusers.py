@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import regard
-import regard.torch
 from explicit_weights import keep_weights
 from zoo import torch
 
