@@ -296,6 +296,13 @@ def test_the_version_is_that_of_the_project():
     assert f"## {regard.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def test_test_files_have_names_of_their_own():
+    """Pytest imports them by name alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) > 200
+    assert len(set(names)) == len(names)
+
+
 def test_no_flag_gives_up_ieee_arithmetic():
     files = [ROOT / "CMakeLists.txt", *CPP.rglob("CMakeLists.txt")]
     text = "".join(path.read_text(encoding="utf-8") for path in files)
