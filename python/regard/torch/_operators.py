@@ -117,8 +117,8 @@ class Layout:
         The end of the names of its operators, and of the functions in `regard`.
     starts : tuple of str
         The arguments that tell where packed sequences start.
-    attend, backward : callable
-        The call on NumPy arrays, and its gradients.
+    attend : callable
+        The call on NumPy arrays.
     output_shape : callable
         Computes the shape of the output from those of query, key and value.
     Call : type
@@ -132,7 +132,6 @@ class Layout:
     ) -> None:
         self.name, self.starts, self.output_shape = name, starts, output_shape
         self.attend = getattr(regard, f"scaled_dot_product_attention{name}")
-        self.backward = getattr(regard, f"scaled_dot_product_attention{name}_backward")
         self._tensors = _INPUTS | dict.fromkeys(starts, "Tensor") | _TENSORS
         self.Call = _named("Call", (*self._tensors, *_NUMBERS))
         self._fields_of_call = attrgetter(*self.Call._fields)
@@ -143,6 +142,14 @@ class Layout:
             tuple(f"grad_{each}" for each in INPUTS),
             {"wanted": "bool[]"},
         )
+
+    @property
+    def backward(self) -> Callable[..., Any]:
+        """The gradients of the call on NumPy arrays."""
+        backward: Callable[..., Any] = getattr(
+            regard, f"scaled_dot_product_attention{self.name}_backward"
+        )
+        return backward
 
     def operator(
         self,
