@@ -141,10 +141,11 @@ def plain_call(
         output = empty_output(query, (*shape[:-1], value_shape[-1]))
     words["out"] = array_of_tensor(output, brain)
     try:
-        _core.attention(of_query, of_key, of_value, None, words)
-        return output
+        result = _core.attention(of_query, of_key, of_value, None, words)
     except (TypeError, ValueError):  # the slower way raises it with a hint
         return None
+    # Memory that is not aligned needs a copy, which the slower way makes.
+    return None if result is NotImplemented else output
 
 
 def direct_call(

@@ -78,27 +78,38 @@ class _Kernel:
 
     def acquire(self) -> None:
         with self.lock:
+            if not self._users:
+                try:
+                    self._register()
+                except BaseException:  # an interrupt leaves nothing behind
+                    self._unregister()
+                    raise
             self._users += 1
-            if self._library is None:
-                self._library = torch.library.Library("aten", "IMPL")
-                for key in _KEYS:
-                    self._library.impl(_OPERATOR._schema.name, _attention, key)
-                # The fast path of PyTorch's modules is a kernel with attention of its own.
-                self._had_fast_path = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)
-                self._replace_nested()
-                _compile_anew()
 
     def release(self) -> None:
         with self.lock:
             self._users -= 1
             if not self._users:
-                self._library._destroy()
-                self._library = None
-                torch.backends.mha.set_fastpath_enabled(self._had_fast_path)
-                if self._of_nested is not None:
-                    _of_nested_tensors.jagged_scaled_dot_product_attention = self._of_nested
-                _compile_anew()
+                self._unregister()
+
+    def _register(self) -> None:
+        self._had_fast_path = torch.backends.mha.get_fastpath_enabled()
+        self._library = torch.library.Library("aten", "IMPL")
+        for key in _KEYS:
+            self._library.impl(_OPERATOR._schema.name, _attention, key)
+        # The fast path of PyTorch's modules is a kernel with attention of its own.
+        torch.backends.mha.set_fastpath_enabled(False)
+        self._replace_nested()
+        _compile_anew()
+
+    def _unregister(self) -> None:
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+        torch.backends.mha.set_fastpath_enabled(self._had_fast_path)
+        if self._of_nested is not None:
+            _of_nested_tensors.jagged_scaled_dot_product_attention = self._of_nested
+        _compile_anew()
 
     def _replace_nested(self) -> None:
         """Replace the function that PyTorch's class of jagged nested tensors calls instead."""

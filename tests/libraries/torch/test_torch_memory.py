@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
 
-import regard._core  # noqa: E402
+import regard.torch  # noqa: E402
 from regard.torch._memory import as_array, as_tensor  # noqa: E402
 
 SIZES = (8, 16, 32, 64)
@@ -129,3 +129,18 @@ def test_elements_that_a_view_negates():
     view = torch.imag(torch.tensor([1 + 2j, 3 - 4j]).conj())
     assert view.is_neg()
     assert as_array(view).tolist() == [-2, 4]
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_memory_that_is_not_aligned(is_recorded):
+    """The kernels cannot read it in place, and nothing else may take its result's place."""
+    numbers = np.random.default_rng(0).standard_normal(3 * 2 * 5 * 4).astype(np.float32)
+    memory = bytearray(b"x" + numbers.tobytes())
+    odd = torch.frombuffer(memory, dtype=torch.float32, offset=1).reshape(3, 2, 5, 4)
+    even = torch.tensor(numbers).reshape(3, 2, 5, 4)
+    assert odd.data_ptr() % 4
+    outputs = [
+        regard.torch.scaled_dot_product_attention(*x.requires_grad_(is_recorded), is_causal=True)
+        for x in (odd, even)
+    ]
+    assert torch.equal(*outputs)
