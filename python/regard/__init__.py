@@ -24,6 +24,7 @@ __all__ = [
     "DoubleGradients",
     "Explanation",
     "Explorer",
+    "ExplorerServer",
     "KVCache",
     "KVCaches",
     "KeyValueChunks",
@@ -87,6 +88,7 @@ _MODULES_OF = {
     "DoubleGradients": "regard._gradients.double_backward",
     "Explanation": "regard._attention.explanation",
     "Explorer": "regard._explore",
+    "ExplorerServer": "regard._explore._server",
     "KVCache": "regard._cache",
     "KVCaches": "regard._cache",
     "LayerCache": "regard._cache",
@@ -130,6 +132,7 @@ if _TYPE_CHECKING:
     from regard._attention.explanation import Explanation
     from regard._cache import KVCache, KVCaches, LayerCache, paged_attention
     from regard._explore import Explorer, explore
+    from regard._explore._server import ExplorerServer
     from regard._gradients.backward import (
         AttentionGradients,
         scaled_dot_product_attention_backward,

@@ -4,28 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from explorer_pages import close_levels, problem
-
-ERROR = 2**-8 + 2**-11
-
-
-def weights_of(query, key, **options):
-    value = np.zeros((*key.shape[:-1], 1), key.dtype)
-    call = regard.scaled_dot_product_attention
-    return call(query, key, value, return_weights=True, **options)[1].astype(float)
-
-
-def blocks(part, rows, columns, reduce):
-    edges = [
-        np.arange(count + 1) * length // count
-        for length, count in zip(part.shape, (rows, columns), strict=True)
-    ]
-    return np.array(
-        [
-            [reduce(part[a:b, c:d]) for c, d in zip(edges[1], edges[1][1:], strict=False)]
-            for a, b in zip(edges[0], edges[0][1:], strict=False)
-        ]
-    )
+from explorer_pages import TILE_ERROR, blocks, close_levels, problem, weights_of
 
 
 def check(tile, weights):
@@ -34,7 +13,7 @@ def check(tile, weights):
     part = weights[first:end, first_key:end_key]
     if "weights" in planes:
         assert np.array_equal(planes["weights"] > 0, part > 0)
-        assert np.allclose(planes["weights"], part, rtol=ERROR, atol=1e-11)
+        assert np.allclose(planes["weights"], part, rtol=TILE_ERROR, atol=1e-11)
         return True
     for name, reduce in (("max", np.max), ("mean", np.mean)):
         close_levels(planes[name], blocks(part, *planes[name].shape, reduce))
@@ -113,7 +92,7 @@ def test_if_all_single_weights_fit_there_is_nothing_else(page_of):
         found = np.zeros((400, 400))
         for (first, end, first_key, end_key), planes in page.tiles(0, head):
             found[first:end, first_key:end_key] += planes["weights"]
-        assert np.allclose(found, weights[head], rtol=ERROR, atol=1e-11)
+        assert np.allclose(found, weights[head], rtol=TILE_ERROR, atol=1e-11)
     assert len(page.tiles(0, 0)) == 8 * 9 // 2  # of 50 x 50 weights; none where all is hidden
 
 
@@ -156,7 +135,7 @@ def test_texts_longer_than_the_grid_that_orders_tiles(page_of):
         places = np.arange(first, end)[:, None] - np.arange(first_key, end_key)
         counts = np.minimum(4, np.arange(first, end) + 1)[:, None]
         wanted = np.where((places >= 0) & (places < 4), 1 / counts, 0)
-        assert np.allclose(planes["weights"], wanted, rtol=ERROR)
+        assert np.allclose(planes["weights"], wanted, rtol=TILE_ERROR)
 
 
 def test_nan_and_fully_masked_heads(page_of):

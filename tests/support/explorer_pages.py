@@ -7,6 +7,8 @@ import re
 
 import numpy as np
 
+import regard
+
 BLOB = re.compile(rb'<script type="application/octet-stream;base64" id="([^"]+)">([^<]*)</script>')
 FACTS = re.compile(rb'<script type="application/json" id="facts">(.*?)</script>', re.DOTALL)
 
@@ -75,6 +77,29 @@ def problem(q_len=40, kv_len=40, heads=4, kv_heads=2, layers=(), seed=0, dtype=n
     query = 2 * rng.standard_normal((*layers, heads, q_len, 16))
     key = rng.standard_normal((*layers, kv_heads, kv_len, 16))
     return query.astype(dtype), key.astype(dtype)
+
+
+# Tiles of single weights have 8 significant bits.
+TILE_ERROR = 2**-8 + 2**-11
+
+
+def weights_of(query, key, **options):
+    value = np.zeros((*key.shape[:-1], 1), key.dtype)
+    call = regard.scaled_dot_product_attention
+    return call(query, key, value, return_weights=True, **options)[1].astype(float)
+
+
+def blocks(part, rows, columns, reduce):
+    edges = [
+        np.arange(count + 1) * length // count
+        for length, count in zip(part.shape, (rows, columns), strict=True)
+    ]
+    return np.array(
+        [
+            [reduce(part[a:b, c:d]) for c, d in zip(edges[1], edges[1][1:], strict=False)]
+            for a, b in zip(edges[0], edges[0][1:], strict=False)
+        ]
+    )
 
 
 def settled(page):

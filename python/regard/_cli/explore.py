@@ -40,6 +40,7 @@ examples:
   python -m regard explore models/llama/model.safetensors "A text" -o llama.html
   python -m regard explore qwen3-0.6b-q8_0.gguf "A text" --layers 0-9
   python -m regard explore --smollm2 --layers 0-5,17 "$(cat chapter.txt)"
+  python -m regard explore --smollm2 --serve "$(cat chapter.txt)"
 
 The more tokens a text has, the fewer heads fit in a page of --max-mb. What would not
 fit is refused before the model reads the text.
@@ -60,9 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        default="attention.html",
         metavar="FILE",
-        help="where to write the page, by default attention.html",
+        help="where to write the page, by default attention.html, or nowhere with --serve",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     parser.add_argument(
@@ -91,6 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="refuse to make a page that would be larger, by default 100",
     )
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="serve the page to browsers of this machine until Ctrl-C, with every weight",
+    )
     add_threads(parser, "at most this many threads")
 
 
@@ -105,14 +110,9 @@ def run(options: argparse.Namespace) -> int:
         text.encode()
     except UnicodeEncodeError:
         parser.error("argument text: the text is not in the terminal's encoding")
-    try:
-        check_place(options.output, options.overwrite)
-    except FileExistsError:
-        parser.error(
-            f"argument --output: {options.output!r} exists: pass --overwrite, or another file"
-        )
-    except (OSError, ValueError) as error:
-        parser.error(f"argument --output: {error}")
+    output = options.output if options.serve else options.output or "attention.html"
+    if output is not None:
+        _check_output(parser, output, options.overwrite)
     if options.threads is not None:
         regard.set_num_threads(options.threads)
     progress = Progress(_STEPS)
@@ -120,9 +120,24 @@ def run(options: argparse.Namespace) -> int:
         explorer = _explored(options, model_path, text, progress)
     finally:
         progress.clear()
-    explorer.save(options.output, overwrite=options.overwrite)
-    print(printable(f"{options.output}: {explorer!r}"))
+    if output is not None:
+        explorer.save(output, overwrite=options.overwrite)
+        print(printable(f"{output}: {explorer!r}"))
+    if options.serve:
+        with explorer.serve() as server:
+            print(f"{server.url} (Ctrl-C ends it)", flush=True)
+            server.wait()
     return 0
+
+
+def _check_output(parser: argparse.ArgumentParser, output: str, overwrite: bool) -> None:
+    """End the command if the page could not be written."""
+    try:
+        check_place(output, overwrite)
+    except FileExistsError:
+        parser.error(f"argument --output: {output!r} exists: pass --overwrite, or another file")
+    except (OSError, ValueError) as error:
+        parser.error(f"argument --output: {error}")
 
 
 def _split(options: argparse.Namespace) -> tuple[str, list[str]]:

@@ -19,6 +19,7 @@ from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps,
 from regard._explore._layers import layers_of
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
+from regard._explore._tile_source import TileSource
 from regard._explore._weights import OPTIONS as OPTIONS_OF_WEIGHTS
 from regard._explore._weights import layers_of_weights
 from regard._recording.given import recorded_layers, texts_of
@@ -251,7 +252,8 @@ def explore(
         "tokens": texts,
         "layers": described,
     }
-    return Explorer(facts, [("thumbnails", overview), *blobs])
+    source = TileSource(layers, plan.levels)
+    return Explorer(facts, [("thumbnails", overview), *blobs], source)
 
 
 def plan_of_lengths(

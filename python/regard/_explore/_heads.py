@@ -74,7 +74,7 @@ def heads_of(
     tokens = wanted.pop("tokens", None)
     rows = sizes.heads * sizes.q_len
     begin = steps.begin(rows)
-    call, lse = _with_lse(layer)
+    call, lse = with_lse(layer)
     arrays = call.query, call.key, call.masks.argument
     if begin is not None:
         begin(rows, rows)
@@ -128,7 +128,7 @@ def heads_of(
         )
 
 
-def _with_lse(layer: Layer) -> tuple[CheckedCall, Array]:
+def with_lse(layer: Layer) -> tuple[CheckedCall, Array]:
     """Return the call whose weights are shown, and its lse."""
     call = layer.call
     if not layer.has_scores:

@@ -96,7 +96,7 @@ def _tiles_of_level(
     found: list[Tile] = []
     used = 0
     for start in range(0, count, _TILES_AT_ONCE):
-        for tile in _computed(call, lse, level, places[start : min(start + _TILES_AT_ONCE, count)]):
+        for tile in computed(call, lse, level, places[start : min(start + _TILES_AT_ONCE, count)]):
             used += tile.nbytes
             expected = used / (len(found) + 1) * count
             if used > room or (used > share and expected > room):
@@ -163,7 +163,7 @@ def _sizes(length: int, pixels: int) -> Array:
     return np.diff(np.arange(pixels + 1) * length // pixels)
 
 
-def _computed(
+def computed(
     call: CheckedCall, lse: Array, level: TileLevel, places: list[tuple[int, int]]
 ) -> Iterator[Tile]:
     """Compute and pack tiles at some rows and columns of a level."""

@@ -14,7 +14,7 @@ const halfTable = (() => {
   return table;
 })();
 
-async function inflated(id) {
+async function textOf(id) {
   let element = document.getElementById(id);
   if (!element && document.readyState === "loading") {
     await new Promise((done) =>
@@ -22,7 +22,9 @@ async function inflated(id) {
     );
     element = document.getElementById(id);
   }
-  const text = element.textContent;
+  return element.textContent;
+}
+async function inflated(text) {
   const bytes = Uint8Array.fromBase64
     ? Uint8Array.fromBase64(text)
     : Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -30,8 +32,9 @@ async function inflated(id) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-async function arraysOf(id, described) {
-  const bytes = await inflated(id);
+const arraysOf = async (id, described) => arraysIn(await textOf(id), described);
+async function arraysIn(text, described) {
+  const bytes = await inflated(text);
   const arrays = new Map();
   let start = 0;
   for (const [name, kind, shape, exponent] of described) {

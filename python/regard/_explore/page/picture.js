@@ -102,6 +102,7 @@ async function prepared() {
     largest,
     levels: levels.map((each) => ({ ...each, paint })),
     tiles: tilesOf(state.layer, state.head, state.other && state.other.split(".").map(Number)),
+    served: new Map(),
     images: new Map(),
     paint,
   });

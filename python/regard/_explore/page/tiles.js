@@ -4,19 +4,23 @@ function tileOf(place, entry, number) {
     bounds = entry.slice(0, 4),
     isExact = rest.length === 1,
     [height, width] = isExact ? [end - first, endKey - firstKey] : rest;
-  const described = isExact
-    ? [["weights", "f16", [height, width], rest[0]]]
-    : ["max", "mean"].map((name) => [name, "u8", [height, width], 0]);
-  const id = `tile-${place}.${number}`;
+  const id = `tile-${place}.${number}`,
+    described = describedTile(bounds, rest);
   return { bounds, height, width, isExact, name: [bounds, height, width].join(), id, described };
 }
-async function readTile(tile) {
-  const arrays = await arraysOf(tile.id, tile.described);
-  const { values } = arrays.get(tile.isExact ? "weights" : state.reduce);
+// The arrays of a tile, whose exponent or shape is `rest`.
+function describedTile([first, end, firstKey, endKey], rest) {
+  return rest.length === 1
+    ? [["weights", "f16", [end - first, endKey - firstKey], rest[0]]]
+    : ["max", "mean"].map((name) => [name, "u8", rest, 0]);
+}
+const readTile = async (tile) => planeOfTile(tile, await arraysOf(tile.id, tile.described));
+function planeOfTile({ isExact, height, width }, arrays) {
+  const { values } = arrays.get(isExact ? "weights" : state.reduce);
   return {
-    values: tile.isExact ? values : Float32Array.from(values, (level) => levelTable[level]),
-    height: tile.height,
-    width: tile.width,
+    values: isExact ? values : Float32Array.from(values, (level) => levelTable[level]),
+    height,
+    width,
   };
 }
 // The tiles of the chosen head, or those that it shares with the head that is subtracted. The
@@ -43,31 +47,46 @@ function halvings(plane, height, width) {
 }
 // The tiles to draw, each read and at the resolution of the screen.
 async function tilesInView(data) {
-  const [q0, q1, k0, k1] = state.view,
-    ratio = devicePixelRatio || 1,
-    shown = [];
-  const { plane } = data;
+  if (facts.levels) data.tiles = servedTiles(data);
+  const shown = [];
   for (const tile of data.tiles) {
-    const [first, end, firstKey, endKey] = tile.bounds;
-    const isChosen =
-      state.query >= first && state.query < end && state.key >= firstKey && state.key < endKey;
-    const isInView = first < q1 && end > q0 && firstKey < k1 && endKey > k0;
-    const tall = (ratio * plot.height * (end - first)) / (q1 - q0),
-      wide = (ratio * plot.width * (endKey - firstKey)) / (k1 - k0),
-      times = halvings(tile, tall, wide);
-    // The picture has as many pixels there.
-    const isFiner =
-      tile.height / 2 ** times > (1.2 * plane.height * (end - first)) / facts.q_len ||
-      tile.width / 2 ** times > (1.2 * plane.width * (endKey - firstKey)) / facts.kv_len;
-    if (!isChosen && !(isInView && isFiner)) continue;
+    if (!isWanted(data, tile)) continue;
+    const times = halvingsOnScreen(tile);
     tile.levels ??= [await tile.read()];
     while (tile.levels.length <= times)
       tile.levels.push(
         coarser(tile.levels.at(-1), Boolean(state.other) || state.reduce === "mean"),
       );
-    if (isInView && isFiner) shown.push({ tile, times });
+    if (isFinerInView(data, tile)) shown.push({ tile, times });
   }
   return shown;
+}
+function halvingsOnScreen(tile) {
+  const [first, end, firstKey, endKey] = tile.bounds,
+    [q0, q1, k0, k1] = state.view,
+    ratio = devicePixelRatio || 1;
+  const tall = (ratio * plot.height * (end - first)) / (q1 - q0),
+    wide = (ratio * plot.width * (endKey - firstKey)) / (k1 - k0);
+  return halvings(tile, tall, wide);
+}
+// Whether a tile is in the view, and has more pixels there than the picture.
+function isFinerInView({ plane }, tile) {
+  const [first, end, firstKey, endKey] = tile.bounds,
+    [q0, q1, k0, k1] = state.view,
+    times = halvingsOnScreen(tile);
+  const isInView = first < q1 && end > q0 && firstKey < k1 && endKey > k0;
+  return (
+    isInView &&
+    (tile.height / 2 ** times > (1.2 * plane.height * (end - first)) / facts.q_len ||
+      tile.width / 2 ** times > (1.2 * plane.width * (endKey - firstKey)) / facts.kv_len)
+  );
+}
+// The chosen weight is read from a tile even where none is drawn.
+function isWanted(data, tile) {
+  const [first, end, firstKey, endKey] = tile.bounds;
+  const isChosen =
+    state.query >= first && state.query < end && state.key >= firstKey && state.key < endKey;
+  return isChosen || isFinerInView(data, tile);
 }
 // The finest picture of a place that is there: a region, a tile or the whole picture.
 function finestAt(data, query, key) {
