@@ -1,9 +1,9 @@
 """Check a built site: ``python .ci/check_site.py build/site``.
 
-Every relative link and every anchor must exist, a page must load nothing from another machine, and
-headings, pictures and names must be in order for readers who cannot see the page. Every public name
-of regard must be in the reference. Where Chromium is installed, a search must find pages, without a
-server.
+Every relative link and every anchor must exist. A page must load nothing from another machine.
+Headings, pictures and names must be accessible to readers who cannot see the page. The reference
+must contain every public name of regard. If Chromium is installed, a search must find pages without
+a server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import regard
 
-# What a browser loads by itself, by tag, and the attribute that says from where.
+# The tags that make a browser load something, and the attribute that specifies the address.
 LOADED = {
     "audio": "src",
     "embed": "src",
@@ -37,7 +37,7 @@ LOADING_LINKS = {"icon", "manifest", "modulepreload", "prefetch", "preload", "st
 LOADED_BY_STYLE = re.compile(r"(?:url\(|@import)\s*['\"]?\s*((?:https?:)?//[^'\")\s]+)")
 LISTED = re.compile(r"^__all__ = \[(.*?)\]", re.DOTALL | re.MULTILINE)
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
-# Packages of the command line, which has pages of its own.
+# Packages of the command line, which has separate pages.
 WITHOUT_REFERENCE = {"bench", "cli"}
 
 
@@ -47,7 +47,7 @@ def describes(text: str, values: dict[str, str]) -> bool:
 
 
 class Page(HTMLParser):
-    """What the checks need to know of a page."""
+    """The properties of a page that the checks use."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        """Note anchors, links and headings, and what is wrong with this tag alone."""
+        """Record anchors, links and headings, and the problems of this tag."""
         values = {name: value or "" for name, value in attributes}
         if name := values.get("id"):
             if name in self.anchors:
@@ -88,7 +88,7 @@ class Page(HTMLParser):
             self.problems.append("a drawing has no alternative text")
 
     def heading_problems(self) -> list[str]:
-        """Say where headings are missing, or jump over a level."""
+        """Return the places where a heading is missing or skips a level."""
         if self.headings.count(1) != 1:
             return [f"there must be one heading of level 1, found {self.headings.count(1)}"]
         jumps = zip(self.headings, self.headings[1:], strict=False)
@@ -96,7 +96,7 @@ class Page(HTMLParser):
 
 
 def link_problems(page: Page, pages: dict[Path, Page], site: Path) -> list[str]:
-    """Say which relative links of a page lead nowhere."""
+    """Return the broken relative links of a page."""
     problems = []
     for link in page.links:
         parts = urlsplit(link)
@@ -120,7 +120,7 @@ def missing_names(site: Path) -> list[str]:
     known = {line.split(" ")[0] for line in zlib.decompress(lines).decode().splitlines()}
     names = {f"regard.{name}" for name in regard.__all__ if not name.startswith("_")}
     for path in Path(regard.__file__).parent.glob("[!_]*/__init__.py"):
-        # Read and not imported: its package may be missing here.
+        # The file is read and not imported, since a package that it needs may be missing.
         listed = LISTED.search(path.read_text(encoding="utf-8"))
         if path.parent.name not in WITHOUT_REFERENCE and listed is not None:
             module = f"regard.{path.parent.name}"
@@ -130,10 +130,10 @@ def missing_names(site: Path) -> list[str]:
 
 
 def search_problems(site: Path, word: str) -> list[str]:
-    """Say whether a search for a word finds nothing, where a browser can tell."""
+    """Return a problem if a search for a word finds nothing; skip the search without a browser."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        print("the search is not tried: there is no Chromium")
+        print("skipped: the search, since Chromium is not installed")
         return []
     options = ["--headless", "--no-sandbox", "--virtual-time-budget=20000", "--dump-dom"]
     address = f"{(site / 'search.html').as_uri()}?q={word}"
@@ -142,12 +142,12 @@ def search_problems(site: Path, word: str) -> list[str]:
     )
     results = done.stdout.partition('id="search-results"')[2]
     found = len(re.findall(r'<li class="[^"]*kind-', results))
-    print(f"a search for {word} finds {found} places")
+    print(f"a search for {word} finds {found} results")
     return [] if found else [f"a search for {word} finds nothing"]
 
 
 def main(folder: str) -> int:
-    """Print what is wrong with the site in a folder, and return the exit status."""
+    """Print the problems of the site in a folder, and return the exit status."""
     site = Path(folder).resolve()
     if not (site / "objects.inv").is_file():
         sys.exit(f"{folder} holds no site: build one with python -m sphinx -b html docs {folder}")

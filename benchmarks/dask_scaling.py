@@ -2,9 +2,9 @@
 
     python benchmarks/dask_scaling.py [--tokens 16384] [--chunk 2048] [--workers 1 2] [--rounds 5]
 
-Every worker is a process with one thread. The inputs lie in the workers' memory before the clock
-starts, and the results stay there. The single calls have as many threads as there are workers. All
-of them take turns, so that a change of the machine's speed hits all of them alike.
+Every worker is a process with one thread. The inputs are in the workers' memory before the clock
+starts, and the results stay there. The single calls use as many threads as there are workers. All
+measurements are interleaved, so that a change of the machine's speed affects all of them alike.
 """
 
 import argparse
@@ -23,8 +23,9 @@ FORWARD, BOTH = "forward", "forward and backward"
 
 
 def graph(arrays, what, number):
-    """What a measurement computes. Each has a scale of its own, and so tasks with names of their
-    own: results that are still in the workers' memory would not be computed again."""
+    """Return the collections of a measurement. Each measurement has a different scale, and thus
+    different task names: results that are still in the workers' memory would not be computed
+    again."""
     query, key, value = arrays
     options = {"is_causal": True, "scale": HEAD_DIM**-0.5 * (1 + number / 1000)}
     output, lse = regard.dask.scaled_dot_product_attention(
@@ -92,7 +93,7 @@ def main():
         first = statistics.median(times[what, how, given.workers[0]])
         share = statistics.median(times[what, "single call", count]) / median
         print(f"{what:22}{how:13}{count:8}{median:10.3f}{first / median:9.2f}{share:20.2f}")
-    print(f"tasks, inputs counted: {tasks[FORWARD]} and {tasks[BOTH]}")
+    print(f"tasks, including inputs: {tasks[FORWARD]} and {tasks[BOTH]}")
 
 
 if __name__ == "__main__":

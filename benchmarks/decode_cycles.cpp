@@ -1,6 +1,7 @@
-// Cycles of a decode's two products for every 16 numbers of keys and of values, which lie in L1 (L2 for
-// float32), and of scores as a sum over dimensions in lanes, which the kernels do not use, since its bits are not those
-// of the forward kernel (one or two rows of float32):
+// Measures the cycles of a decode's two products for every 16 numbers of keys and of values, which
+// are in L1 (L2 for float32). Also measures scores computed as a sum over dimensions in lanes (one
+// or two float32 rows). The kernels do not use this sum, since its bits differ from the forward
+// kernel's:
 //
 //   g++ -std=c++20 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_cycles.cpp -o cycles
 //   taskset -c 0 ./cycles
@@ -26,7 +27,7 @@ namespace {
 using Shape = Float32;
 constexpr int kDim = 128, kKeys = Shape::kBlockKeys, kSixteens = kKeys * kDim / 16;
 
-// Multiplications that wait for each other take three cycles each.
+// Dependent multiplications take three cycles each.
 double cycles_of_a_tick() {
   double most = 0;
   for (int turn = 0; turn < 20; ++turn) {
@@ -66,8 +67,8 @@ DecodeBlock<Shape> block_of(Element element, int numbers_of_a_byte = 1) {
   return block;
 }
 
-// scores[row][key] as dot products: dimensions lie in lanes, and the sums of as many keys as a vector has lanes are
-// added up by a transpose.
+// scores[row][key] as dot products: dimensions are in lanes, and a transpose adds up the sums of as
+// many keys as a vector has lanes.
 template <int kRows>
 void score_by_dots(const DecodeBlock<Shape>& block, const float* queries, float* scores) {
   constexpr int kWidth = kLanes<float>, kStep = kDecodeStep<Shape>;

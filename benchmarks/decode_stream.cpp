@@ -1,5 +1,5 @@
-// How fast one thread decodes from memory, in GB/s of keys and values, by rows (query heads a key head), by
-// how they are stored, and by the size of the system's pages:
+// Measures how fast one thread decodes from memory, in GB/s of keys and values, by rows (query
+// heads per key head), by storage type, and by the size of the system's pages:
 //
 //   g++ -std=c++20 -O3 -ffp-contract=off -march=x86-64-v4 -Icpp benchmarks/decode_stream.cpp -o stream
 //   taskset -c 0 ./stream

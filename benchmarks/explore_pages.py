@@ -1,11 +1,12 @@
-"""Pages of `regard.explore` at several lengths: their sizes, and how soon a browser shows them.
+"""Measure pages of `regard.explore` at several lengths: their sizes and opening times.
 
 python benchmarks/explore_pages.py --lengths 1024 8192 32768 [--keep FOLDER]
 
-The heads are like those of language models: some look at the token before, some near by, one where
-the text has repeated itself, some at the first token, and some at tokens of the same kind. The
-pages have no tiles. Opening is the time from the navigation to the first drawn overview, and to the
-first head. It needs Chromium and the extra `browser`; without them, only sizes are shown.
+The heads resemble heads of language models: some attend to the previous token, some to nearby
+tokens, one to repeated passages, some to the first token, and some to tokens of the same kind. The
+pages have no tiles. Opening times are measured in a browser, from the navigation to the first drawn
+overview, and to the first head. They need Chromium and the extra `browser`; without them, only
+sizes are shown.
 """
 
 import argparse
@@ -27,7 +28,7 @@ WORDS = (
 
 
 def text_of(length, rng):
-    """Return words of which passages come again, as in real texts."""
+    """Return words with repeated passages, as in real texts."""
     words = WORDS.split()
     numbers = rng.choice(
         len(words), length, p=(chances := 1 / np.arange(3, 3 + len(words))) / chances.sum()

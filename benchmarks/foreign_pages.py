@@ -1,9 +1,9 @@
-"""Attention to the pages of other engines, relative to a KVCache: medians of interleaved calls.
+"""Time attention to the pages of other engines relative to a KVCache: medians, interleaved calls.
 
 python benchmarks/foreign_pages.py [--heads 8 --kv-heads 2 --dim 64] [--keys 8000] [--rounds 15]
 
-For pages of several sizes in both layouts, in a random order in the pool or one after another: a
-step of one token for each of 8 texts, and of 256 tokens for each.
+Pages have several sizes and both layouts, and are in the pool in random order or one after another.
+A step has one token for each of 8 texts, or 256 tokens for each.
 """
 
 import argparse

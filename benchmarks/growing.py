@@ -1,9 +1,10 @@
-"""What growing costs: 16384 tokens appended 512 at a time, in memory or in a file, by page size.
+"""Time growing a cache to 16384 tokens, 512 at a time, in memory or in a file, by page size.
 
 python benchmarks/growing.py [folder for the files]
 
-32 key heads of 128 dimensions in float32, 512 MB in all; then GB/s of attending with one query, and
-appending all again to what has been truncated, when the memory is there.
+The cache has 32 key heads of 128 dimensions in float32, 512 MB in total. The last columns report
+the GB/s of attending with one query, and the time to append everything again after truncation, when
+the memory is already allocated.
 """
 
 import statistics

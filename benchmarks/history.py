@@ -1,9 +1,9 @@
-"""The cases of ``benchmarks.table`` for asv, which draws their times over the commits.
+"""The cases of ``benchmarks.table`` for asv, which plots their times over the commits.
 
 cd benchmarks && asv run main && asv publish && asv preview
 
-Only regard is timed, with the threads of REGARD_NUM_THREADS. The cases are those of the checked-out
-commit. Commits skip the cases that use an option or a type that they do not have.
+Only regard is timed, with the threads of REGARD_NUM_THREADS. The cases come from the checked-out
+commit. A commit skips the cases that use an option or a type that it does not support.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TimeRegard:
         self.call = prepared(name)
         try:
             self.call()
-        except TypeError:  # an option or a type that this commit does not have
+        except TypeError:  # an option or a type that this commit does not support
             raise NotImplementedError from None
 
     def time_call(self, name):

@@ -1,11 +1,11 @@
-"""Times of regard.jax beside jax.nn.dot_product_attention and the NumPy call, interleaved.
+"""Time regard.jax, jax.nn.dot_product_attention and the NumPy call, interleaved.
 
     python benchmarks/jax_call.py [--rounds 20]
 
-Each line is the median over rounds of one forward call, or of one call with its gradients, both
-compiled. Threads are as both libraries choose them: set REGARD_NUM_THREADS and the affinity of the
-process (taskset) to compare equal numbers. The difference between the first two columns is what the
-way through XLA costs.
+Each number is the median over rounds of one forward call, or of one call with its gradients, both
+compiled. Both libraries choose their numbers of threads: set REGARD_NUM_THREADS and the affinity of
+the process (taskset) to compare equal numbers. The difference between the first two columns is the
+overhead of XLA.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def swapped(x):
 
 
 def theirs(query, key, value):
-    """Heads after the length, as their arrays lie: no copy is counted."""
+    """Accept heads after the length, as in JAX's layout, so that no copy is counted."""
     return jax.nn.dot_product_attention(query, key, value, is_causal=query.shape[-3] > 1)
 
 
@@ -52,7 +52,7 @@ def with_gradients(function):
 
 
 def calls(case):
-    """What is timed, by column: functions without arguments that wait for their results."""
+    """Return the timed functions by column. They have no arguments and wait for their results."""
     batch, heads, q_len, kv_len, dim = case
     random = np.random.default_rng(0)
     shapes = (batch, heads, q_len, dim), (batch, heads, kv_len, dim), (batch, heads, kv_len, dim)

@@ -1,12 +1,12 @@
-"""How long small calls take while another Python thread makes long ones.
+"""Measure the latency of small calls while another Python thread makes long calls.
 
 python benchmarks/latency.py [--seconds 10] [--threads 2] [--pause 200e-6]
 
-Small calls: one of a notebook's size (6x3, float32), and a decode of one query, 32 heads over 8,
-of 128 columns to 128 keys. Long calls: 4x8x2048x64, one after another on another Python thread.
-Each small call is timed alone and beside those, by regard, and by PyTorch if it is installed, where
-the long calls are PyTorch's too. The columns are percentiles of microseconds per call. The machine
-should have nothing else to do.
+Small calls: a call of a notebook's size (6x3, float32), and a decode of one query, 32 heads over 8,
+with 128 columns and 128 keys. Long calls: 4x8x2048x64, one after another on another Python thread.
+Each small call is timed with and without concurrent long calls, for regard, and for PyTorch if it
+is installed, with PyTorch's long calls. The columns are percentiles of microseconds per call. The
+machine should be otherwise idle.
 """
 
 import argparse
@@ -23,7 +23,7 @@ WARM_UP = 0.5  # seconds
 
 
 def shapes():
-    """Query, and key and value, of each call."""
+    """Return the query, and the key that is also the value, of each call."""
     random = np.random.default_rng(0)
 
     def drawn(*shape):
@@ -52,7 +52,7 @@ def with_torch(query, key, threads):
 
 
 def latencies(call, seconds, pause):
-    """Return how long each of many calls took, in microseconds."""
+    """Return the durations of many calls, in microseconds."""
     taken = []
     end = time.perf_counter() + WARM_UP
     while time.perf_counter() < end:
@@ -66,7 +66,7 @@ def latencies(call, seconds, pause):
 
 
 def beside(long_call, measure):
-    """Return what `measure` does while another thread makes long calls, and how many it made."""
+    """Return the result of `measure` while another thread makes long calls, and their number."""
     stop, made, failures = threading.Event(), [0], []
 
     def work():
@@ -96,7 +96,7 @@ def row(name, taken, more=""):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10, help="for each row (default: 10)")
-    parser.add_argument("--threads", type=int, default=regard.get_num_threads(), help="of a call")
+    parser.add_argument("--threads", type=int, default=regard.get_num_threads(), help="per call")
     parser.add_argument(
         "--pause", type=float, default=200e-6, help="seconds between small calls (default: 200e-6)"
     )
@@ -120,10 +120,10 @@ def main():
             def measure(call=call):
                 return latencies(call, options.seconds, options.pause)
 
-            row(f"{engine}, {name}, alone", measure())
+            row(f"{engine}, {name}, idle", measure())
             taken, made = beside(long_call, measure)
-            row(f"{engine}, {name}, beside long", taken, f"  ({made} long calls)")
-        print(f"{engine}: the first long call alone took {1e3 * length:.0f} ms")
+            row(f"{engine}, {name}, under load", taken, f"  ({made} long calls)")
+        print(f"{engine}: the first long call took {1e3 * length:.0f} ms")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The times of regard and of NumPy's BLAS when they take turns, in each threading layer.
+"""Time alternating calls of regard and NumPy's BLAS, in each threading layer.
 
 python benchmarks/layers.py [--rounds 5] [--calls 40] [--threads 2] [--layers pool openmp]
 
-A process has one layer, so each measurement is a fresh process with the same number of threads for
-all libraries. The layers take turns, and their order changes from round to round. A process times
-each call after one of its own kind and after the other, as benchmarks/neighbors.py does. The table
-shows the median of the rounds, and in parentheses that of the rounds' ratios to the first layer,
-with their extremes. Settings of an OpenMP runtime, such as OMP_WAIT_POLICY=passive, are those of
-the environment.
+A process has one layer, so each measurement runs in a fresh process with the same number of threads
+for all libraries. The layers are interleaved, and their order changes from round to round. A
+process times each call after a call of the same kind and after a call of the other kind, as
+benchmarks/neighbors.py does. The table reports the median over rounds, and in parentheses the
+median of the rounds' ratios to the first layer, with their extremes. Settings of an OpenMP runtime,
+such as OMP_WAIT_POLICY=passive, come from the environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE = 300.0
 
 
 def measure(calls: int, _send: object) -> dict[str, object]:
-    """Time the calls in this process; tell the runtime beside the times."""
+    """Time the calls in this process; return the times and the threading layer."""
     rng = np.random.default_rng(0)
     query, key, value = (rng.standard_normal((1, 12, 512, 64), dtype=np.float32) for _ in range(3))
     few, past = (rng.standard_normal((1, 8, n, 64), dtype=np.float32) for n in (1, 1024))
@@ -79,7 +79,7 @@ def main() -> None:
             rounds[-1][layer] = answer["times"]
             runtimes[layer] = answer["layer"]
 
-    print(f"{options.threads} threads, {options.rounds} processes a layer, medians in ms")
+    print(f"{options.threads} threads, {options.rounds} processes per layer, medians in ms")
     for layer, told in runtimes.items():
         if told["runtime"]:
             print(f"{layer}: {told['runtime']}, OpenMP {told['version']}, {told['path']}")

@@ -1,6 +1,7 @@
-"""The times of regard and of NumPy's BLAS when they take turns in one process.
+"""Time alternating calls of regard and NumPy's BLAS in one process.
 
-Their threads share the cores: each call is timed after one of its own kind and after the other.
+Their threads share the cores: each call is timed after a call of the same kind and after a call of
+the other kind.
 
 python benchmarks/neighbors.py [--rounds 40]
 """

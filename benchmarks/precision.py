@@ -1,9 +1,9 @@
-"""The speed of a precision relative to float32 with one thread: medians of interleaved calls.
+"""Time a precision relative to float32 with one thread: medians of interleaved calls.
 
 python benchmarks/precision.py int8 [--target x86_v3] [--without-vnni] [--size 8x128x64 ...]
 python benchmarks/precision.py bfloat16 [--gradients] [--size 8x128x64 ...]
 
-With bfloat16, PyTorch is timed too where it is installed: with tensors of bfloat16, on one thread.
+With bfloat16, PyTorch is timed too if it is installed, with bfloat16 tensors on one thread.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("precision", choices=("int8", "bfloat16"))
     parser.add_argument("--target", default=regard.active_target(), choices=regard.cpu_targets())
-    parser.add_argument("--without-vnni", action="store_true", help="as on a CPU without it")
+    parser.add_argument("--without-vnni", action="store_true", help="as on a CPU without VNNI")
     parser.add_argument("--gradients", action="store_true", help="forward and backward, bfloat16")
     parser.add_argument(
         "--size", nargs="+", type=size, default=SIZES, help="heads x length x dim, such as 8x128x64"

@@ -1,13 +1,14 @@
-"""How fast projections read weights of 32, 16 and 8 bits: products with a few rows.
+"""Measure how fast projections read 32-bit, 16-bit and 8-bit weights, in products with a few rows.
 
 python benchmarks/projections.py
 python benchmarks/projections.py --sizes 576x576 49152x576 --rows 1 --threads 1
 python examples/generate.py --tokens 200    # tokens/s of a whole model
 
-GB/s of the weight's own bytes, and what part that is of the machine's read bandwidth. As in a
-model, each product has another weight: together they are larger than the caches. The last column is
-NumPy's product with a float32 weight. Each column is measured in its own process, since NumPy's
-threads keep a CPU busy for a while after a product. Best of several rounds.
+The columns report GB/s of the weight's own bytes, and the share of the machine's read bandwidth. As
+in a model, each product has a different weight, and together the weights exceed the caches. The
+last column is NumPy's product with a float32 weight. Each column is measured in its own process,
+since NumPy's threads keep a CPU busy for a while after a product. Numbers are the best of several
+rounds.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def arguments():
     parser.add_argument("--sizes", nargs="+", default=SIZES, help="d_out x d_in, such as 576x1536")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 8])
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--megabytes", type=int, default=256, help="of all weights together")
+    parser.add_argument("--megabytes", type=int, default=256, help="total size of all weights")
     return parser.parse_args()
 
 

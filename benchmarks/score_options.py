@@ -1,6 +1,7 @@
-"""The time of calls with options of scores relative to the plain call, interleaved: medians.
+"""Time calls with score options relative to the plain call: medians of interleaved calls.
 
-The score function is `abs` of the C library, which touches no score: what is timed is the call.
+The score function is the C library's `abs`, which does not touch the scores: only the call of the
+function is timed.
 
 python benchmarks/score_options.py [--target x86_v3] [--rounds 15]
 """

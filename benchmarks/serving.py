@@ -1,11 +1,11 @@
-"""Steps of many texts: medians of interleaved calls.
+"""Time steps of many texts: medians of interleaved calls.
 
 python benchmarks/serving.py [--heads 32 --kv-heads 8 --dim 128] [--threads N] [--rounds 15]
 
 - a step with a chunk of a prompt and one token of each other text, relative to separate calls for
   the chunk and the tokens, and to the same step padded to the length of the chunk
 - decoding texts of different lengths, relative to texts of equal lengths with as many keys
-- the overhead of a step: append_ragged and attend_ragged with next to nothing to compute
+- the overhead of a step: append_ragged and attend_ragged with almost no computation
 """
 
 import argparse
@@ -20,7 +20,7 @@ TEXTS = 32
 
 
 def medians(rounds, calls):
-    """Seconds of each call. A round makes each of them once, in turn."""
+    """Return the median seconds of each call. A round makes each call once, one after another."""
     times = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name, call in calls.items():
@@ -100,7 +100,7 @@ def unequal(options):
 
 
 def python_of_a_step(rounds):
-    """Use keys of one number, and either single tokens or a chunk of 2 tokens and single ones."""
+    """Time steps with a head_dim of 1: single tokens, or a chunk of 2 tokens and single tokens."""
     for name, counts in (("tokens", [1] * TEXTS), ("a chunk and tokens", [2, *[1] * (TEXTS - 1)])):
         cache = regard.KVCache(TEXTS, 1, 1, page_size=16 * 1024)
         starts = np.cumsum([0, *counts])

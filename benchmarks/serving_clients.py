@@ -1,10 +1,10 @@
-"""Tokens per second of examples/serve.py, for clients at the same time.
+"""Measure the tokens per second of examples/serve.py with concurrent clients.
 
 python benchmarks/serving_clients.py [--clients 1 8 32] [--weights int8] [--transformers]
 
-Each client asks for a continuation of its own prompt, and the next one once it has it, until 32
-texts are written. With --transformers, the same prompts by `generate` of transformers, one at a
-time and all in a padded batch, with the weights of the same file in float32.
+Each client requests the continuation of a prompt, and then of the next prompt, until 32 texts are
+written. With --transformers, transformers' `generate` continues the same prompts, one at a time and
+all in a padded batch, with the weights of the same file in float32.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TEXT = (
 
 
 def prompt(number):
-    """Of 30 to 185 characters, another one for each text."""
+    """Return a prompt of 30 to 185 characters, different for each text."""
     return f"{number}. {TEXT[: 27 + 5 * number]}"
 
 

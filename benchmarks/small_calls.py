@@ -1,10 +1,10 @@
-"""The cost of Python in calls so small that the kernels take almost no time.
+"""Measure the overhead of Python in calls so small that the kernels take almost no time.
 
 python benchmarks/small_calls.py
 python benchmarks/small_calls.py old/bin/python new/bin/python [--rounds 7]
 
-Microseconds per call. With two interpreters, each of which has its own regard, their processes take
-turns, and the last column is the median ratio of the second to the first.
+Times are in microseconds per call. With two interpreters, each with its own regard, their processes
+are interleaved, and the last column is the median ratio of the second to the first.
 """
 
 import argparse
@@ -16,11 +16,11 @@ import timeit
 
 import numpy as np
 
-SECONDS = 0.02  # of calls in one timing, of which the best of 5 counts
+SECONDS = 0.02  # the duration of one timing; the best of 5 counts
 
 
 def small_calls():
-    """The calls by their names, on arrays of a few rows."""
+    """Return the calls by name, on arrays of a few rows."""
     import regard
 
     attend, random = regard.scaled_dot_product_attention, np.random.default_rng(0)

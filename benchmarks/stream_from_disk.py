@@ -1,20 +1,20 @@
-"""Whether attention to keys in a file runs at the speed of the disk or at that of arithmetic.
+"""Measure whether the disk or the arithmetic limits the speed of attention to keys in a file.
 
     python benchmarks/stream_from_disk.py [folder] [--gigabytes 4] [--dtype float16]
     python benchmarks/stream_from_disk.py [folder] --beyond-memory
 
-It writes keys and values to two files, and measures for several numbers of rows (queries of all
-heads that read one key head), in GB/s of keys and values,
+The script writes keys and values to two files. For several numbers of rows (queries of all heads
+that read one key head), it measures, in GB/s of keys and values,
 
 - reading: the files, from first to last, into one buffer;
 - arithmetic: single calls on chunks in memory;
 - stream: `regard.attend_stream`, with both at the same time.
 
-The stream can be no faster than the slower of the two, and the last column says how near it is.
+The stream cannot be faster than the slower of the two, and the last column reports how close it is.
 Before every measurement the files are dropped from the system's cache, which any user may do with
-files that are not in use; some file systems (tmpfs, overlays in containers) keep them all the same,
-and then reading is that of memory. With --beyond-memory the files are 1.2 times as large as memory,
-so that no cache can hold them.
+files that are not in use. Some file systems (tmpfs, overlays in containers) keep them nevertheless;
+"reading" then measures memory. With --beyond-memory the files are 1.2 times as large as memory, so
+that no cache can hold them.
 """
 
 import argparse
@@ -29,12 +29,12 @@ import regard
 
 KV_HEADS, DIM, CHUNK = 2, 64, 65536
 ROWS = (1, 4, 16, 64, 256, 1024)
-# A run of arithmetic alone is repeated until it has taken so long, in seconds.
+# Runs of arithmetic are repeated until they have taken this many seconds.
 LONG_ENOUGH = 1.0
 
 
 def write(paths, dtype, keys):
-    """Numbers of the right size; the same ones again and again, for time's sake."""
+    """Write numbers of the right size, repeating the same ones to save time."""
     piece = np.random.default_rng(0).standard_normal((KV_HEADS, CHUNK, DIM)).astype(dtype)
     for path in paths:
         array = np.memmap(path, dtype, "w+", shape=(KV_HEADS, keys, DIM))
@@ -45,7 +45,7 @@ def write(paths, dtype, keys):
 
 
 def drop(paths):
-    """Leave nothing of the files in the system's cache, where it lets us."""
+    """Drop the files from the system's cache, if it allows that."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -68,7 +68,7 @@ def read(paths):
 
 
 def arithmetic_seconds(query, dtype):
-    """Of one chunk in memory, the median of as many runs as take a second."""
+    """Return the median seconds for one chunk in memory, over runs of at least a second."""
     key, value = np.random.default_rng(1).standard_normal((2, KV_HEADS, CHUNK, DIM)).astype(dtype)
     regard.scaled_dot_product_attention(query, key, value)
     times = []
@@ -84,7 +84,7 @@ def stream(query, paths, dtype, keys):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", nargs="?", help="where the files are written")
+    parser.add_argument("folder", nargs="?", help="a folder for the files")
     parser.add_argument("--gigabytes", type=float, default=4.0)
     parser.add_argument("--beyond-memory", action="store_true")
     parser.add_argument("--dtype", choices=("float16", "float32"), default="float32")

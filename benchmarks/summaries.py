@@ -1,4 +1,4 @@
-"""The cost of statistics and maps of weights relative to a causal forward call, interleaved.
+"""Time statistics and maps of weights relative to a causal forward call, interleaved.
 
 python benchmarks/summaries.py --length 32768 --rounds 3
 """

@@ -1,8 +1,8 @@
-"""What a token costs beside the kernel: `append` and `attend` of the smallest shapes.
+"""Measure the overhead of a token outside the kernel: `append` and `attend` of the smallest shapes.
 
 python benchmarks/token_overhead.py
 
-Microseconds, the best of 40 runs of 100 tokens: the pages that these take are counted.
+Times are in microseconds, the best of 40 runs of 100 tokens, including the pages that these need.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Time regard.torch and PyTorch's own attention in turns, in one process.
+"""Time regard.torch and PyTorch's own attention, interleaved, in one process.
 
 python benchmarks/torch_call.py [threads]
 """
@@ -30,7 +30,7 @@ def seconds(call, count):
 
 
 def in_turns(first, second):
-    """The quietest of some rounds of both."""
+    """Return the fastest of several interleaved rounds of both."""
     for call in (first, second):
         call()
     count = max(1, int(0.02 / seconds(second, 1)))

@@ -1,10 +1,10 @@
-"""The speed of training: the model of examples/train.py on regard and on PyTorch, interleaved.
+"""Compare the speed of training the model of examples/train.py on regard and PyTorch, interleaved.
 
 python benchmarks/train_against_torch.py [--rounds 5] [--steps 30] [--batch 16] [--threads 2]
 
-Each measurement is a fresh process in which all libraries have the same number of threads. Both
-engines start from the same parameters and see the same batches, so that their losses agree but for
-rounding, which the last line shows. PyTorch runs eagerly, with its own attention, one product for
+Each measurement runs in a fresh process in which all libraries have the same number of threads.
+Both engines start from the same parameters and see the same batches, so that their losses agree up
+to rounding, as the last line shows. PyTorch runs eagerly, with its own attention, one product for
 queries, keys and values, and its fused AdamW. The first five steps of a process are not timed.
 """
 
@@ -31,7 +31,7 @@ CHARACTERS = 96
 
 
 def torch_loss(parameters, sizes, tokens, targets):
-    """Return the mean loss of PyTorch tensors named and shaped as the example's parameters."""
+    """Return the mean loss of PyTorch tensors, named and shaped like the example's parameters."""
     import torch
     from torch.nn import functional
 
@@ -75,7 +75,7 @@ def torch_parameters(parameters):
 
 
 def torch_step(run, threads):
-    """Return a function that trains with PyTorch from where `run` stands, on its batches."""
+    """Return a function that trains with PyTorch from the state of `run`, on its batches."""
     import torch
 
     torch.set_num_threads(threads)
@@ -133,7 +133,7 @@ def main() -> None:
                 run_in_fresh_process(measure, request, threads=options.threads, patience=PATIENCE)
             )
     tokens = options.batch * Sizes(CHARACTERS).context
-    print(f"{options.threads} threads, {options.rounds} processes each, {tokens:,} tokens a step")
+    print(f"{options.threads} threads, {options.rounds} processes each, {tokens:,} tokens per step")
     for engine in engines:
         speeds = sorted(tokens / answer["time"] for answer in answers[engine])
         print(

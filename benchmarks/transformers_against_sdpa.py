@@ -1,13 +1,13 @@
-"""Models of transformers with regard's attention and with PyTorch's, interleaved.
+"""Time transformers models with regard's and with PyTorch's attention, interleaved.
 
 python benchmarks/transformers_against_sdpa.py
 python benchmarks/transformers_against_sdpa.py --match decode --pairs 5 --threads 1
 
 Needs regard[transformers]. The models have the shapes of SmolLM2-135M and of ViT-B/16, and random
-weights in float32. The whole model is timed, not only its attention. Each case is timed in several
+float32 weights. The whole model is timed, not only its attention. Each case is timed in several
 pairs of fresh processes, one for each implementation, whose runs are interleaved; the order changes
-from round to round. The last figure of a line is the median of the rounds' ratios, sdpa's time
-over regard's, with their quartiles.
+from round to round. The last figure of a line is the median of the rounds' ratios, sdpa's time over
+regard's, with their quartiles.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHAPE = {
     "rope_theta": 100000.0,
     "tie_word_embeddings": True,
 }
-# What is timed, the batch, the number of tokens, and how many of the first entry are padding.
+# The kind of run, the batch, the number of tokens, and the padding tokens of the first entry.
 CASES = {
     "prefill, 512 tokens": ("prefill", 1, 512, 0),
     "prefill, 2048 tokens": ("prefill", 1, 2048, 0),
@@ -51,7 +51,7 @@ STEPS = 16
 
 
 def images(implementation, kind, batch, size):
-    """A function without arguments to time, in which ViT-B/16 looks at images."""
+    """Return a function without arguments to time, which runs ViT-B/16 on images."""
     import torch
     import transformers
 
@@ -72,7 +72,7 @@ def images(implementation, kind, batch, size):
 
 
 def runner_of(model, kind, batch, length, padding):
-    """A function without arguments to time, and how many times it does what is measured."""
+    """Return a function without arguments to time, and the number of measured steps in a call."""
     import torch
     import transformers
 
@@ -166,7 +166,7 @@ class Server:
 
 
 def times_of(name, options):
-    """Seconds of both implementations in all rounds of all pairs of processes."""
+    """Return the seconds of both implementations in all rounds of all pairs of processes."""
     times = {implementation: [] for implementation in IMPLEMENTATIONS}
     for pair in range(options.pairs):
         with contextlib.ExitStack() as stack:
@@ -187,7 +187,7 @@ def main():
     parser.add_argument("--match", default="", help="only cases whose name contains this")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of processes")
     parser.add_argument("--rounds", type=int, default=7, help="measurements in a process")
-    parser.add_argument("--threads", type=int, default=0, help="0: what both choose themselves")
+    parser.add_argument("--threads", type=int, default=0, help="0: each library's default")
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--serve", choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)
     options = parser.parse_args()

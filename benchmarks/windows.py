@@ -1,4 +1,4 @@
-"""The time of a narrow window relative to as many operations without one, interleaved: medians.
+"""Time a narrow window relative to equally many operations without one: medians, interleaved.
 
 python benchmarks/windows.py [--target x86_v3] [--window 256] [--threads 1 2]
 """

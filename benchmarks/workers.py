@@ -1,11 +1,13 @@
-"""What many workers would do, counted on any machine: the tasks of each call, handed out to 2 to 64
-workers as regard hands them out, with the multiply-adds and bytes of each.
+"""Simulate many workers on any machine, from the counted work of each task.
+
+The tasks of each call are handed out to 2 to 64 workers as regard hands them out, with the
+multiply-adds and bytes of each task.
 
 python -m benchmarks.workers [--workers 2 8 64] [--case decode] [--gflops 100] [--bandwidth 10]
 
 Nothing is timed. A task takes as long as its operations at the speed of one worker, or as its bytes
-at the bandwidth of one worker, whichever is longer. Waking threads, cores that share a clock or a
-memory bus, and caches are not part of it.
+at the bandwidth of one worker, whichever is longer. The simulation ignores caches, the time to wake
+threads, and cores that share a clock or a memory bus.
 """
 
 import argparse
@@ -25,12 +27,12 @@ testing = regard._core.testing
 
 
 def zeros(*shape):
-    """An array that reserves addresses and uses no memory."""
+    """Return an array that reserves addresses and uses no memory."""
     return np.zeros(shape, np.float32)
 
 
 def call_of(problem):
-    """The call of a problem, as a function of the number of threads."""
+    """Return the call of a problem, as a function of the number of threads."""
     if isinstance(problem, Matmul):
         batch = (problem.batch,) if problem.batch else ()
         a = zeros(*batch, problem.rows, problem.depth)
@@ -52,7 +54,7 @@ def call_of(problem):
 
 
 def cases():
-    """Those of `benchmarks.table` that are large enough for many workers."""
+    """Yield the cases of `benchmarks.table` that are large enough for many workers."""
     for case in CASES:
         problem = case.problem
         is_timed_alone = not getattr(problem, "with_forward", False)
@@ -61,7 +63,7 @@ def cases():
 
 
 def count(call, workers):
-    """The loops of a call, and the bytes of memory that it takes for its threads."""
+    """Return the loops of a call, and the bytes of memory that it needs for its threads."""
     testing.release_scratch()
     testing.scratch_use()
     testing.begin_counting()
@@ -73,8 +75,8 @@ def count(call, workers):
 
 
 def end_of(costs, workers, by_range):
-    """When the last of the workers is done, which take the next task as soon as they are free:
-    the first that is left, or the first of their range, then of the next one."""
+    """Return the time at which the last worker is done. A worker takes the next task as soon as it
+    is free: the first remaining task, or the first of its range, then of the next range."""
     ranges = min(workers, MOST_RANGES) if by_range else 1
     ends = [len(costs) * (i + 1) // ranges for i in range(ranges)]
     begins = [0, *ends[:-1]]
@@ -95,7 +97,7 @@ def end_of(costs, workers, by_range):
 
 
 def simulate(call, workers, gflops, bandwidth):
-    """Load balance, the tail, the number of tasks, memory for each worker, and its bandwidth."""
+    """Return load balance, tail, number of tasks, and the memory and bandwidth of each worker."""
     loops, memory = count(call, workers)
     total = time = longest = moved = tasks = 0
     for threads, by_range, counted in loops:

@@ -22,9 +22,8 @@ extensions = [
     "sphinx_copybutton",
     "command_help",
     "docstring_links",
-    "drawings",
     "mathml",
-    "notebook_downloads",
+    "plain_pages",
     "repository_links",
 ]
 exclude_patterns = ["_*", "**/.ipynb_checkpoints", "**/__pycache__"]

@@ -1,8 +1,8 @@
-"""Attend to more keys than memory is used for: from a file, chunk by chunk.
+"""Attend to keys in files chunk by chunk, with little memory.
 
-The script writes keys and values to a file, half a gigabyte of them (``--megabytes`` says how
-much), and attends to all of them with `regard.attend_stream`. It holds two chunks at a time, and
-reads one while it computes the other.
+The script writes half a gigabyte of keys and values to files (``--megabytes`` changes the size),
+and attends to all of them with `regard.attend_stream`. It holds two chunks at a time, and reads one
+while it computes the other.
 """
 
 import argparse
@@ -49,14 +49,14 @@ def main() -> None:
         held = 2 * 2 * KV_HEADS * chunks.length * HEAD_DIM * 4
         print(f"{megabytes / 1e3 / seconds:.2f} GB/s, {held / 1e6:.0f} MB of keys and values held")
 
-        # The queries stand at the last 16 keys: a window of 1000 needs one chunk or two of all.
+        # The queries are at the last 16 positions: a window of 1000 needs only one or two chunks.
         regard.attend_stream(query, chunks, window=(999, 0), query_offset="end")
 
         whole = regard.scaled_dot_product_attention(
             query, key, value, is_causal=True, query_offset="end"
         )
         difference = np.abs(output - whole).max()
-        print(f"as a single call over all of it: {difference < 1e-6}")
+        print(f"equal to a single call over all keys: {difference < 1e-6}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ QUERY, KEY, VALUE = np.array(NUMBERS.split(), float).reshape(3, 4, 8)
 
 
 def main() -> None:
-    """Print the weights under a causal mask, and compare the ways to ask for it."""
+    """Print the weights under a causal mask, and compare the ways to specify it."""
     np.set_printoptions(precision=4, suppress=True)
     visible = regard.masks.causal(4)
     output, weights = regard.scaled_dot_product_attention(

@@ -1,6 +1,6 @@
 """Turn the six words of a sentence into context vectors, with one step of self-attention.
 
-The projections are those that PyTorch draws after ``torch.manual_seed(123)``.
+The projections equal the ones that PyTorch draws after ``torch.manual_seed(123)``.
 """
 
 import numpy as np

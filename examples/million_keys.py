@@ -1,8 +1,7 @@
-"""Attend to a million keys that lie on a disk in Zarr arrays, with a progress bar.
+"""Attend to a million keys that are stored on disk in Zarr arrays, with a progress bar.
 
-The keys and values, 1 GB in float32, are written chunk by chunk, and are read chunk by chunk: the
-script never holds more than a few chunks of them. It needs Dask and Zarr. ``--keys`` makes it
-smaller.
+The keys and values, 1 GB in float32, are written and read chunk by chunk: the script never holds
+more than a few chunks of them. It needs Dask and Zarr. ``--keys`` reduces the size.
 """
 
 import argparse
@@ -42,7 +41,7 @@ def write(folder: str, name: str, keys: int, chunk: int, seed: int) -> da.Array:
 def check(
     query: np.ndarray, key: da.Array, value: da.Array, output: np.ndarray, lse: float
 ) -> float:
-    """Return how far the last query of the first head is from the formula, chunk by chunk."""
+    """Return the error of the last query of the first head, computed chunk by chunk."""
     total, exact = 0.0, np.zeros(HEAD_DIM)
     for number in range(key.numblocks[1]):
         keys, values = (np.asarray(x.blocks[0, number][0], np.float64) for x in (key, value))
@@ -53,7 +52,7 @@ def check(
 
 
 def main() -> None:
-    """Write the keys and values, attend to them, and say how much memory that took."""
+    """Write the keys and values, attend to them, and report the memory used."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--chunk", type=int, default=25_000, help="keys in a chunk")

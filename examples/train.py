@@ -1,8 +1,8 @@
 """Train a small transformer on NumPy to write documentation, character by character.
 
-The text is the docstrings of Python's standard library, which every machine has. The model, with
-its backward pass, is in `training/model.py`; the optimizer and the checkpoints, from which a run
-that was stopped goes on to the same bits, are in `training/run.py`.
+The text consists of the docstrings of Python's standard library, which every machine has. The model
+and its backward pass are in `training/model.py`; the optimizer and the checkpoints are in
+`training/run.py`. A stopped run continues from its checkpoint to the same bits.
 
 python examples/train.py --steps 2000
 """
@@ -26,10 +26,10 @@ OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def main():
-    """Train, from the checkpoint on if there is one, and show what came of it."""
+    """Train, from the checkpoint if there is one, and show the results."""
     asked = arguments()
     threads = asked.threads or regard.get_num_threads()
-    regard.set_num_threads(1)  # Each thread of the run computes whole sequences alone.
+    regard.set_num_threads(1)  # Each thread of the run computes whole sequences by itself.
     text = asked.text.read_text() if asked.text else docstrings(asked.characters)
     text = text[: asked.characters]
     characters = sorted(set(text))
@@ -59,11 +59,11 @@ def main():
             run.load(asked.checkpoint)
         except CheckpointError as error:
             raise SystemExit(f"{error}; remove it, or name another --checkpoint") from None
-        print(f"going on from step {len(run.losses)}, where {asked.checkpoint} was saved")
+        print(f"continuing from step {len(run.losses)}, where {asked.checkpoint} was saved")
 
     train_until_stopped(run, asked)
     if len(run.losses) < run.steps:
-        print(f"stopped at step {len(run.losses)}: the same command goes on from there")
+        print(f"stopped at step {len(run.losses)}: the same command continues from there")
     if run.losses:
         draw_losses(run, bigram, asked.checkpoint.with_suffix(".png"))
         print(continued(run, asked.prompt, asked.sample, characters))
@@ -72,16 +72,16 @@ def main():
 def arguments():
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=2000, help="length of the whole run")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this long")
+    parser.add_argument("--steps", type=int, default=2000, help="steps in the whole run")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--batch", type=int, default=16, help="sequences in a step")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, help="default: one a CPU")
+    parser.add_argument("--threads", type=int, help="default: one per CPU")
     parser.add_argument("--checkpoint", type=pathlib.Path, default="train.npz")
     parser.add_argument("--every", type=int, default=200, help="steps between checkpoints")
-    parser.add_argument("--text", type=pathlib.Path, help="a file to learn instead of docstrings")
-    parser.add_argument("--characters", type=int, default=1_000_000, help="of the text, at most")
-    parser.add_argument("--prompt", default="Return the ", help="what the model continues")
+    parser.add_argument("--text", type=pathlib.Path, help="a file to learn from")
+    parser.add_argument("--characters", type=int, default=1_000_000, help="most characters to use")
+    parser.add_argument("--prompt", default="Return the ", help="text that the model continues")
     parser.add_argument("--sample", type=int, default=500, help="characters that it writes")
     asked = parser.parse_args()
     for name in ("steps", "batch", "every"):
@@ -91,7 +91,7 @@ def arguments():
 
 
 def docstrings(limit):
-    """Return docstrings of the standard library, module after module by name, up to a length."""
+    """Return docstrings of the standard library, with modules in order of name, up to a length."""
     library = pathlib.Path(sysconfig.get_path("stdlib"))
     texts, length = [], 0
     for name in sorted(sys.stdlib_module_names):
@@ -112,7 +112,7 @@ def docstrings(limit):
 
 
 def bigram_loss(train, held_out, sizes):
-    """Return the loss of a model that knows only the character before, with add-one smoothing."""
+    """Return the loss of a model that knows only the previous character, with add-one smoothing."""
     pairs = np.ones((sizes.characters, sizes.characters))
     np.add.at(pairs, (train[:-1], train[1:]), 1)
     before, after = windows(held_out, sizes.context)
@@ -157,7 +157,7 @@ def train_until_stopped(run, asked):
 
 
 def draw_losses(run, bigram, path):
-    """Draw the loss curve to a file, or as text where matplotlib is not installed."""
+    """Draw the loss curve to a file, or as text if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

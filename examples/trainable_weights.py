@@ -1,9 +1,9 @@
-"""Compare self-attention layers with random weights, and train one to copy the word before.
+"""Compare self-attention layers with random weights, and train one to copy the previous word.
 
-All weights are drawn from PyTorch's random stream, so the numbers are those of the same layers in
-PyTorch. The layer that is trained reads the words in random orders, each word with its place on a
-circle, and must return the embedding of the word one place before. What it learns can be seen in
-its matrices: queries and keys are made of the places, and values of the words as they are.
+All weights are drawn from PyTorch's random stream, so the numbers equal the numbers of the same
+layers in PyTorch. The trained layer reads the words in random orders, each word with its place on a
+circle, and must return the embedding of the previous word. Its matrices show what it learns:
+queries and keys depend on the places, and values depend on the words.
 """
 
 import numpy as np
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def orders(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the words in `count` random orders with their places, and the word before each."""
+    """Return the words in `count` random orders with their places, and each previous word."""
     words = EMBEDDINGS[rng.permuted([range(len(WORDS))] * count, axis=1)]
     places = np.broadcast_to(PLACES, (count, *PLACES.shape))
     return np.concatenate([words, places], axis=-1), np.roll(words, 1, axis=1)
@@ -68,7 +68,7 @@ def train(layer: regard.SelfAttention) -> None:
     """Change the weights step by step against the gradient of the mean squared error."""
     rng = np.random.default_rng(0)
     layer.train()
-    print("\nmean squared error of the word before")
+    print("\nmean squared error of the previous word")
     for step in range(STEPS + 1):
         inputs, wanted = orders(rng, BATCH)
         error = layer(inputs) - wanted
@@ -82,13 +82,13 @@ def train(layer: regard.SelfAttention) -> None:
 
 
 def numbers_of(layer: regard.SelfAttention) -> dict[str, np.ndarray]:
-    """Return the three matrices, and how each word of a sentence attends to all."""
+    """Return the three matrices, and the attention of each word of a sentence to all words."""
     inputs = np.concatenate([EMBEDDINGS, PLACES], axis=-1)
     return layer.state_dict() | {"attention": layer(inputs, return_weights=True)[1]}
 
 
 def draw(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> None:
-    """Draw the numbers in a file, or here where matplotlib is not installed."""
+    """Draw the numbers to a file, or print them if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

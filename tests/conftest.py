@@ -13,18 +13,19 @@ import regard._core
 from element_types import TYPES, type_named
 from rotation import Rotation
 
-# Where there is a GPU, JAX would put its arrays there.
+# If a GPU is present, JAX would put its arrays there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Python 3.12 and later warn at a fork of a process with several threads. Regard's may be forked.
+# Python 3.12 and later warn at a fork of a process with several threads, but a process with
+# regard's threads may be forked.
 FORKS_ARE_TESTED = "ignore:This process:DeprecationWarning"
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Run folders on every CPU, and single files, for which workers cost more than they gain, in
+    """Run folders on every CPU. Run single files, for which workers cost more than they gain, in
     this process. `-n 0` runs anything in this process."""
     if all(os.path.isfile(argument.partition("::")[0]) for argument in config.args):
         return 0
-    # Windows and macOS have no affinity to ask for.
+    # Windows and macOS have no function for the affinity.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cpus, 8)
 
@@ -33,28 +34,28 @@ def pytest_addoption(parser):
     parser.addoption(
         "--every",
         action="store_true",
-        help="run each case on every target and in every threading layer, instead of in turn",
+        help="run each case on every target and in every threading layer, not on one of them",
     )
     parser.addoption(
         "--turn",
         type=int,
         default=0,
         metavar="N",
-        help="which turn it is: 1 gives each case another target and threading layer than 0",
+        help="rotation: 1 gives each case a different target and threading layer than 0",
     )
     parser.addoption(
         "--one-in",
         type=int,
         default=1,
         metavar="N",
-        help="run one test of every N, chosen by a hash of its name, for machines that are slow",
+        help="run one test of every N, chosen by a hash of its name, for slow machines",
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # -m chooses by the marks that are there afterwards
+@pytest.hookimpl(tryfirst=True)  # -m selects by the marks that exist afterwards
 def pytest_collection_modifyitems(config, items):
-    """Count exhaustive tests as slow ones, since `-m "not slow"` replaces the `-m "not exhaustive"`
-    of pyproject.toml, and leave out what `--one-in` does not choose."""
+    """Count exhaustive tests as slow, since `-m "not slow"` replaces the `-m "not exhaustive"` of
+    pyproject.toml, and leave out tests that `--one-in` does not choose."""
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
@@ -65,9 +66,7 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % sample == 0]
 
 
-@pytest.hookimpl(
-    trylast=True
-)  # vary fastest, so that what is expected of a case is worked out once
+@pytest.hookimpl(trylast=True)  # vary fastest, so that a case's expected results are computed once
 def pytest_generate_tests(metafunc):
     for rotation in (TARGETS, INT8_TARGETS, LAYERS):
         rotation.generate(metafunc)
@@ -90,20 +89,20 @@ LAYERS = Rotation("layer", ["pool", *["openmp"] * has_openmp, "serial"])
 
 @pytest.fixture(autouse=True)
 def print_options():
-    """Keep the print options that an example sets from the docstrings that run after it."""
+    """Keep print options that an example sets away from the docstrings that run after it."""
     with np.printoptions():
         yield
 
 
 @pytest.fixture
 def target(request):
-    """A target that runs here."""
+    """Yield a target that runs here."""
     yield from with_target(TARGETS.value(request))
 
 
 @pytest.fixture
 def int8_target(request):
-    """A target that runs here and multiplies 8-bit integers."""
+    """Yield a target that runs here and multiplies 8-bit integers."""
     yield from with_target(INT8_TARGETS.value(request))
 
 
@@ -116,7 +115,7 @@ def with_target(name):
 
 @pytest.fixture
 def layer(request):
-    """A threading layer. A fresh interpreter takes it from REGARD_THREADING_LAYER."""
+    """Yield a threading layer. A fresh interpreter takes it from REGARD_THREADING_LAYER."""
     before, chosen = regard.threading_layer().name, LAYERS.value(request)
     regard._core.testing.set_threading_layer(chosen)
     yield chosen
@@ -125,31 +124,31 @@ def layer(request):
 
 @pytest.fixture(params=TYPES["dtype"])
 def dtype(request):
-    """The types that attention computes in."""
+    """Return each type that attention computes in."""
     return type_named(request.param)
 
 
 @pytest.fixture(params=TYPES["half"])
 def half(request):
-    """The types of 16 bits."""
+    """Return each type of 16 bits."""
     return type_named(request.param)
 
 
 @pytest.fixture(params=TYPES["single_or_half"])
 def single_or_half(request):
-    """The types that attention computes in float32."""
+    """Return each type that attention computes in float32."""
     return type_named(request.param)
 
 
 @pytest.fixture(params=TYPES["storage"])
 def storage(request):
-    """Every type that attention reads and writes."""
+    """Return each type that attention reads and writes."""
     return type_named(request.param)
 
 
 @pytest.fixture
 def silence(capfd):
-    """Nothing is said on stdout or stderr."""
+    """Check that nothing is printed on stdout or stderr."""
     yield
     assert capfd.readouterr() == ("", "")
 
@@ -157,7 +156,8 @@ def silence(capfd):
 @pytest.fixture
 def run_python(tmp_path):
     """Run a script in a fresh interpreter, away from the source tree and our environment. The
-    timeout is for what hangs: a busy or emulated machine may take a minute for a second's work."""
+    timeout is for scripts that hang: a busy or emulated machine may take a minute for a second's
+    work."""
 
     def run(script, *options, timeout=600, **environment):
         inherited = {
@@ -180,7 +180,7 @@ def run_python(tmp_path):
 
 @pytest.fixture
 def output_of(run_python):
-    """What a script prints; it must end well and complain about nothing."""
+    """Return what a script prints; it must end well and complain about nothing."""
 
     def run(script, *options, **settings):
         done = run_python(script, *options, **settings)
@@ -193,5 +193,5 @@ def output_of(run_python):
 
 @pytest.fixture
 def path(tmp_path):
-    """Where a cache's file may lie."""
+    """Return a path for a cache's file."""
     return tmp_path / "cache"

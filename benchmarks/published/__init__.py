@@ -1,1 +1,1 @@
-"""The runs of the table that README and the documentation quote, and what is made from them."""
+"""The runs of the table that README and the documentation quote, and the tables made from them."""

@@ -1,4 +1,4 @@
-"""A run of the table, reduced to what is quoted: quartiles instead of every call's time."""
+"""A run of the table, reduced to the quoted numbers: quartiles instead of every call's time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Run:
 
     @property
     def results(self) -> Results:
-        """The run as the results that reports and pictures are made from."""
+        """The run as results for reports and pictures."""
         by_name = {case.name: case for case in CASES}
         rows = [
             CaseResult(
@@ -70,7 +70,7 @@ def reduced(document: dict[str, Any], note: str = "") -> Run:
 def keep(run: Run, name: str) -> None:
     """Write a run to the folder of published runs."""
     document = {**run.facts, "note": run.note, "cases": run.cases, "comparisons": run.comparisons}
-    # The three quartiles in one line.
+    # Write the three quartiles on one line.
     text = re.sub(
         r"\[\s+([^][{}]*?)\s+\]",
         lambda match: f"[{' '.join(match[1].split())}]",

@@ -49,6 +49,27 @@ def cases(run: str, groups: str = "") -> Iterator[str]:
         yield _row([row.name, row.case.group.unit, rates[0], share, *rates[1:], best])
 
 
+# The cases of the README: small, BERT, GPT-2, Llama, long, and one new token.
+BRIEF = (
+    "notebook 6x2",
+    "8x12x128x64",
+    "1x12x1024x64 causal",
+    "1x32/8x2048x128 causal",
+    "1x8x4096x128",
+    "decode 1x32/8x4096x128",
+)
+
+
+def brief(*names: str) -> Iterator[str]:
+    """Yield regard's speed in some cases of several runs, relative to the fastest other engine."""
+    runs = [published(name).results for name in names]
+    yield from _head(["case", *(f"{run.machine['cpu']}, {run.machine['target']}" for run in runs)])
+    for name in BRIEF:
+        rows = [next(row for row in run.cases if row.name == name) for run in runs]
+        cells = [f"{_rate(row, 'regard')} {row.case.group.unit}, {_over_best(row)}" for row in rows]
+        yield _row([name, *cells])
+
+
 def targets(first: str, second: str) -> Iterator[str]:
     """Yield the cases of two runs on one machine, which differ in regard's target."""
     runs = [published(name).results for name in (first, second)]
@@ -66,10 +87,10 @@ def targets(first: str, second: str) -> Iterator[str]:
 
 
 def comparisons(*names: str) -> Iterator[str]:
-    """Yield regard compared with itself in one run or more, with the goals."""
+    """Yield regard's comparisons with itself in one or more runs, with the goals."""
     runs = [published(name) for name in names]
     titles = [run.facts["machine"]["target"] for run in runs] if len(runs) > 1 else ["ratio"]
-    yield from _head(["case", "what is measured", *titles, "goal"])
+    yield from _head(["case", "measured quantity", *titles, "goal"])
     for row in COMPARISONS:
         if not any(row.name in run.comparisons for run in runs):
             continue
@@ -87,6 +108,7 @@ def _ratio(run: Run, row: Comparison) -> str:
 
 
 TABLES: dict[str, Callable[..., Iterator[str]]] = {
+    "brief": brief,
     "cases": cases,
     "targets": targets,
     "comparisons": comparisons,

@@ -1,4 +1,4 @@
-"""The cases that are timed when regard is developed, its comparisons with itself, and its goals.
+"""The cases that are timed during development, comparisons of regard with itself, and the goals.
 
 ``python -m benchmarks.table`` measures them with `regard._bench`, in the root of the repository.
 """

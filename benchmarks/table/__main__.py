@@ -15,8 +15,8 @@ from regard._cli.bench import add_conditions, conditions_of, measure_and_show
 
 DESCRIPTION = """\
 Time regard, NumPy, PyTorch and ONNX Runtime on a table of cases, and compare regard
-with itself. All of it takes about six minutes on two cores, or about one with --quick.
-python -m regard bench times problems of your own.
+with itself. A full run takes about six minutes on two cores, or about one with --quick.
+python -m regard bench times your own problems.
 """
 
 
@@ -25,7 +25,7 @@ def parser_of() -> Parser:
     parser = Parser(prog="python -m benchmarks.table", description=DESCRIPTION)
     parser.set_defaults(parser=parser)
     what = parser.add_argument_group("cases")
-    what.add_argument("--list", action="store_true", help="list the cases, and time nothing")
+    what.add_argument("--list", action="store_true", help="list the cases without timing them")
     what.add_argument(
         "--case",
         action="append",

@@ -15,12 +15,12 @@ from regard._bench.engines import Array, Call, Engine
 from regard._bench.machine import available_memory
 from regard._bench.problems import Attention, Inputs
 
-# Of each number, with the scales of groups, and of a row's scale.
+# Bytes of each number, including the scales of groups, and of a row's scale.
 _BYTES = {"float16": (2.0, 0), "int8": (1.0, 4), "float8_e4m3fn": (1.0, 0), "q4_1": (5 / 8, 0)}
 
 
 class NoRoomError(Exception):
-    """A problem needs more memory or disk space than there is."""
+    """A problem needs more memory or disk space than is available."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class CachedAttention(Attention):
             free, memory = shutil.disk_usage(folder).free, available_memory()
             if min(free, memory) < 2 * self.bytes:
                 raise NoRoomError(
-                    f"it takes {self.bytes / 1e9:.1f} GB of disk and of memory, and "
+                    f"it needs {self.bytes / 1e9:.1f} GB of disk and of memory, but "
                     f"{free / 1e9:.1f} and {memory / 1e9:.1f} are free"
                 )
             return self._made(options | {"path": folder / "cache"})

@@ -1,4 +1,4 @@
-"""The table: everything that is timed when regard is developed."""
+"""The table: everything that is timed during development."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Comparison:
 
     The result is the ratio of their times, or its inverse if `is_speed`. If `for_equal_work`, the
     ratio is divided by the ratio of their operations. `threads` are the numbers of threads for
-    both, if they differ from those of the run. A comparison that is `only_by_name` needs much
+    both, if they differ from the run's number. A comparison that is `only_by_name` needs much
     memory and disk space.
     """
 
@@ -75,7 +75,7 @@ def _trained(
 
 
 def _backward(problem: Backward, *, quick: bool) -> Case:
-    return Case(f"backward {name_of(problem)}", BACKWARD, problem, "the gradients alone", quick)
+    return Case(f"backward {name_of(problem)}", BACKWARD, problem, "only the gradients", quick)
 
 
 def _training(problem: Backward, *, quick: bool) -> Case:
@@ -170,7 +170,7 @@ COMPARISONS: Sequence[Comparison] = (
         _square(1, 8, 4096, 64),
         "time relative to the full square",
     ),
-    Comparison(  # rows of a head are 4 KB apart, so they share few sets of the first cache
+    Comparison(  # rows of a head are 4 KB apart, so they share few sets of the L1 cache
         "strided 1x16x1024x64",
         Attention(1, 16, 16, 1024, 1024, 64, is_strided=True),
         _square(1, 16, 1024, 64),
@@ -334,7 +334,7 @@ COMPARISONS: Sequence[Comparison] = (
         is_speed=True,
         threads=(2, 1),
     ),
-    Comparison(  # six products where the forward call has two
+    Comparison(  # six products; the forward call has two
         "jvp 1x12x1024x64",
         Tangent(1, 12, 12, 1024, 1024, 64),
         _square(1, 12, 1024, 64),

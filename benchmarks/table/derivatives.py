@@ -15,7 +15,7 @@ from regard._bench.problems import Attention, Inputs
 
 @dataclass(frozen=True)
 class Backward(Attention):
-    """The gradients of attention with respect to query, key and value, as many heads as kv_heads.
+    """The gradients of attention with respect to query, key and value, if heads equals kv_heads.
 
     With `with_forward`, the forward call is timed too.
     """

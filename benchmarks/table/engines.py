@@ -14,7 +14,7 @@ from regard._bench.engines import Array, Call, NotOfferedError, require_room_for
 
 
 class TableEngine(engines.Engine):
-    """What an engine computes beyond attention, where it offers it."""
+    """An engine with the computations beyond attention that it offers."""
 
     def matmul(self, a: Array, b: Array) -> Call:
         """Return the call that multiplies."""
@@ -42,7 +42,7 @@ class TableEngine(engines.Engine):
         is_causal: bool,
         with_forward: bool,
     ) -> Call:
-        """Return the call that computes all three gradients and returns that of the key."""
+        """Return the call that computes all three gradients and returns the key's gradient."""
         raise NotOfferedError("it computes no gradients")
 
     def attention_tangent(self, query: Array, key: Array, value: Array, *, is_causal: bool) -> Call:

@@ -97,7 +97,7 @@ def goals_of(table: TableResults) -> list[Goal]:
 
 
 def unjudged(results: Results) -> int:
-    """Count the goals relative to other engines that do not apply since only NumPy is there."""
+    """Count the goals relative to other engines that do not apply since only NumPy is installed."""
     if not results.is_on_best_target or results.versions.keys() - {"regard", "NumPy"}:
         return 0
     return len(results.cases)

@@ -1,6 +1,6 @@
-"""Which instructions the other engines say that they use.
+"""The instructions that the other engines report.
 
-A ratio to an engine that uses vectors of half the width is misleading unless the report says so.
+A ratio to an engine with vectors of half the width is misleading unless the report states that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ a = torch.ones(64, 64)
 a @ a
 torch.nn.functional.conv2d(torch.ones(1, 8, 16, 16), torch.ones(8, 8, 3, 3))
 """
-# The lines in which a library names its instructions, with the parts to show in groups.
+# The lines in which a library names its instructions, with groups for the parts to show.
 _SAYS = (
     re.compile(r"^(ATen .*|openblas .*|mkl .*)$", re.MULTILINE),
     re.compile(r"^MKL_VERBOSE (oneMKL [\w. ]*?) Product.* architecture (.*?), Lnx", re.MULTILINE),
@@ -57,6 +57,6 @@ def _asked(engine: str) -> str:
 
 
 def said(text: str) -> str:
-    """Return what libraries say of their instructions in what they have printed."""
+    """Return the instructions that libraries name in their output."""
     found = [" for ".join(match.groups()) for says in _SAYS for match in says.finditer(text)]
     return "; ".join(dict.fromkeys(found))

@@ -23,8 +23,8 @@ from regard._bench.measuring import (
 from regard._bench.problems import Inputs, Problem
 from regard._bench.rounds import Runner
 
-# The rounding error of float16 is 2^-11, that of bfloat16 2^-8, that of int8 2^-8 of the largest
-# element in a row, that of float8 2^-4, and that of q4_1 a 30th of what 32 elements differ by.
+# The rounding error is 2^-11 for float16, 2^-8 for bfloat16, 2^-8 of the largest element in a row
+# for int8, 2^-4 for float8, and 1/30 of the range of 32 elements for q4_1.
 TOLERANCES = {"float32": TOLERANCE, "float16": 2e-3, "bfloat16": 2e-2, "int8": 3e-2}
 TOLERANCES |= {"float8_e4m3fn": 0.1, "q4_1": 0.2}
 

@@ -41,7 +41,7 @@ class TableResults:
 
     results: Results
     comparisons: list[ComparisonResult]
-    instructions: dict[str, str]  # of the other engines, as they say
+    instructions: dict[str, str]  # as the other engines report them
 
     @property
     def is_sound(self) -> bool:

@@ -14,8 +14,8 @@ bool is_numpy_bool(py::handle value) {
   return name == "numpy.bool" || name == "numpy.bool_";
 }
 
-// Integers and floats, and what other packages register with NumPy that is no wider than float64:
-// bfloat16, but no complex type.
+// Integers and floats, and types that other packages register with NumPy and that are no wider than
+// float64: bfloat16, but no complex type.
 bool is_real_type(const py::dtype& type) {
   const char kind = type.kind();
   if (type.num() < kFirstUserType) return kind == 'f' || kind == 'i' || kind == 'u';
@@ -49,7 +49,7 @@ std::int64_t integer_of(const char* name, py::handle value) {
   const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   if (!index) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
-    PyErr_Clear();  // an array has the method, and an integer only where it has one element
+    PyErr_Clear();  // an array has the method, but returns an integer only if it has one element
     throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
   }
   int overflow = 0;

@@ -1,4 +1,4 @@
-// Numbers and flags as Python passes them. Each function throws TypeError for another kind of object, and
+// Numbers and flags from Python. Each function throws TypeError for the wrong kind of object, and
 // ValueError for a number out of range; both name the argument.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace py = pybind11;
 // The name of an object's type.
 std::string kind_of(py::handle value);
 
-// A str in UTF-8; what has no form there, such as half a surrogate pair, is escaped.
+// A str in UTF-8. What UTF-8 cannot encode, such as half a surrogate pair, is escaped.
 std::string text_of(py::handle value);
 
 bool flag_of(const char* name, py::handle value);

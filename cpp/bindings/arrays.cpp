@@ -12,8 +12,8 @@ using py::detail::array_proxy;
 
 constexpr int kBool = 0, kByte = 1, kUnsignedByte = 2, kFloat = 11, kDouble = 12, kHalf = 23;  // NPY_TYPES
 
-// bfloat16 is a type that another package registers with NumPy; its name says so. Asking for the name takes
-// a microsecond, so the type's number is remembered.
+// bfloat16 is a type that another package registers with NumPy, and is identified by its name.
+// Reading the name takes a microsecond, so the type's number is cached.
 bool is_bfloat16(const py::dtype& type) {
   static std::atomic<int> known{0};
   if (type.num() < kFirstUserType) return false;
@@ -24,7 +24,7 @@ bool is_bfloat16(const py::dtype& type) {
   return true;
 }
 
-// False where the kernels have no such element.
+// False if the kernels do not support the type.
 bool element_of(const py::dtype& type, Element& element) {
   switch (type.num()) {
     case kBool:
@@ -33,7 +33,7 @@ bool element_of(const py::dtype& type, Element& element) {
     case kByte:
       element = Element::int8;
       return true;
-    case kUnsignedByte:  // the bits of a cache
+    case kUnsignedByte:  // raw bytes of a cache
       element = Element::float8;
       return true;
     case kHalf:
@@ -67,7 +67,7 @@ bool accepts_element(Accepts accepts, Element element) {
   }
 }
 
-// The element type too, so that it need not be asked for twice.
+// Also returns the element type, so that it is not determined twice.
 bool is_native(py::handle object, Accepts accepts, Element& element) {
   if (!is_plain_array(object)) return false;
   const auto* array = array_proxy(object.ptr());
@@ -82,7 +82,7 @@ bool is_native(py::handle object, Accepts accepts, Element& element) {
   return true;
 }
 
-// NumPy has no type for integers beyond 64 bits, and makes an array of objects of them.
+// NumPy has no type for integers beyond 64 bits and converts them to an array of objects.
 void refuse_beyond_64_bits(const char* name, const py::array& objects) {
   py::object beyond;
   for (const py::handle each : objects.attr("flat")) {
@@ -261,7 +261,7 @@ BatchShape batch_of(const Shape& shape, Integers& memory) {
   for (std::size_t axis = 0; axis < shape.size(); ++axis) {
     sizes[axis] = shape[axis];
     if (__builtin_mul_overflow(batch.count, is_empty ? 1 : shape[axis], &batch.count))
-      throw py::value_error("batch axes " + to_text(shape) + " have more entries than 64 bits count");
+      throw py::value_error("batch axes " + to_text(shape) + " have more entries than 64 bits can count");
   }
   if (is_empty) batch.count = 0;
   return batch;

@@ -1,5 +1,5 @@
-// NumPy arrays as the kernels see them: types, shapes, strides and broadcasting, with the errors that these
-// can give. Nothing here computes.
+// NumPy arrays as the kernels see them: types, shapes, strides and broadcasting, with their errors.
+// Nothing here computes.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -19,12 +19,12 @@ namespace py = pybind11;
 
 constexpr int kFirstUserType = 256;  // NPY_USERDEF: types that other packages register
 
-// Two axes more than an array can have, since vectors are given the axes of matrices.
+// Two axes more than an array can have, since vectors receive the axes of matrices.
 using Shape = FixedVector<py::ssize_t, kMaxBatchAxes + 2>;
 
-// An array that the kernels can read where it lies; without one, `data` is null.
+// An array that the kernels can read in place; `data` is null if there is none.
 struct ArrayView {
-  const char* name = "";  // the argument's, for messages
+  const char* name = "";  // the argument's name, for messages
   Element element{};
   py::object array;  // kept alive
   void* data = nullptr;
@@ -47,8 +47,8 @@ Shape shape_of(const py::array& array);
 // np.asarray of a number or a nested list, with errors that name the argument.
 py::array as_array(const char* name, py::handle object);
 
-// The same for integers, of any integer type: an empty list holds no integers. Throws TypeError, whose
-// message says what is `wanted`, or ValueError where Python's integers are beyond 64 bits.
+// The same for integers of any integer type; an empty list is accepted. Throws TypeError with a
+// message that states what is `wanted`, or ValueError if Python integers are beyond 64 bits.
 py::array integers_of(const char* name, py::handle object, const char* wanted);
 
 // Element types that an argument may have.
@@ -60,14 +60,14 @@ enum class Accepts {
   bool_mask,  // bool
 };
 
-// Whether this is a plain ndarray whose memory the kernels can read: of an accepted type, in native byte
-// order, aligned, with strides of a whole number of elements.
+// Whether this is a plain ndarray whose memory the kernels can read: it has an accepted type,
+// native byte order, aligned data, and strides of a whole number of elements.
 bool is_native(py::handle object, Accepts accepts);
 
-// Whether this is an ndarray itself: a subclass may mean something else by its elements.
+// Whether this is exactly an ndarray: a subclass may give its elements another meaning.
 bool is_plain_array(py::handle object);
 
-// A view of an array of this element type, whatever its alignment and byte order.
+// A view of an array as this element type; alignment and byte order are not checked.
 ArrayView view_as(const char* name, const py::array& array, Element element);
 
 // Takes a view if the array is native.
@@ -76,11 +76,11 @@ bool take_view(ArrayView& view, const char* name, py::handle object, Accepts acc
 // Throws TypeError unless the array is native.
 ArrayView view_of(const char* name, py::handle object, Accepts accepts);
 
-// What arrays of this type are computed in.
+// The type in which arrays of this type are computed.
 Scalar scalar_of(Element element);
 
-// NumPy's result type of some arrays: their common type, float32 for float16 with bfloat16. `dtype` is
-// its NumPy object; that of bfloat16 comes from the array that has it.
+// NumPy's result type of some arrays: their common type, float32 for float16 with bfloat16. `dtype`
+// is its NumPy object; the bfloat16 object comes from the array of that type.
 struct ResultType {
   Element element{};
   py::object dtype;  // null before there is an array
@@ -92,17 +92,18 @@ ResultType result_type_of(Views arrays);
 ResultType result_type_of(const std::vector<ArrayView>& arrays);
 ResultType result_type_of(Scalar scalar);
 
-// Widens `common` so that `shape` broadcasts to it. False where the two have no common shape.
+// Widens `common` so that `shape` broadcasts to it. False if the two have no common shape.
 bool broadcast_shape(Shape& common, const Shape& shape);
 
-// The common shape of the axes before the last `inner` ones (all but two of a matrix, say). Throws ValueError
-// naming the arguments where they do not broadcast.
+// The common shape of the axes before the last `inner` axes (for matrices, all but the last two).
+// Throws a ValueError that names the arguments if they do not broadcast.
 Shape broadcast_outer(Views arrays, int inner, const char* what);
 
 // Whether an array of shape `own` broadcasts to exactly `full`.
 bool broadcasts_to(const Shape& own, const Shape& full);
 
-// The integers that a problem's pointers reach: sizes and strides of batch axes. Most calls need a few.
+// The integers that a problem's pointers refer to: sizes and strides of batch axes. Most calls need
+// only a few.
 class Integers {
  public:
   Integers() = default;
@@ -124,7 +125,7 @@ BatchShape batch_of(const Shape& shape, Integers& memory);
 const std::int64_t* batch_strides_of(const ArrayView& view, int inner, const BatchShape& batch,
                                      Integers& memory);
 
-// Rows lie along all of a view's axes but the last `inner`, of which there are none or one.
+// Rows extend along all axes of a view except the last `inner` axes (0 or 1).
 Operand rows_of(const ArrayView& view, int inner, const BatchShape& rows, Integers& memory);
 
 }  // namespace regard

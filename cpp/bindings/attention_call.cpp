@@ -9,7 +9,7 @@
 namespace regard {
 namespace {
 
-// A mask of every batch entry's keys, or queries and keys, needs the axes that it has left out.
+// A mask with a row or matrix for each batch entry needs the axes that it lacks.
 const char* remedy_for(const Shape& mask, const Shape& weights) {
   if (weights.size() != 4) return "";
   const py::ssize_t batch = weights[0], q_len = weights[2], kv_len = weights[3];
@@ -58,8 +58,8 @@ void AttentionCall::set_result_shapes(const Shape& rows) {
   weights_shape.push_back(problem.kv_len);
 }
 
-// An array's heads, rows and columns, and its batch axes before them. Axes that are missing or of length 1 are
-// broadcast; a row's stride is kept, since only masks have rows that are broadcast.
+// An array's heads, rows and columns, and the batch axes before them. Axes that are missing or of
+// length 1 are broadcast. The row stride is kept, since only masks have broadcast rows.
 Operand AttentionCall::operand_of(const ArrayView& view) {
   const int heads_axis = layout.heads_axis, rows_axis = layout.rows_axis;
   Operand operand;
@@ -114,8 +114,8 @@ Operand AttentionCall::mask_operand_of(const ArrayView& view) {
   return operand;
 }
 
-// Queries and keys are the mask's last two axes in every layout. One row serves all queries, and keys that the mask
-// does not have are hidden.
+// Queries and keys are the mask's last two axes in every layout. A single row serves all queries,
+// and keys beyond the mask are hidden.
 void AttentionCall::set_sparse_mask() {
   if (!sparse_mask.is_given()) return;
   const bool is_packed = problem.query_starts != nullptr;
@@ -196,7 +196,7 @@ py::tuple AttentionCall::sizes() const {
 }
 
 py::object AttentionCall::explain() {
-  // The kernel depends on whether weights are wanted; there is nothing to write them to.
+  // The kernel depends on whether weights are requested; nothing is written here.
   char nowhere = 0;
   if (options.return_weights) problem.weights.data = &nowhere;
   const AttentionPlan plan = plan_attention(problem, threads());

@@ -25,14 +25,15 @@ void check_type(const ArrayView& view, const AttentionCall& call) {
                        std::string(py::str(call.type.dtype)) + ", got " + describe(view.array));
 }
 
-// What messages call a gradient, and the caller's array for it.
+// The names of a gradient, and of the caller's array for it, in messages.
 struct GradientNames {
   const char* gradient;
   const char* out;
 };
 
-// The gradient of one input. Where its batch axes are broadcast, it is computed for all entries and then summed; where
-// its type is narrower than float64 and kernels compute in that, it is rounded at the end.
+// The gradient of one input. If its batch axes are broadcast, it is computed for all entries and
+// then summed. If its type is narrower than float64 and the kernels compute in float64, it is
+// rounded at the end.
 class Gradient {
  public:
   Gradient(AttentionCall& call, const ArrayView& input, const GradientNames& names, py::handle out, const Shape& batch)
@@ -81,7 +82,7 @@ class Gradient {
 
 py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments) {
   if (call.options.precision == Precision::int8)
-    throw py::value_error("precision must be None or 'bfloat16' for gradients, got 'int8': 8-bit integers have none");
+    throw py::value_error("precision must be None or 'bfloat16' for gradients, got 'int8': int8 has no gradients");
   if (call.options.score_function && !call.options.score_function->function.derivative)
     throw py::value_error("gradients need the derivative of score_function: ScoreFunction(function, derivative)");
   ArrayView grad_output, output, lse, grad_lse;
@@ -120,7 +121,7 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
   py::object grad_bias = py::none();
   ArrayView bias_view;
   if (wants(kMask)) {
-    // Sums of many gradients are formed in float64.
+    // Sums of many gradients are computed in float64.
     const bool is_whole = call.bias.shape == call.weights_shape;
     const Scalar scalar = is_whole ? call.problem.scalar : Scalar::float64;
     bias_view = new_zeros("gradient of mask", result_type_of(scalar), call.bias.shape);

@@ -1,5 +1,5 @@
-// What the module offers to Python. Where kernels cannot read an argument as it is, a function returns
-// NotImplemented, and Python converts the argument or says what is wrong with it.
+// The functions that the module provides to Python. If the kernels cannot read an argument as it
+// is, a function returns NotImplemented, and Python converts the argument or raises an error.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -13,10 +13,11 @@ namespace py = pybind11;
 
 inline py::object not_implemented() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
 
-// Attention, and what it would compute; `keywords` is a dictionary of options (options.hpp).
+// Attention, and the plan of its computation; `keywords` is a dictionary of options (options.hpp).
 py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                      py::handle keywords);
-// Raises what is wrong with a call, or returns what AttentionCall::checked does. No array is read.
+// Raises the error of an invalid call, or returns the result of AttentionCall::checked. Reads no
+// array.
 py::object check_attention(py::handle query, py::handle key, py::handle value, py::handle mask,
                            py::handle keywords);
 py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
@@ -46,7 +47,7 @@ py::object attention_ragged_backward(py::handle query, py::handle key, py::handl
 py::object attention_jvp(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords,
                          py::handle tangent_query, py::handle tangent_key, py::handle tangent_value);
 
-// What is to be known of the weights (summary_call.hpp).
+// Statistics of the weights (summary_call.hpp).
 py::object attention_summary(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
                              py::handle wanted, py::handle first_keys, py::handle local_reach, py::handle top_count,
                              py::handle induction_keys, py::handle progress);
@@ -58,7 +59,8 @@ py::object attention_ragged_summary(py::handle query, py::handle key, py::handle
 py::object attention_map(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
                          py::handle extent, py::handle pooling, py::handle progress);
 
-// Keys and values in the pages of a cache: `rows` is a PageRows. Queries are packed where `starts` is not None.
+// Attention to keys and values in the pages of a cache: `rows` is a PageRows. Queries are packed if
+// `starts` is not None.
 py::object attention_cached(py::handle query, py::handle starts, py::handle rows, py::handle pages,
                             py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                             py::handle mask, py::handle keywords);
@@ -66,8 +68,8 @@ py::object attention_cached_plan(py::handle query, py::handle starts, py::handle
                                  py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
                                  py::handle mask, py::handle keywords);
 
-// The four stages. b may be of float16 or bfloat16, or, in matmul_int8, integers (depth, columns) times scales
-// (groups of depth, columns).
+// The four stages. b may have type float16 or bfloat16; in matmul_int8, b is integers (depth,
+// columns) times scales (groups of depth, columns).
 py::object matmul(py::handle a, py::handle b, py::handle out, py::handle threads);
 py::object matmul_int8(py::handle a, py::handle numbers, py::handle scales, py::handle out, py::handle threads);
 py::object scale(py::handle scores, py::handle factor, py::handle out, py::handle threads);
@@ -77,19 +79,19 @@ py::object softmax(py::handle x, py::handle axis, py::handle out, py::handle thr
 // Lists of arrays, one for each part.
 py::object merge_attention_states(const py::list& outputs, const py::list& lses, py::handle threads);
 
-// Rows as a cache keeps them in a form ("int8", "float8" or "q4_1"): numbers, scales or None, and whether the form
-// holds all numbers.
+// Converts rows to the form in which a cache stores them ("int8", "float8" or "q4_1"). Returns the
+// numbers, the scales or None, and whether the form can represent all numbers.
 py::tuple quantize_rows(py::handle rows, const std::string& form, bool rotates);
 
-// A tensor of another library as an array that shares its memory, or None if that is not possible in this way.
-// `bfloat16` is NumPy's type for such tensors, or None.
+// Returns a tensor of another library as an array that shares its memory, or None if this is not
+// possible here. `bfloat16` is NumPy's type for bfloat16 tensors, or None.
 py::object array_of_tensor(py::handle tensor, py::handle bfloat16);
 
-// Memory of `bytes` bytes that begins with the first `file_bytes` of a file: what is written there stays in
-// memory and never reaches the file.
+// Memory of `bytes` bytes that begins with the first `file_bytes` of a file. Writes to it stay in
+// memory and never reach the file.
 py::array map_copy(int descriptor, std::int64_t file_bytes, std::int64_t bytes);
 
-// What tests and benchmarks may change of a running module, and nothing else does.
+// Hooks by which only tests and benchmarks change a running module.
 void add_test_hooks(py::module_& module);
 
 }  // namespace regard

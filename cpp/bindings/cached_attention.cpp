@@ -1,5 +1,5 @@
-// Attention to keys and values in the pages of a cache. The caller is the cache, which knows its shapes;
-// what would read beyond an array is checked all the same.
+// Attention to keys and values in the pages of a cache. The caller is the cache, which knows its
+// shapes. Accesses beyond an array are checked nevertheless.
 #include <algorithm>
 #include <string>
 
@@ -14,8 +14,9 @@ namespace {
 constexpr Layout kCached{3, 2, "batch axes", "(..., heads, q_len, kv_len)"};
 constexpr Layout kPackedQueries{2, 3, "batch entries", "(tokens, heads, kv_len)"};
 
-// What a cache tells of its pages: (batch, columns) of them, how many each batch entry has lost between
-// sink tokens and window, how many sink tokens there are, and how long the longest batch entry is.
+// A cache's description of its pages: a table (batch, columns), the number of pages that each batch
+// entry has lost between sink tokens and window, the number of sink tokens, and the length of the
+// longest batch entry.
 struct CachedPages {
   py::handle table;
   py::handle evicted;
@@ -27,15 +28,15 @@ std::int64_t of_entry(const PerEntry& numbers, std::int64_t entry) {
   return numbers.data[numbers.batch_strides ? entry * numbers.batch_strides[0] : 0];
 }
 
-// A call with everything checked and set but the results.
+// A call in which everything but the results is checked and set.
 class CachedCall : public AttentionCall {
  public:
-  // `starts` are those of packed queries, or None.
+  // `starts` are the starts of packed queries, or None.
   explicit CachedCall(py::handle starts) : AttentionCall(starts.is_none() ? kCached : kPackedQueries) {
     if (!starts.is_none()) starts_ = starts_of("starts", starts);
   }
 
-  // Returns false where Python must convert an argument first.
+  // Returns false if Python must convert an argument first.
   bool prepare(py::handle query_object, py::handle rows_object, const CachedPages& pages,
                py::handle mask_object, py::handle keywords) {
     const PageRows& rows = py::cast<const PageRows&>(rows_object);
@@ -64,7 +65,7 @@ class CachedCall : public AttentionCall {
   }
 
  private:
-  // An int, or an array of int64 with one for each batch entry. Returns the largest.
+  // Accepts an int, or an int64 array with one number for each batch entry. Returns the largest.
   std::int64_t set_evicted(py::handle evicted, const PageTable& table) {
     const bool is_single = PyLong_CheckExact(evicted.ptr());
     std::int64_t* const stride = memory.take(1);
@@ -80,7 +81,7 @@ class CachedCall : public AttentionCall {
     }
     const auto array = py::cast<py::array_t<std::int64_t>>(evicted);
     if (array.ndim() != 1 || array.shape(0) != table.entries)
-      throw py::value_error("evicted_pages must be one for each batch entry");
+      throw py::value_error("evicted_pages must have one number for each batch entry");
     const auto view = array.unchecked<1>();
     std::int64_t* const numbers = memory.take(static_cast<std::size_t>(table.entries));
     for (py::ssize_t entry = 0; entry < table.entries; ++entry)
@@ -89,7 +90,8 @@ class CachedCall : public AttentionCall {
     return most;
   }
 
-  // Sizes, and the shapes of the results. A query without batch axis has results without one.
+  // Sets the sizes and the shapes of the results. A query without a batch axis has results without
+  // a batch axis.
   Shape set_shapes(const PageRows& rows, const PageTable& table, py::handle kv_len, std::int64_t room) {
     const std::int64_t keys = integer_of("kv_len", kv_len);
     if (keys < 0 || keys > room)
@@ -147,7 +149,7 @@ class CachedCall : public AttentionCall {
     return operand;
   }
 
-  // A scale and a minimum of a group are seen as an element of 32 bits.
+  // The scale and the minimum of a group are read as one 32-bit element.
   Operand scale_operand(const ArrayView& view) {
     Operand operand = page_operand(view, false);
     if (view.element != Element::float16) return operand;
@@ -156,7 +158,8 @@ class CachedCall : public AttentionCall {
     return operand;
   }
 
-  // Throws ValueError unless the pages that an entry's queries see are in the table, and in the pool.
+  // Throws ValueError unless the pages that an entry's queries see are in the table and in the
+  // pool.
   void check_entry(std::int64_t entry, const PageRows& rows, const PageTable& table) const {
     std::int64_t keys = problem.kv_len;
     if (problem.key_lengths.data) keys = std::min(keys, of_entry(problem.key_lengths, entry));
@@ -179,7 +182,7 @@ class CachedCall : public AttentionCall {
     return starts_.empty() ? problem.q_len : starts_[at + 1] - starts_[at];
   }
 
-  // Packed queries whose positions are not given are those of each entry's last tokens.
+  // Packed queries without given positions belong to each entry's last tokens.
   void check_are_last(std::int64_t entry, std::int64_t keys) const {
     const std::int64_t queries = queries_of(entry);
     if (queries <= keys || !options.is_causal) return;
@@ -195,7 +198,8 @@ class CachedCall : public AttentionCall {
     const std::int64_t queries = queries_of(entry);
     const std::int64_t offset = problem.query_offset.data ? of_entry(problem.query_offset, entry) : keys - queries;
     const std::int64_t last_query = offset + queries - 1;
-    // Positions and windows are far from the ends of 64 bits here, but for what a caller asked for.
+    // Positions and windows are far from the limits of 64 bits here, except for numbers that the
+    // caller passed.
     std::int64_t lowest = 0, highest = keys - 1;
     if (problem.window_left != kUnbounded && __builtin_sub_overflow(offset, problem.window_left, &lowest))
       lowest = INT64_MIN;
@@ -206,12 +210,12 @@ class CachedCall : public AttentionCall {
     if (queries == 0 || lowest >= kept || highest < first) return;
     throw py::value_error("query at position " + std::to_string(offset) + " of batch entry " +
                           std::to_string(entry) + " would see positions from " +
-                          std::to_string(std::max<std::int64_t>(lowest, 0)) + " on, and those from " +
+                          std::to_string(std::max<std::int64_t>(lowest, 0)) + " on, but positions from " +
                           std::to_string(first) + " to " + std::to_string(kept - 1) +
                           " are evicted: attend to them before later tokens are appended");
   }
 
-  Starts starts_;  // empty where queries are not packed
+  Starts starts_;  // empty if queries are not packed
 };
 
 }  // namespace

@@ -44,7 +44,7 @@ void check_shapes(const ArrayView& query, const ArrayView& key, const ArrayView&
                           " and " + to_text(key.shape) + ")");
 }
 
-// Everything but the results.
+// Checks and sets everything but the results.
 bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object,
              py::handle value_object, py::handle mask, py::handle keywords) {
   if (!call.take(query_object, key_object, value_object, mask, keywords)) return false;

@@ -1,5 +1,5 @@
-// Functions of the module that are called for every small problem, in CPython's own calling convention:
-// pybind11's dispatch of overloads takes as long as attention to six words.
+// Functions of the module that are called for every small problem, in CPython's own calling
+// convention: pybind11's overload dispatch takes as long as attention to six words.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,7 @@ namespace py = pybind11;
 template <auto kFunction>
 struct FastCall;
 
-// Functions of handles; arguments are positional, and all of them must be given.
+// Functions of handles. All arguments are positional and required.
 template <class... Handles, py::object (*kFunction)(Handles...)>
 struct FastCall<kFunction> {
   static PyObject* call(PyObject*, PyObject* const* arguments, Py_ssize_t count) noexcept {

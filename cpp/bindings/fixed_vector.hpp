@@ -1,5 +1,5 @@
-// A vector of a limited number of elements that lies where it is declared. A call makes a dozen shapes, and an
-// allocation for each would take longer than a small problem.
+// A vector with a limited number of elements, stored in place. A call creates a dozen shapes, and
+// an allocation for each would take longer than a small problem.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,11 @@
-// Releasing the GIL and taking it back, also while the interpreter is being finalized.
+// Releases the GIL and reacquires it, also while the interpreter is being finalized.
 //
-// From then on only the thread that finalizes the interpreter may run Python. Before Python 3.14, any
-// other thread that asks for the GIL is ended by pthread_exit, whose unwinding runs the destructors of
-// C++ frames without the GIL and ends the process where one of them may not throw; a thread that asks
-// after the interpreter's state is freed reads freed memory. Nothing waits for such a thread's result,
-// so it sleeps here until the process has ended, which is what Python 3.14 itself makes it do.
+// During finalization, only the thread that finalizes the interpreter may run Python. Before Python
+// 3.14, pthread_exit ends any other thread that requests the GIL. Its unwinding runs the
+// destructors of C++ frames without the GIL, and ends the process if one of them may not throw. A
+// thread that requests the GIL after the interpreter's state is freed reads freed memory. Nothing
+// waits for such a thread's result, so it sleeps here until the process has ended, as Python 3.14
+// itself makes it do.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -22,22 +23,24 @@ class GilReleased {
   GilReleased& operator=(const GilReleased&) = delete;
   ~GilReleased();
 
-  // Takes the GIL for a moment to run signal handlers. True if one raised; the error is then set.
+  // Acquires the GIL briefly to run signal handlers. True if one raised; the error is then set.
   bool handlers_raise();
 
-  // Takes the GIL for a moment to call `function` with two integers. True if it raised; the error is then set.
+  // Acquires the GIL briefly to call `function` with two integers. True if it raised; the error is
+  // then set.
   bool raises(py::handle function, long long first, long long second);
 
  private:
   void acquire() noexcept;
 
-  // A thread that holds the GIL while the interpreter is being finalized is the one that finalizes it.
+  // A thread that holds the GIL while the interpreter is being finalized is the finalizing thread.
   bool finalizes_;
   PyThreadState* state_;
 };
 
-// Calls compute(signal) with the GIL released. All views have been taken before, and the caller's references
-// keep the arrays alive. A signal handler that raises (Ctrl-C) stops it.
+// Calls compute(signal) with the GIL released. All views must have been taken before, and the
+// caller's references keep the arrays alive. A signal handler that raises (Ctrl-C) stops the
+// computation.
 template <class Compute>
 void run_without_gil(Compute compute) {
   try {
@@ -50,8 +53,8 @@ void run_without_gil(Compute compute) {
   }
 }
 
-// Below this many multiplications a call takes less than 10 us, and giving the GIL away and taking it back would
-// be a good part of it.
+// Below this many multiplications a call takes less than 10 us, and releasing and reacquiring the
+// GIL would take a large part of it.
 constexpr double kWorkWithinGil = 30e3;
 
 // The same, but a short call keeps the GIL.

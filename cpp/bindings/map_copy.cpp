@@ -1,4 +1,4 @@
-// A file's bytes as memory of our own, with room after them.
+// A file's bytes as private memory, with room after them.
 #include <cstdint>
 #include <memory>
 #include <string>

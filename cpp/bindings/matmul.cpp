@@ -1,4 +1,4 @@
-// matmul, as numpy.matmul does it, and with weights of fewer bits.
+// matmul, with the semantics of numpy.matmul, and with weights of fewer bits.
 #include "../dispatch/matmul.hpp"
 
 #include "arguments.hpp"
@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-// Makes a row (before) or a column (after) of a 1-D operand.
+// Turns a 1-D operand into a row (before) or a column (after).
 void promote(ArrayView& view, bool as_row) {
   if (view.axes() != 1) return;
   view.shape.insert(as_row ? view.shape.begin() : view.shape.end(), 1);

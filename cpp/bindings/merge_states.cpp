@@ -28,7 +28,7 @@ void check_part(const std::vector<ArrayView>& outputs, const std::vector<ArrayVi
     throw py::value_error(at("outputs", part) + " must be (..., q_len, value_dim) and " +
                           at("lses", part) + " (..., q_len), got shapes " +
                           to_text(output.shape) + " and " + to_text(lse.shape));
-  // Broadcasting would take the heads of one for the queries of the other.
+  // Broadcasting would mistake the heads of one array for the queries of the other.
   Shape column = output.shape;
   column[column.size() - 1] = 1;
   if (lse.shape == column)
@@ -60,7 +60,7 @@ Shape shape_of_rows(const std::vector<ArrayView>& outputs, const std::vector<Arr
   return rows;
 }
 
-// Where every operand continues along an axis as if the next one were a part of it, the two become one: finding
+// Merges two adjacent axes if every operand continues along them as if they were one axis. Finding
 // a row then takes fewer divisions.
 void collapse_axes(BatchShape& rows, const std::vector<Operand*>& operands, Integers& memory) {
   const std::size_t axes = static_cast<std::size_t>(rows.axes);

@@ -68,7 +68,7 @@ void parse_window(py::handle window, Options& options) {
 
 enum class Infinity { none, negative, positive };  // that numbers may be
 
-// Finite real numbers, or an infinity.
+// Real numbers that are finite or the allowed infinity.
 py::array_t<double> head_numbers_of(const char* name, py::handle object, Infinity infinity) {
   const py::array given = as_array(name, object);
   const char kind = given.dtype().kind();
@@ -88,7 +88,7 @@ py::array_t<double> head_numbers_of(const char* name, py::handle object, Infinit
   return numbers;
 }
 
-// An array of numbers for each head, or none for one number.
+// An array with a number for each head, or none for a single number.
 std::optional<py::array_t<double>> numbers_of_heads(const char* name, py::handle object, Infinity infinity) {
   if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return std::nullopt;
   const bool is_array = py::isinstance<py::array>(object) && py::reinterpret_borrow<py::array>(object).ndim() > 0;
@@ -122,7 +122,7 @@ void parse_softcap(py::handle object, Options& options) {
                             std::string(py::str(py::float_(*number))));
 }
 
-// float32 and float64 are read where they lie; of other types, a copy.
+// Arrays of float32 and float64 are read in place; other types are copied.
 ArrayView distance_bias_of(py::handle object) {
   const py::array given = as_array("distance_bias", object);
   const char kind = given.dtype().kind();
@@ -194,7 +194,7 @@ Precision precision_of(py::handle object) {
 
 struct Keyword {
   const char* name;
-  bool may_be_none;  // which leaves the default
+  bool may_be_none;  // None selects the default
   void (*parse)(py::handle value, Options& options);
 };
 
@@ -225,7 +225,8 @@ constexpr Keyword kKeywords[] = {
     {"threads", true, [](py::handle v, Options& o) { o.threads = thread_count_of(v); }},
 };
 
-// Python's own objects for the names: a keyword is nearly always the same object, and compared by address.
+// Python's interned objects for the names: a keyword is nearly always the same object and is
+// compared by address.
 PyObject* const* interned_names() {
   static PyObject* const* const names = [] {
     auto* made = new PyObject*[std::size(kKeywords)];
@@ -258,7 +259,7 @@ PerEntry per_entry(const char* name, const EntryNumbers& numbers, const Attentio
     return {&numbers.single, nullptr};
   }
   const py::array& array = *numbers.each;
-  const ArrayView view = view_as(name, array, Element::float64);  // of as many bytes
+  const ArrayView view = view_as(name, array, Element::float64);  // of the same size
   if (!broadcasts_to(view.shape, batch))
     throw py::value_error(std::string(name) + " must be an integer or broadcast to the " + entries +
                           " " + to_text(batch) + ", got shape " + to_text(view.shape));
@@ -267,8 +268,8 @@ PerEntry per_entry(const char* name, const EntryNumbers& numbers, const Attentio
   return {data, batch_strides_of(view, 0, problem.batch, memory)};
 }
 
-// One number for every query head, or one for every head of every batch entry; or just a number where there is one
-// head.
+// One number for every query head, or one for every head of every batch entry; or a scalar if there
+// is one head.
 PerHead per_entry_and_head(const char* name, const py::array_t<double>& numbers,
                            const AttentionProblem& problem, const Shape& batch, Integers& memory) {
   const bool is_number = numbers.ndim() == 0 && problem.heads == 1;
@@ -286,7 +287,7 @@ PerHead per_entry_and_head(const char* name, const py::array_t<double>& numbers,
   return {numbers.data(), view.stride(1), batch_strides_of(view, 1, problem.batch, memory)};
 }
 
-// One number for every query head; or just a number where there is one head.
+// One number for every query head; or a scalar if there is one head.
 const double* per_head(const char* name, const py::array_t<double>& numbers, std::int64_t heads) {
   const bool is_number = numbers.ndim() == 0 && heads == 1;
   if (!is_number && (numbers.ndim() != 1 || numbers.shape(0) != heads))
@@ -317,7 +318,7 @@ void set_score_function(AttentionProblem& problem, const std::optional<ScoreFunc
   if (!function) return;
   if (function->scalar != problem.scalar)
     throw py::type_error(std::string("score_function must be of the type that the call computes in, ") +
-                         (problem.scalar == Scalar::float64 ? "float64" : "float32") + ", got one of " +
+                         (problem.scalar == Scalar::float64 ? "float64" : "float32") + ", got a function of " +
                          (function->scalar == Scalar::float64 ? "float64" : "float32"));
   problem.score_function = &function->function;
 }
@@ -356,8 +357,8 @@ bool parse_options(py::handle keywords, Options& options) {
   }
   if (options.dropout_p > 0 && !options.dropout_seed)
     throw py::type_error(
-        "dropout_p needs dropout_seed, an integer: it says which weights are dropped, and the gradients must drop the "
-        "same ones");
+        "dropout_p needs dropout_seed, an integer: it determines which weights are dropped, and the gradients must drop "
+        "the same ones");
   return true;
 }
 

@@ -1,8 +1,9 @@
-// The keywords of the attention calls, from Python objects to plain data.
+// Converts the keywords of the attention calls from Python objects to plain data.
 //
-// This is the one place below the public signatures that knows them by name. They arrive as one dictionary;
-// `Options` holds what it said, independent of any array's shape, and `set_options` hands it to a problem. What
-// a caller passes may run Python code that changes the arrays, so options are parsed before any view is taken.
+// This is the only place below the public signatures that knows them by name. They arrive as one
+// dictionary. `Options` holds their values, independent of any array's shape, and `set_options`
+// passes them to a problem. Parsing may run Python code that changes the arrays, so options are
+// parsed before any view is taken.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -20,7 +21,7 @@ namespace regard {
 // An integer for each batch entry, or one for all.
 struct EntryNumbers {
   std::int64_t single = 0;
-  std::optional<py::array> each;  // of int64, in memory of our own
+  std::optional<py::array> each;  // of int64, in private memory
 };
 
 struct Options {
@@ -30,13 +31,13 @@ struct Options {
   std::int64_t window_right = kUnbounded;
   std::optional<EntryNumbers> key_lengths;
   std::optional<EntryNumbers> left_padding;
-  std::optional<double> scale;  // 1 / sqrt(head_dim) where it is not given
+  std::optional<double> scale;  // 1 / sqrt(head_dim) if not given
   double softcap = 0;           // 0 is no cap
-  std::optional<py::array_t<double>> scales;    // of each head, instead of `scale`
+  std::optional<py::array_t<double>> scales;    // for each head, instead of `scale`
   std::optional<py::array_t<double>> softcaps;  // likewise
-  ArrayView distance_bias;                      // without an array where it is not given
+  ArrayView distance_bias;                      // without an array if not given
   std::optional<ScoreFunctionView> score_function;
-  // In memory of our own: a neighboring thread cannot change them while the kernels read them.
+  // In private memory: another thread cannot change them while the kernels read them.
   std::optional<py::array_t<double>> alibi_slopes;
   std::optional<py::array_t<double>> sinks;
   double dropout_p = 0;
@@ -46,18 +47,19 @@ struct Options {
   bool return_weights = false;
   bool return_lse = false;
   py::object out = py::none();
-  std::optional<int> threads;  // the default where it is not given
+  std::optional<int> threads;  // the default if not given
 };
 
-// Fills in what the dictionary says. Returns false where it has a keyword that is not an option; throws
-// TypeError or ValueError for what an option cannot be.
+// Fills in the values of the dictionary. Returns false if a keyword is not an option; throws
+// TypeError or ValueError for an invalid value.
 bool parse_options(py::handle keywords, Options& options);
 
 // (..., heads, columns) of distance_bias or its gradient.
 Operand distance_operand_of(const ArrayView& table, const BatchShape& batch, Integers& memory);
 
-// Fills in the problem's options; its sizes, batch and scalar are set. `batch` is the shape of the batch axes,
-// and `entries` what messages call them. Options and memory must outlive the problem. Throws ValueError.
+// Fills in the problem's options; its sizes, batch and scalar must be set. `batch` is the shape of
+// the batch axes, and `entries` is their name in messages. Options and memory must outlive the
+// problem. Throws ValueError.
 void set_options(AttentionProblem& problem, const Options& options, const Shape& batch,
                  const char* entries, Integers& memory);
 

@@ -19,7 +19,7 @@ bool is_empty(const ArrayView& view) {
   return std::find(view.shape.begin(), view.shape.end(), 0) != view.shape.end();
 }
 
-// A view of an array that is a cache's own.
+// A view of an array that belongs to a cache.
 ArrayView taken_view(const char* name, py::handle object, Accepts accepts) {
   ArrayView view;
   if (!take_view(view, name, object, accepts))
@@ -31,7 +31,7 @@ bool has_columns_side_by_side(const ArrayView& view) {
   return view.stride(1) == 1 || view.size(1) <= 1 || is_empty(view);
 }
 
-// The last axis of scales is rows; of those of groups, a scale and a minimum.
+// The last axis of scales is the rows; the last axis of group scales is a scale and a minimum.
 ArrayView scales_view(const char* name, py::handle object, const ArrayView& rows) {
   const ArrayView view = taken_view(name, object, Accepts::storage);
   const bool are_of_groups = view.element == Element::float16 && rows.element == Element::float8;
@@ -68,7 +68,7 @@ class EntryCounts {
     }
     const py::array_t<std::int64_t> array = py::cast<py::array_t<std::int64_t>>(object);
     if (array.ndim() != 1 || array.shape(0) != entries)
-      throw py::value_error(std::string(name) + " must be one for each of the " +
+      throw py::value_error(std::string(name) + " must have one number for each of the " +
                             std::to_string(entries) + " batch entries");
     const auto view = array.unchecked<1>();
     for (py::ssize_t entry = 0; entry < entries; ++entry) numbers_.push_back(view(entry));
@@ -81,7 +81,7 @@ class EntryCounts {
   std::vector<std::int64_t> numbers_;
 };
 
-// What all arrays that are stored at once have in common.
+// The common part of the problems of all arrays that are stored in one call.
 StoreProblem store_problem(const PageRows& rows, const PageTable& table, const EntryCounts& starts,
                            const EntryCounts& counts) {
   StoreProblem problem{};
@@ -109,8 +109,7 @@ StoreProblem store_problem(const PageRows& rows, const PageTable& table, const E
   return problem;
 }
 
-// Returns whether a finite number became infinite. `inner` is how many axes new rows and pages have after
-// batch entries and pages: heads, rows, and columns but for scales.
+// Returns whether a finite number became infinite. Scales have no columns.
 bool store_array(StoreProblem problem, const ArrayView& from, const ArrayView& to, bool has_columns) {
   problem.columns = has_columns ? to.size(1) : 1;
   problem.from = row_array(from, has_columns ? 3 : 2);
@@ -123,7 +122,7 @@ bool store_array(StoreProblem problem, const ArrayView& from, const ArrayView& t
   return overflows;
 }
 
-// (batch, heads, new, dim), or without the first axis where the batch is 1.
+// (batch, heads, new, dim), or without the first axis if the batch is 1.
 bool fits(const ArrayView& given, const ArrayView& rows, std::int64_t entries) {
   return (given.axes() == 4 ? given.shape[0] == entries : given.axes() == 3 && entries == 1) &&
          given.size(3) == rows.shape[1] && given.size(1) == rows.size(1) &&
@@ -146,7 +145,7 @@ PageTable::PageTable(py::handle object) {
   entries = array.shape(0);
   columns = array.shape(1);
   if (array.strides(1) != 4 && columns > 1 && entries > 0)
-    throw py::value_error("pages must have its last axis side by side");
+    throw py::value_error("pages must be contiguous along its last axis");
   stride = array.strides(0) / 4;
   data = static_cast<const std::int32_t*>(array.data());
 }
@@ -161,7 +160,7 @@ PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle ke
       throw py::value_error(std::string(view->name) + " must have 4 dimensions, got shape " +
                             to_text(view->shape));
     if (!has_columns_side_by_side(*view))
-      throw py::value_error(std::string(view->name) + " must have its columns side by side");
+      throw py::value_error(std::string(view->name) + " must be contiguous along its last axis");
   }
   if (!std::equal(key.shape.begin(), key.shape.begin() + 3, value.shape.begin()))
     throw py::value_error("key and value must share all but their last axis (shapes " +

@@ -1,4 +1,4 @@
-// Rows of a cache in fewer bits.
+// Quantizes rows of a cache to fewer bits.
 #include "../dispatch/quantize_rows.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -20,7 +20,7 @@ py::tuple quantize_rows(py::handle object, const std::string& form, bool rotates
   const auto given = py::reinterpret_borrow<py::array>(object);
   if (rows.element != Element::float32 || rows.axes() == 0 || rows.size(1) == 0 ||
       !(given.flags() & py::array::c_style))
-    throw py::type_error("rows must be an array of float32 without gaps, of at least one column");
+    throw py::type_error("rows must be a contiguous array of float32 with at least one column");
   QuantizeProblem problem{};
   problem.element = element_named(form);
   problem.columns = rows.size(1);

@@ -40,7 +40,7 @@ void check_packed_shapes(const ArrayView& query, const ArrayView& key, const Arr
                  kv_heads);
 }
 
-// A sequence's length bounds its key_lengths and left_padding, as kv_len does in the dense call.
+// A sequence's length limits its key_lengths and left_padding, as kv_len does in the dense call.
 void check_numbers_of_keys(const char* name, const PerEntry& lengths, const Starts& key_starts) {
   if (!lengths.data) return;
   for (std::size_t i = 0; i + 1 < key_starts.size(); ++i) {
@@ -54,7 +54,7 @@ void check_numbers_of_keys(const char* name, const PerEntry& lengths, const Star
   }
 }
 
-// Everything but the results. The starts must outlive the call.
+// Checks and sets everything but the results. The starts must outlive the call.
 bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object,
              py::handle value_object, const Starts& query_starts, const Starts& key_starts,
              py::handle mask, py::handle keywords) {
@@ -80,7 +80,7 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   return true;
 }
 
-// finish(call) after the call has been prepared.
+// Returns finish(call) after preparing the call.
 template <class Finish>
 py::object prepared(Finish finish, py::handle query, py::handle key,
                     py::handle value, py::handle query_starts_object, py::handle key_starts_object,

@@ -37,13 +37,13 @@ bool shares_memory(const ArrayView& a, const ArrayView& b) {
     return numpy.attr("shares_memory")(a.array, b.array, py::arg("max_work") = 100000)
         .cast<bool>();
   } catch (py::error_already_set& error) {
-    // The exact answer is a hard problem for some strides; then the careful answer is yes.
+    // For some strides the exact answer is hard to compute; the conservative answer is yes.
     if (error.matches(numpy.attr("exceptions").attr("TooHardError"))) return true;
     throw;
   }
 }
 
-// Careful: also true for arrays whose axes are interleaved without meeting.
+// Conservative: also true for arrays whose axes are interleaved without overlap.
 bool repeats_an_element(const ArrayView& view) {
   std::vector<std::pair<py::ssize_t, py::ssize_t>> axes;  // stride and size, in bytes and elements
   for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
@@ -60,8 +60,8 @@ bool repeats_an_element(const ArrayView& view) {
   return false;
 }
 
-// Looks at types only: a check that calls the object's own code could change the inputs, of which views have been
-// taken already.
+// Checks types only: a check that calls the object's own code could change the inputs after their
+// views have been taken.
 bool is_array_of(py::handle object, py::handle type) {
   if (!py::isinstance<py::array>(object)) return false;
   if (!is_plain_array(object)) {
@@ -71,27 +71,28 @@ bool is_array_of(py::handle object, py::handle type) {
   return py::reinterpret_borrow<py::array>(object).dtype().equal(type);
 }
 
-// A view of the array that NumPy has made, or an error that says what its memory was for: NumPy's does not.
+// A view of the array that NumPy has made, or an error that states the purpose of its memory, which
+// NumPy's error does not.
 ArrayView view_of_new(const char* name, const ResultType& type, const Shape& shape, PyObject* made) {
   if (made) {
     ArrayView view;
     take_view(view, name, py::reinterpret_steal<py::object>(made), Accepts::storage);
     return view;
   }
-  // If the bytes are more than 64 bits can count, NumPy raises ValueError.
+  // If the number of bytes does not fit in 64 bits, NumPy raises ValueError.
   py::error_already_set error;
   py::ssize_t bytes = py::reinterpret_borrow<py::dtype>(type.dtype).itemsize();
   bool is_beyond = false;
   for (const py::ssize_t size : shape) is_beyond |= __builtin_mul_overflow(bytes, size, &bytes);
   if (!is_beyond && !error.matches(PyExc_MemoryError)) throw std::move(error);
   const std::string count =
-      is_beyond ? "more bytes than 64 bits count" : std::to_string(bytes) + " bytes";
+      is_beyond ? "more bytes than 64 bits can count" : std::to_string(bytes) + " bytes";
   const std::string text = "cannot allocate " + count + " of " + name + ", shape " + to_text(shape);
   PyErr_SetString(PyExc_MemoryError, text.c_str());
   throw py::error_already_set();
 }
 
-// A new array whose axes lie in memory in the order of another's, as those of NumPy's functions do.
+// A new array whose axes have the same memory order as another array's, as in NumPy's functions.
 ArrayView new_array_like(const char* name, const ResultType& type, const ArrayView& like) {
   std::vector<std::size_t> order(like.shape.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -115,7 +116,7 @@ ArrayView new_array_like(const char* name, const ResultType& type, const ArrayVi
 
 ArrayView new_array(const char* name, const ResultType& type, const Shape& shape) {
   const auto& numpy = py::detail::npy_api::get();
-  // NewFromDescr takes a reference to the type.
+  // NewFromDescr steals a reference to the type.
   return view_of_new(name, type, shape, numpy.PyArray_NewFromDescr_(
       numpy.PyArray_Type_, type.dtype.inc_ref().ptr(), static_cast<int>(shape.size()), shape.begin(), nullptr,
       nullptr, 0, nullptr));

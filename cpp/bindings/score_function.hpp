@@ -11,7 +11,7 @@ namespace regard {
 namespace py = pybind11;
 
 struct ScoreFunctionView {
-  py::object object;  // kept alive, with what its addresses point to
+  py::object object;  // kept alive, with the data that its addresses point to
   Scalar scalar{};
   ScoreFunction function{};
 };

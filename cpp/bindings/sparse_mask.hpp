@@ -13,7 +13,7 @@ class SparseMaskView {
 
   bool is_given() const { return !starts_.is_none(); }
   const Shape& shape() const { return shape_; }
-  // The plain data, but for the strides of the batch axes and heads.
+  // The plain data, except for the strides of the batch axes and heads.
   const SparseMask& mask() const { return mask_; }
   // The row starts, (batch..., heads, rows + 1).
   ArrayView starts() const;

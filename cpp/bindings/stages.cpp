@@ -26,8 +26,8 @@ struct Axis {
   std::int64_t output;
 };
 
-// Puts what lies closest together last, and makes one axis of two that lie one within the other: rows are then
-// few and long, in whatever order the caller has them.
+// Sorts the axes by stride, the smallest last, and merges axes that are contiguous with each other.
+// Rows are then few and long, whatever the caller's axis order.
 void arrange(std::vector<Axis>& axes) {
   axes.erase(std::remove_if(axes.begin(), axes.end(), [](const Axis& axis) { return axis.size == 1; }),
              axes.end());
@@ -61,7 +61,7 @@ void set_rows(StageProblem& problem, const std::vector<Axis>& axes, Integers& me
   }
 }
 
-// Gives a mask the axes of `scores`, which it broadcasts to.
+// Gives a mask the axes of `scores`, to which it broadcasts.
 void broadcast_mask(ArrayView& mask, const ArrayView& scores) {
   for (std::size_t i = 0; i < mask.shape.size(); ++i)
     if (mask.shape[i] == 1) mask.strides[i] = 0;
@@ -70,11 +70,11 @@ void broadcast_mask(ArrayView& mask, const ArrayView& scores) {
   mask.strides.insert(mask.strides.begin(), missing, 0);
 }
 
-// What a stage computes with; the mask's data is null where it has none.
+// The arguments of a stage; the mask's data is null if it has no mask.
 struct StageArguments {
   Stage stage;
   double factor = 1;
-  std::optional<std::size_t> axis{};  // of softmax's rows; the others have no rows
+  std::optional<std::size_t> axis{};  // the axis of softmax's rows; other stages have no rows
   ArrayView mask{};
 };
 

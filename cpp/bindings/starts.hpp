@@ -1,4 +1,4 @@
-// Where each of several packed sequences begins.
+// The starts of packed sequences.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@
 
 namespace regard {
 
-// Element b is where sequence b begins, and the last one is where all end.
+// Element b is the start of sequence b, and the last element is the end of all sequences.
 using Starts = std::vector<std::int64_t>;
 
-// Throws TypeError or ValueError, which name the argument, unless the numbers begin with 0 and do not decrease.
+// Throws TypeError or ValueError, with the argument's name, unless the numbers begin with 0 and do
+// not decrease.
 Starts starts_of(const char* name, py::handle object);
 
 // Throws ValueError unless the last sequence ends with the array, (total, heads, dim).

@@ -25,12 +25,12 @@ enum Wanted {
   kWantedCount
 };
 
-// 64-bit integers, seen as elements of as many bytes.
+// 64-bit integers, viewed as elements of the same size.
 ArrayView integers_of(const char* name, const py::array& array) { return view_as(name, array, Element::float64); }
 
 using Compute = void (*)(const SummaryProblem& problem, int threads, const StopSignal& signal, RowsDone& rows);
 
-// Calls `progress`, unless it is None, about as often as signals are looked at, and at the end.
+// Calls `progress`, unless it is None, about as often as signals are checked, and at the end.
 void compute(Compute compute, const SummaryProblem& problem, std::int64_t all_rows, int threads, py::handle progress) {
   RowsDone rows{all_rows};
   struct Context {
@@ -108,7 +108,7 @@ py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
     results[kWantedCount] = keys;
     problem.top_keys = call.operand_of(integers_of("top_k", keys));
   }
-  Shape keys_shape = call.rows_shape;  // with keys for rows
+  Shape keys_shape = call.rows_shape;  // with keys instead of rows
   const int rows_axis = call.layout.rows_axis;
   keys_shape[keys_shape.size() - static_cast<std::size_t>(rows_axis - 1)] = call.key.size(rows_axis);
   const auto columns = [&](Wanted result, const char* name, Operand& operand) {

@@ -1,4 +1,4 @@
-// What is to be known of the weights of an attention call.
+// Statistics and maps of the weights of an attention call.
 #pragma once
 
 #include "attention_call.hpp"
@@ -12,21 +12,23 @@ struct SummaryArguments {
   py::handle local_reach;
   py::handle top_count;
   py::handle induction_keys;  // an array of int64 that broadcasts to the shape of lse, or None
-  py::handle progress;        // called with the numbers of rows that are done and of all rows, or None
+  py::handle progress;        // called with the number of finished rows and the number of all rows, or None
 };
 
-// A tuple of arrays, None where not wanted; the keys of the largest weights come after these. `call` has been prepared,
-// with the keys as values; returns NotImplemented where the kernels cannot read lse.
+// Returns a tuple of arrays, with None for results that are not requested, followed by the keys of
+// the largest weights. `call` must be prepared, with the keys as values. Returns NotImplemented if
+// the kernels cannot read lse.
 py::object summary_of(AttentionCall& call, const SummaryArguments& arguments);
 
 struct MapArguments {
   py::handle lse;
-  py::handle extent;   // height and width of the picture, then begin and end of its rows and of its keys
-  py::handle pooling;  // of the enumeration
+  py::handle extent;   // height and width of the picture, then the begin and end of its rows and of its keys
+  py::handle pooling;  // a value of the enumeration
   py::handle progress;
 };
 
-// The picture of an attention call's weights, an array (..., heads, height, width). `call` is as above.
+// Returns a picture of an attention call's weights, an array (..., heads, height, width). `call` is
+// as above.
 py::object map_of(AttentionCall& call, const MapArguments& arguments);
 
 }  // namespace regard

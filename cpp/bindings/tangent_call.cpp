@@ -9,7 +9,7 @@
 namespace regard {
 namespace {
 
-// The tangent has the shape of its input, so that it broadcasts as that does.
+// The tangent has the shape of its input, so that it broadcasts like its input.
 void check_tangent(const ArrayView& tangent, const ArrayView& input, const AttentionCall& call) {
   if (tangent.shape != input.shape)
     throw py::value_error(std::string(tangent.name) + " must have the shape of " + input.name + ", " +
@@ -24,7 +24,7 @@ void check_tangent(const ArrayView& tangent, const ArrayView& input, const Atten
 py::object tangents_of(AttentionCall& call, py::handle tangent_query, py::handle tangent_key,
                        py::handle tangent_value) {
   if (call.options.score_function && !call.options.score_function->function.derivative)
-    throw py::value_error("derivatives need that of score_function: ScoreFunction(function, derivative)");
+    throw py::value_error("derivatives need the derivative of score_function: ScoreFunction(function, derivative)");
   TangentProblem problem{};
   ArrayView tangents[3];
   const py::handle given[] = {tangent_query, tangent_key, tangent_value};

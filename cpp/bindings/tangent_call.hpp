@@ -5,8 +5,9 @@
 
 namespace regard {
 
-// Output and tangent_output, and lse and tangent_lse after them where the call's options ask for lse. Tangents are
-// arrays, or None for zero. `call` has been prepared; returns NotImplemented where the kernels cannot read a tangent.
+// Returns output and tangent_output, followed by lse and tangent_lse if the call's options request
+// lse. Tangents are arrays, or None for zero. `call` must be prepared. Returns NotImplemented if
+// the kernels cannot read a tangent.
 py::object tangents_of(AttentionCall& call, py::handle tangent_query, py::handle tangent_key,
                        py::handle tangent_value);
 

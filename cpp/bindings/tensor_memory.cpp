@@ -1,5 +1,6 @@
-// Tensors of other libraries as arrays that share their memory, by the table of C functions that their type offers
-// (DLPack's exchange API, https://dmlc.github.io/dlpack). The library's own conversion takes several times as long.
+// Converts tensors of other libraries to arrays that share their memory, through the table of C
+// functions that their type provides (DLPack's exchange API, https://dmlc.github.io/dlpack). The
+// library's own conversion takes several times as long.
 #include <cstdint>
 
 #include "arrays.hpp"
@@ -14,7 +15,7 @@ constexpr std::uint32_t kMajorVersion = 1;
 constexpr std::int32_t kCpu = 1;
 constexpr int kMostAxes = 64;  // NPY_MAXDIMS of NumPy 2
 
-// As DLPack defines them.
+// The structures as defined by DLPack.
 struct Memory {
   void* data;
   std::int32_t device_type, device;
@@ -46,7 +47,7 @@ const Table* table_of(py::handle object) {
   return table && table->look ? table : nullptr;
 }
 
-// NumPy's number of a type, or -1. The type bfloat16 is another package's.
+// NumPy's number of a type, or -1. bfloat16 is defined by another package.
 int type_number(const Memory& memory) {
   if (memory.lanes != 1) return -1;
   const auto of_bits = [&](int of_8, int of_16, int of_32, int of_64) {
@@ -106,7 +107,7 @@ py::object array_of_tensor(py::handle tensor, py::handle bfloat16) {
   }
   if (!memory.data && !is_empty) return py::none();
   char* const data = static_cast<char*>(memory.data) + memory.byte_offset;
-  // An array of NumPy's own would be made for null.
+  // With a null pointer, NumPy would allocate memory.
   static char nothing;
   PyObject* const made = numpy.PyArray_NewFromDescr_(
       numpy.PyArray_Type_, type.release().ptr(), memory.axes, shape.begin(), memory.strides ? strides.begin() : nullptr,

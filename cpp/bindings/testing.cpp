@@ -36,8 +36,8 @@ void raise_in_parallel_region() {
 
 std::atomic<bool> worker_may_end{false};
 
-// The calling thread raises a signal when a worker has begun, finishes, and waits for the worker, which
-// runs until it is told to stop or let_the_worker_end is called.
+// The calling thread raises a signal when a worker has begun. It then finishes and waits for the
+// worker, which runs until it is told to stop or let_the_worker_end is called.
 void wait_for_a_worker(int number) {
   worker_may_end = false;
   run_without_gil([&](const StopSignal& signal) {
@@ -68,7 +68,8 @@ py::dict scratch_entry() {
   return entry;
 }
 
-// Lists of (threads, whether tasks are handed out by range, [(multiplications, bytes) of each task]).
+// Returns a list of (threads, whether tasks are handed out by range, [(multiplications, bytes) of
+// each task]).
 py::list counted_loops() {
   py::list all;
   for (const CountedLoop& loop : end_counting()) {
@@ -80,8 +81,8 @@ py::list counted_loops() {
 }
 
 #if defined(__linux__)
-// The CPUs that regard counts where the kernel was built for `kernel_cpus` and allows the last `allowed` of them.
-// A kernel of no CPUs answers nothing, as a sandbox does.
+// The number of CPUs that regard counts if the kernel was built for `kernel_cpus` and allows the
+// last `allowed` of them. With 0 CPUs the call fails, as in a sandbox.
 int count_cpus(std::size_t kernel_cpus, std::size_t allowed) {
   return cpus_of_affinity([=](std::size_t bytes, void* mask) {
     errno = kernel_cpus == 0 ? EPERM : EINVAL;

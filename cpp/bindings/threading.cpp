@@ -9,7 +9,7 @@
 #include "../dispatch/threads/team.hpp"
 #include "arguments.hpp"
 
-// Marks what other programs find by its name in the compiled module.
+// Marks functions that other programs find by name in the compiled module.
 #if defined(_WIN32)
 #define REGARD_EXPORTED __declspec(dllexport)
 #else
@@ -50,12 +50,12 @@ void load_openmp() {
   } catch (py::error_already_set& error) {
     if (error.matches(PyExc_ModuleNotFoundError))
       raise_import_error(error,
-                         "the threading layer 'openmp' is not part of this build of regard. Build it where "
-                         "CMake finds OpenMP (for GCC it is installed already, for Clang install libomp-dev) "
+                         "the threading layer 'openmp' is not part of this build of regard. Build it on a "
+                         "system on which CMake finds OpenMP (GCC includes it; for Clang install libomp-dev) "
                          "with: pip install -Ccmake.define.REGARD_OPENMP=ON .");
     if (error.matches(PyExc_ImportError))
       raise_import_error(error, "the threading layer 'openmp' needs an OpenMP runtime, which regard does not "
-                                "bring (" + py::str(error.value()).cast<std::string>() +
+                                "include (" + py::str(error.value()).cast<std::string>() +
                                 "). Install it, for example with: apt-get install libgomp1, or dnf install "
                                 "libgomp, or conda install libgomp");
     throw;
@@ -66,7 +66,7 @@ void load(ThreadingLayer layer) {
   if (layer == ThreadingLayer::openmp) load_openmp();
 }
 
-// Where no layer has been set, that of the environment is.
+// If no layer has been set, sets the environment's layer.
 void ensure_layer() {
   if (is_layer_chosen()) return;
   const char* name = std::getenv(kVariable);
@@ -80,7 +80,7 @@ void warn_if_left_alone() {
   static std::atomic<bool> warned{false};
   if (!is_left_alone() || warned.exchange(true)) return;
   if (PyErr_WarnEx(PyExc_RuntimeWarning,
-                   "this process was forked from one that computed with an OpenMP runtime whose "
+                   "this process was forked from a process that computed with an OpenMP runtime whose "
                    "threads do not survive a fork: regard uses one thread here. The threading layer "
                    "'pool' has no such limit",
                    1) != 0)
@@ -158,8 +158,9 @@ void exchange_threading_layer(const std::string& name) {
 
 }  // namespace regard
 
-// For threadpoolctl (python/regard/_runtime/threadpoolctl.py), which reads and limits the number of threads through
-// these. It sets back what it read, 0 where the environment's number is wrong: the next call says so.
+// For threadpoolctl (python/regard/_runtime/threadpoolctl.py), which reads and limits the number of
+// threads through these functions. It restores the number that it read, which is 0 if the
+// environment's number is invalid; the next call reports that.
 extern "C" {
 
 REGARD_EXPORTED int regard_get_num_threads() {

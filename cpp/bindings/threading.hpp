@@ -1,4 +1,4 @@
-// The threading layer by its name, from Python or the environment.
+// Selects the threading layer by name, from Python or the environment.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,8 +9,9 @@ namespace regard {
 
 namespace py = pybind11;
 
-// How many threads a call may use that asks for this many, or for the default with None: `threads` of every
-// function. The first such call reads the environment, and loads OpenMP if that is the layer.
+// The number of threads that a call may use if it requests this many, or the default for None: the
+// argument `threads` of every function. The first such call reads the environment, and loads OpenMP
+// if that is the layer.
 int thread_count_of(py::handle threads);
 
 void set_num_threads(py::handle threads);
@@ -19,7 +20,7 @@ std::string num_threads_reason();
 void set_threading_layer(py::handle name);
 py::dict threading_layer_info();
 
-// For tests: also when another layer is in use.
+// For tests: also works when another layer is in use.
 void exchange_threading_layer(const std::string& name);
 
 }  // namespace regard

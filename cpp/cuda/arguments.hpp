@@ -1,21 +1,21 @@
-// What the kernels take, by value: the problem, and what the host has worked out from it.
+// The arguments of the kernels, by value: the problem, and values that the host derives from it.
 #pragma once
 
 #include "problem.hpp"
 
 namespace regard::cuda {
 
-constexpr int kThreads = 128;    // of every block
-constexpr int kTileRows = 64;    // query rows that a block computes
-constexpr int kChunkKeys = 512;  // keys that a block computes where they are split among blocks
+constexpr int kThreads = 128;    // per block
+constexpr int kTileRows = 64;    // query rows per block
+constexpr int kChunkKeys = 512;  // keys per block if they are split among blocks
 
-// The rows of a key head are ordered by query, and then by the head within its group, so that one pass over
-// keys and values serves all heads of the group.
+// The rows of a key head are ordered by query, and then by head within the group, so that one pass
+// over keys and values serves all heads of the group.
 struct Arguments {
   AttentionProblem problem;
 
-  // score = (query . key) product_scale in log2 units, or, where softcap (in log2 units too) is not 0,
-  // softcap tanh((query . key) product_scale).
+  // score = (query . key) product_scale in log2 units, or softcap tanh((query . key) product_scale)
+  // if softcap (also in log2 units) is not 0.
   float product_scale;
   float softcap;
 
@@ -26,10 +26,10 @@ struct Arguments {
   bool output_is_paired;
 
   std::int32_t row_tiles;  // of a key head of the longest sequence
-  std::int32_t chunks;     // of keys: 1 where they are not split
+  std::int32_t chunks;     // of keys: 1 if they are not split
 
-  // Where keys are split, the state of row r of chunk c of key head h of entry b is number
-  // ((b kv_heads + h) rows + r) chunks + c of these; null where they are not.
+  // If keys are split, the state of row r of chunk c of key head h of entry b has the index ((b
+  // kv_heads + h) rows + r) chunks + c in these arrays. Otherwise they are null.
   float* chunk_outputs;  // [state][value_dim], to be divided by the sum
   float* chunk_states;   // [state][2]: the reference, in log2 units, and the sum
 };

@@ -1,4 +1,4 @@
-// The host's side: which kernels a problem needs, and their launch.
+// The host side: selects the kernels of a problem, and launches them.
 #include "attention.hpp"
 
 #include <cmath>
@@ -26,7 +26,8 @@ std::int64_t rows_of_kv_head(const AttentionProblem& problem) {
   return static_cast<std::int64_t>(problem.heads) / problem.kv_heads * problem.q_len;
 }
 
-// Keys are split where the rows of a key head are one tile: there would be few blocks, each with many keys.
+// Keys are split if the rows of a key head fit in one tile: otherwise there would be few blocks,
+// each with many keys.
 std::int64_t chunks_of(const AttentionProblem& problem) {
   if (rows_of_kv_head(problem) > kTileRows || problem.kv_len <= kChunkKeys) return 1;
   return ceil_div(problem.kv_len, kChunkKeys);
@@ -51,8 +52,8 @@ bool rows_begin_at(const Tensor& tensor, Element element, std::int64_t bytes) {
          strides * bytes_of(element) % bytes == 0;
 }
 
-// As arithmetic in float32 can hold it: a cap beyond the largest scores changes none, and under the smallest of
-// these all weights are equal to the last bit.
+// Limited to the range of float32 arithmetic: a cap beyond the largest scores changes none, and
+// below kLeast all weights are equal to the last bit.
 double softcap_of(const AttentionProblem& problem) {
   constexpr double kMost = 1e37, kLeast = 1e-20;
   if (problem.softcap > kMost) return 0;

@@ -1,4 +1,4 @@
-// The types of elements, and their numbers as bits.
+// The element types, and their numbers as bits.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,8 @@ REGARD_BOTH float float_of(BFloat16, std::uint32_t bits) {
   return float_of_bits(bits << 16);
 }
 
-// Its exponent and fraction as those of a float32 are a number 2^112 times too small, subnormal ones included.
+// Its exponent and fraction, read as a float32, represent a number that is 2^112 times too small,
+// subnormal numbers included.
 REGARD_BOTH float float_of(Float16, std::uint32_t bits) {
   const std::uint32_t magnitude = (bits & 0x7FFF) << 13;
   const float finite = float_of_bits(magnitude) * 0x1p112f;
@@ -61,7 +62,7 @@ REGARD_BOTH float float_of(Float16, std::uint32_t bits) {
 
 REGARD_BOTH float float_of(Float32, std::uint32_t bits) { return float_of_bits(bits); }
 
-// Number `i` of the elements in a word, as it would be alone in it.
+// Element `i` of a word, moved to its lowest bits.
 template <class T>
 REGARD_BOTH std::uint32_t element_of(std::uint32_t word, int i) {
   return T::kBytes == 4 ? word : word >> (i * 16) & 0xFFFF;
@@ -76,8 +77,9 @@ REGARD_BOTH bool is_special(std::uint32_t element) {
 constexpr float kInfinity = __builtin_huge_valf();
 constexpr float kLargest = 3.402823466e38f;
 
-// A hidden key's weight, and the sum of weights of a row that has seen no key. A visible key's weight has no
-// sign, so a sum of weights tells by its sign whether a row has seen one.
+// The weight of a hidden key, and the sum of weights of a row before its first visible key. The
+// weight of a visible key has no sign, so the sign of a sum of weights shows whether the row has
+// seen a key.
 constexpr float kNothing = -0.0f;
 REGARD_BOTH bool is_nothing(float weight) { return bits_of_float(weight) == 0x80000000u; }
 

@@ -1,6 +1,6 @@
-// A tile of 64 rows and 32 keys in float32, by multiplications and additions. A thread has 4 rows, and of each
-// 4 keys or 4 columns of a panel; 8 threads that share rows lie side by side in a warp. Sums are formed first within
-// a panel or a tile, and then over them.
+// A tile of 64 rows and 32 keys in float32, computed with multiplications and additions. A thread
+// has 4 rows, and for each of them 4 keys or 4 columns of a panel. The 8 threads that share rows
+// are adjacent in a warp. Sums are computed first within a panel or a tile, and then over them.
 #pragma once
 
 #include "panels.hpp"
@@ -21,7 +21,7 @@ struct Float32Tile {
   REGARD_DEVICE static int row(int r) {
     return static_cast<int>(threadIdx.x) / kLanesOfRow * kRowsOfThread + r;
   }
-  // 8 threads read the same piece of 8 successive rows, which are in different banks.
+  // 8 threads read the same piece of 8 consecutive rows, which are in different banks.
   REGARD_DEVICE static int first_key() { return place(); }
   REGARD_BOTH static constexpr int key_step(int s) { return s * kLanesOfRow; }
   REGARD_DEVICE static int first_column() { return place() * kPanelColumns; }
@@ -32,7 +32,7 @@ struct Float32Tile {
   REGARD_DEVICE static void add_products(float (&products)[kRowsOfThread][kScores],
                                          const unsigned char* queries, const unsigned char* keys) {
     float sums[kRowsOfThread][kScores] = {};
-    // Unrolled, addresses and loads take the registers that the output needs.
+    // If unrolled, addresses and loads would take the registers that the output needs.
 #pragma unroll 1
     for (int piece = 0; piece < kPieces; ++piece) {
       Words4 query[kRowsOfThread], key_piece[kScores];
@@ -52,8 +52,8 @@ struct Float32Tile {
     add(products, sums);
   }
 
-  // The weights of a tile in shared memory: piece p of a row holds those of the keys p, p + 8, p + 16 and p + 24.
-  // They are read after the barrier that the next panel brings.
+  // The weights of a tile in shared memory: piece p of a row contains the weights of the keys p, p
+  // + 8, p + 16 and p + 24. They are read after the barrier of the next panel.
   using Weights = const unsigned char*;
 
   REGARD_DEVICE static Weights pack_weights(const float (&weights)[kRowsOfThread][kScores],

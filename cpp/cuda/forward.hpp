@@ -1,12 +1,14 @@
-// Attention, forward: one block computes 64 rows of a key head, with an online softmax over tiles of keys.
+// Forward attention: one block computes 64 rows of a key head, with an online softmax over tiles of
+// keys.
 //
 //   for a tile of keys that a row of the block sees
 //     scores  = queries keys^T         a panel of the head's dimensions at a time
-//     weights = 2^(scores - reference), and what was gathered before is rescaled
+//     weights = 2^(scores - reference), and the accumulated sums are rescaled
 //     output += weights values         a panel of the values' columns at a time
 //
-// Tiles begin at multiples of their size, counted from the sequence's first key. Where all rows see all keys of a
-// tile, nothing is compared. kOptions: the score may be capped or biased, and a mask may hide keys.
+// Tiles begin at multiples of their size, counted from the sequence's first key. If all rows see
+// all keys of a tile, visibility is not tested. kOptions: the score may be capped or biased, and a
+// mask may hide keys.
 #pragma once
 
 #include "row_output.hpp"
@@ -14,18 +16,20 @@
 
 namespace regard::cuda {
 
-// Shared memory: the table of rows, panels of queries, the ring of panels, the tile's scratch, bits of a mask.
+// Shared memory: the table of rows, panels of queries, the ring of panels, the tile's scratch
+// memory, and bits of a mask.
 template <class Tile, bool kOptions>
 constexpr int forward_shared_bytes(int head_dim) {
   return RowTable::kBytes + panels_of(head_dim * Tile::Type::kBytes) * kTileRows * kPanelBytes +
          PanelStream<Tile, kOptions>::kRingBytes + Tile::kScratchBytes + PanelStream<Tile, kOptions>::kBitsBytes;
 }
 
-// What a thread has of the output: `kPanels` panels of its rows.
+// A thread's part of the output: `kPanels` panels of its rows.
 template <class Tile, int kPanels>
 using Output = float[kPanels][Tile::kRowsOfThread][Tile::kPanelColumns];
 
-// Makes weights of a tile's products, and rescales what was gathered before. Returns which keys are seen.
+// Converts a tile's products to weights, and rescales the accumulated output. Returns which keys
+// are visible.
 template <class Tile, int kPanels, bool kOptions, bool kTested>
 REGARD_DEVICE std::uint32_t weigh_tile(float (&scores)[Tile::kRowsOfThread][Tile::kScores],
                                        const KeyTile& tile, const ScoreRule<Tile, kOptions>& rule,
@@ -61,7 +65,7 @@ REGARD_DEVICE void store_results(const Arguments& arguments, const Place& place,
   if (Tile::first_column() == 0) store_lse(problem, place.entry, row.head, row.query, finished.lse);
 }
 
-// What a chunk's keys gave, for merge_chunks.
+// Stores the state after a chunk's keys, for merge_chunks.
 template <class Tile, int kPanels>
 REGARD_DEVICE void store_chunk(const Arguments& arguments, const Place& place,
                                const Output<Tile, kPanels>& output,
@@ -87,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward(const __grid_constant__ A
   const Place place = locate_block(arguments);
   if (place.rows <= 0) return;
 
-  // Keys that some row sees, and those that all do.
+  // Keys that some row sees, and keys that all rows see.
   const Keys first = keys_seen_from(problem, place.entry, place.query(0));
   const Keys last = keys_seen_from(problem, place.entry, place.query(place.rows - 1));
   const Keys shared = {last.begin, first.end};

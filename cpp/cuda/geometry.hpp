@@ -1,5 +1,6 @@
-// Where things are: the entry of the batch that a block works on, its rows of arrays, and the keys that a query
-// sees by its position. Positions of keys have 32 bits. Sums of them are formed in 64, once for each row.
+// Positions in arrays: the batch entry that a block works on, its rows of arrays, and the keys that
+// a query sees by its position. Key positions have 32 bits. Their sums are computed in 64 bits,
+// once for each row.
 #pragma once
 
 #include "arguments.hpp"
@@ -12,13 +13,13 @@ struct Keys {  // [begin, end)
   std::int32_t end;
 };
 
-// One entry of the batch.
+// One batch entry.
 struct Entry {
   std::int32_t number;
   std::int32_t q_len;
-  std::int64_t first_query;  // rows of other sequences before it, where they are ragged
+  std::int64_t first_query;  // rows of the sequences before it, if ragged
   std::int64_t first_key;
-  Keys keys;  // those that exist
+  Keys keys;  // valid keys
   std::int64_t query_offset;
 };
 
@@ -46,8 +47,8 @@ REGARD_DEVICE Entry locate_entry(const AttentionProblem& problem, std::int32_t n
   return entry;
 }
 
-// The first of a head's rows of an array, counted in elements. Sequences that are ragged lie one after another
-// in one entry.
+// The offset of a head's first row in an array, in elements. Ragged sequences are stored one after
+// another in one entry.
 REGARD_DEVICE std::int64_t offset_of(const AttentionProblem& problem, const Tensor& tensor,
                                      const Entry& entry, std::int64_t first_row, std::int32_t head) {
   const std::int64_t before =
@@ -55,7 +56,7 @@ REGARD_DEVICE std::int64_t offset_of(const AttentionProblem& problem, const Tens
   return before + head * tensor.head_stride;
 }
 
-// What one block computes: some rows of a key head, against all keys or those of one chunk.
+// The work of one block: some rows of a key head, with all keys or the keys of one chunk.
 struct Place {
   Entry entry;
   std::int32_t kv_head;
@@ -72,7 +73,7 @@ struct Place {
   }
 };
 
-// The last rows of a head come first: they have the most keys where attention is causal.
+// The last rows of a head come first: they have the most keys if attention is causal.
 REGARD_DEVICE Place locate_block(const Arguments& arguments) {
   const AttentionProblem& problem = arguments.problem;
   std::uint32_t index = blockIdx.x;

@@ -1,9 +1,9 @@
-// The instructions that the kernels use beyond plain C++, one wrapper each, and nothing else in this room is
-// written in PTX. Without nvcc, a header of the tests takes this one's place and says what each instruction
-// means: the same kernels then run on a CPU (cpp/tests/cuda/emulation).
+// The instructions that the kernels use beyond plain C++, with one wrapper each. No other file here
+// contains PTX. Without nvcc, a header of the tests replaces this header and defines the meaning of
+// each instruction: the same kernels then run on a CPU (cpp/tests/cuda/emulation).
 //
-// A lane is a thread's place in its warp. Wrappers that say "of the warp" are executed by all of its lanes
-// together, those that say "of the block" by all threads of the block.
+// A lane is a thread's position in its warp. Wrappers marked "of the warp" are executed by all of
+// its lanes together, and wrappers marked "of the block" by all threads of the block.
 #pragma once
 
 #ifndef __CUDACC__
@@ -22,7 +22,7 @@ struct alignas(16) Words4 {
   std::uint32_t word[4];
 };
 
-// The shared memory that the launch asked for.
+// The shared memory that the launch requested.
 __device__ __forceinline__ unsigned char* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char memory[];
   return memory;
@@ -49,18 +49,18 @@ __device__ __forceinline__ void copy_async(unsigned char* to, const void* from, 
                : "memory");
 }
 
-// Makes a group of this thread's copies since the last one.
+// Makes a group of this thread's copies since the last group.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most kPending of this thread's latest groups are under way.
+// Waits until at most kPending of this thread's latest groups are pending.
 template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Reads four matrices of 8 x 8 elements of 16 bits. Lane l passes the address of row l % 8 of matrix l / 8,
-// and gets of matrix m, in word[m], the elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 (of column l / 4
-// where kTransposed). Of the warp.
+// Reads four matrices of 8 x 8 16-bit elements. Lane l passes the address of row l % 8 of matrix l
+// / 8, and receives from matrix m, in word[m], the elements 2 (l % 4) and 2 (l % 4) + 1 of row l /
+// 4 (of column l / 4 if kTransposed). Of the warp.
 template <bool kTransposed>
 __device__ __forceinline__ Words4 load_matrices(const unsigned char* row) {
   Words4 to;
@@ -77,10 +77,11 @@ __device__ __forceinline__ Words4 load_matrices(const unsigned char* row) {
   return to;
 }
 
-// c += a b, with c of 16 x 8 in float32, a of 16 x 16 and b of 16 x 8 elements of T. Of lane l are
-//   c0, c1   row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1; c2, c3 the same of row l / 4 + 8
-//   a[0]     row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1; a[1] of row l / 4 + 8; a[2], a[3] 8 columns on
-//   b0       rows 2 (l % 4) and 2 (l % 4) + 1, column l / 4; b1 8 rows on
+// c += a b, with c of 16 x 8 float32 elements, and a of 16 x 16 and b of 16 x 8 elements of T. Lane
+// l has
+//   c0, c1   row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1; c2, c3 the same in row l / 4 + 8
+//   a[0]     row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1; a[1] in row l / 4 + 8; a[2], a[3] 8 columns later
+//   b0       rows 2 (l % 4) and 2 (l % 4) + 1, column l / 4; b1 8 rows later
 // Of the warp.
 template <class T>
 __device__ __forceinline__ void multiply_add(float& c0, float& c1, float& c2, float& c3,
@@ -107,7 +108,7 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return power;
 }
 
-// Two numbers rounded to T, the nearest and of two the even one; `low` in the lower half.
+// Two numbers rounded to T, to nearest, ties to even; `low` in the lower half.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high) {
   std::uint32_t packed;
@@ -124,10 +125,10 @@ __device__ __forceinline__ T shuffle_xor(T value, int lanes) {
   return __shfl_xor_sync(0xFFFFFFFFu, value, lanes);
 }
 
-// What a thread wrote to memory before a barrier, every thread of the block may read after it.
+// Every thread of the block may read after a barrier what any thread wrote to memory before it.
 __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 
-// A block_barrier that says whether the condition holds in any thread of the block.
+// A block_barrier that returns whether the condition holds in any thread of the block.
 __device__ __forceinline__ bool any_thread(bool condition) { return __syncthreads_or(condition) != 0; }
 
 }  // namespace regard::cuda

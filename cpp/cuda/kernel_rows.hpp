@@ -1,4 +1,4 @@
-// Fills in the table of one type of elements: included once by each of its sources.
+// Fills in the table of one element type; included once by each source of a type.
 #pragma once
 
 #include "forward.hpp"
@@ -7,7 +7,7 @@
 
 namespace regard::cuda {
 
-// How far a kernel is proven.
+// The extent of a kernel's testing.
 constexpr const char* kEmulated = "emulated on the CPU";
 constexpr const char* kRun = "run on an NVIDIA H200, 2026-11-26, commit 86d13d9";
 

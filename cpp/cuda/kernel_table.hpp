@@ -1,5 +1,5 @@
-// The kernels that are compiled, by the type of elements. Each type has a source of its own, so that they compile
-// side by side.
+// The compiled kernels, by element type. Each type has a separate source, so that the sources
+// compile in parallel.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct ForwardKernel {
 };
 
 struct Kernels {
-  const ForwardKernel* forward;  // by most_value_dim, and those without options first
+  const ForwardKernel* forward;  // by most_value_dim, kernels without options first
   int forward_count;
   KernelInfo merge_chunks_info;
   Kernel merge_chunks;

@@ -1,4 +1,4 @@
-// Starts a kernel on a stream. The tests have another header in this one's place, which runs it.
+// Starts a kernel on a stream. The tests replace this header with another one that runs the kernel.
 #pragma once
 
 #ifndef __CUDACC__
@@ -15,7 +15,7 @@ using Kernel = void (*)(Arguments);
 
 inline cudaError_t launch(Kernel kernel, std::uint32_t blocks, int shared_bytes, cudaStream_t stream,
                           Arguments arguments) {
-  // Beyond what every kernel may have without asking.
+  // More than a kernel may use without a request.
   if (shared_bytes > 48 * 1024) {
     const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);

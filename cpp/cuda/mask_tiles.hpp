@@ -1,5 +1,5 @@
-// A bool mask, tile by tile: which tiles it hides altogether, which it leaves as they are, and for the others
-// one bit for each row and key in shared memory.
+// A bool mask, tile by tile: which tiles it hides entirely, which it leaves unchanged, and for all
+// other tiles one bit for each row and key in shared memory.
 #pragma once
 
 #include "row_table.hpp"

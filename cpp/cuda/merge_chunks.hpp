@@ -1,4 +1,4 @@
-// Joins what the chunks of a row's keys gave, in the order of the keys. One block has one row.
+// Merges the states of the chunks of a row's keys, in key order. One block has one row.
 #pragma once
 
 #include "row_output.hpp"

@@ -1,11 +1,12 @@
-// The panels that a block reads, in order: those of the keys of a tile, those of its values, and so on with the
-// next tile. They go through a ring of three in shared memory, so that two are being loaded while one is used:
+// The panels that a block reads, in order: the panels of a tile's keys, then of its values, then
+// the same for the next tile. They pass through a ring of three in shared memory, so that two are
+// being loaded while one is used:
 //
-//   next_panel   wait until panel n is there; a barrier, after which all threads see it and none reads n - 1
-//                any more; start to load n + 2 where n - 1 was
+//   next_panel   wait for panel n; a barrier, after which all threads see it and no thread reads n - 1
+//                any more; start to load n + 2 in the place of n - 1
 //
-// A tile has at least two panels, so what is loaded belongs to the tile in use or to the next one, and two
-// places for the bits of a mask are enough.
+// A tile has at least two panels, so the loaded panels belong to the current or the next tile, and
+// two places for the bits of a mask are enough.
 #pragma once
 
 #include "mask_tiles.hpp"
@@ -18,7 +19,7 @@ constexpr int kStages = 3;
 struct KeyTile {
   std::int32_t first_key;
   bool mask_hides;            // some of its keys from some rows
-  const unsigned char* bits;  // of the mask then
+  const unsigned char* bits;  // of the mask, in that case
 };
 
 template <class Tile, bool kOptions>
@@ -30,7 +31,7 @@ class PanelStream {
   static constexpr int kRingBytes = kStages * kBytes;
   static constexpr int kBitsBytes = kOptions ? 2 * MaskTiles<Tile::kKeys>::kBytes : 0;
 
-  // Starts to load the first panels of the tiles that hold `keys`.
+  // Starts to load the first panels of the tiles that contain `keys`.
   REGARD_DEVICE PanelStream(const Arguments& arguments, const Place& place, const Keys& keys,
                             const RowTable& rows, unsigned char* ring, unsigned char* bits)
       : arguments_(arguments), place_(place), rows_(rows),
@@ -41,7 +42,7 @@ class PanelStream {
     for (int i = 0; i < kStages - 1; ++i) load_panel();
   }
 
-  // The tile whose panels come next, or one at or beyond the end.
+  // The tile whose panels come next, or a tile at or beyond the end.
   REGARD_DEVICE KeyTile tile() const { return tile_; }
 
   REGARD_DEVICE unsigned char* next_panel() {
@@ -70,7 +71,7 @@ class PanelStream {
     tile_.first_key = end_;
   }
 
-  // Every call makes a group of copies, if only an empty one: groups are counted.
+  // Every call makes a group of copies, even an empty one, because groups are counted.
   REGARD_DEVICE void load_panel() {
     const AttentionProblem& problem = arguments_.problem;
     const int key_panels = panels_of(problem.head_dim * T::kBytes);
@@ -102,11 +103,11 @@ class PanelStream {
   unsigned char* ring_;
   unsigned char* bits_;
 
-  KeyTile tile_;           // that is being loaded
-  int panel_ = 0;          // of it
-  int loaded_ = 0;         // the place in the ring that is filled next
-  int used_ = 0;           // and the one that is read next
-  bool bits_turn_ = true;  // which of two places the bits are in
+  KeyTile tile_;           // the tile that is being loaded
+  int panel_ = 0;          // of this tile
+  int loaded_ = 0;         // the place in the ring to fill next
+  int used_ = 0;           // the place in the ring to read next
+  bool bits_turn_ = true;  // which of the two places contains the bits
 };
 
 }  // namespace regard::cuda

@@ -1,6 +1,7 @@
-// Rows of queries, keys and values in shared memory, as panels: 128 bytes of each row side by side, which are
-// 64 elements of 16 bits or 32 of 32. A row is 8 pieces of 16 bytes, and piece p of row r lies at place
-// p ^ (r % 8), so that neither 8 pieces of one row nor the same piece of 8 successive rows share a bank.
+// Rows of queries, keys and values in shared memory, as panels: 128 contiguous bytes of each row,
+// which are 64 16-bit or 32 32-bit elements. A row consists of 8 pieces of 16 bytes, and piece p of
+// row r is stored at place p ^ (r % 8), so that neither the 8 pieces of one row nor the same piece
+// of 8 consecutive rows share a bank.
 #pragma once
 
 #include "geometry.hpp"
@@ -11,7 +12,7 @@ constexpr int kPanelBytes = 128;  // of a row
 constexpr int kPieceBytes = 16;
 constexpr int kPieces = kPanelBytes / kPieceBytes;
 
-// At least one, of zeros where a row has no bytes.
+// At least one panel, of zeros if a row has no bytes.
 REGARD_BOTH constexpr int panels_of(int bytes) {
   return bytes == 0 ? 1 : (bytes + kPanelBytes - 1) / kPanelBytes;
 }
@@ -20,13 +21,13 @@ REGARD_DEVICE int piece_at(int row, int piece) {
   return row * kPanelBytes + (piece ^ (row % kPieces)) * kPieceBytes;
 }
 
-// How much of the 16 bytes at `begin` a row of `row_bytes` fills.
+// The number of the 16 bytes at `begin` that a row of `row_bytes` fills.
 REGARD_DEVICE int bytes_of_piece(int begin, int row_bytes) {
   const int left = row_bytes - begin;
   return left < 0 ? 0 : left > kPieceBytes ? kPieceBytes : left;
 }
 
-// Fills one piece of a panel from elements, where rows do not begin at multiples of 16 bytes.
+// Fills one piece of a panel element by element, if rows do not begin at multiples of 16 bytes.
 template <class T>
 REGARD_DEVICE void gather_piece(unsigned char* to, const unsigned char* from, int bytes) {
   Words4 piece{};
@@ -44,7 +45,7 @@ REGARD_DEVICE void gather_piece(unsigned char* to, const unsigned char* from, in
   store_shared(to, piece);
 }
 
-// Where a head's first row of keys or values is.
+// The address of a head's first row of keys or values.
 template <class T>
 REGARD_DEVICE const unsigned char* first_key_row(const AttentionProblem& problem, const Tensor& tensor,
                                                  const Place& place) {
@@ -52,7 +53,7 @@ REGARD_DEVICE const unsigned char* first_key_row(const AttentionProblem& problem
          offset_of(problem, tensor, place.entry, place.entry.first_key, place.kv_head) * T::kBytes;
 }
 
-// Starts to load one panel of the rows [first_key, first_key + kRows), those before `end`.
+// Starts to load one panel of the rows [first_key, first_key + kRows) that are before `end`.
 template <class T, int kRows>
 REGARD_DEVICE void load_key_panel(unsigned char* panel, const unsigned char* rows, std::int64_t row_stride,
                                   std::int32_t columns, bool is_aligned, std::int32_t first_key,
@@ -66,7 +67,7 @@ REGARD_DEVICE void load_key_panel(unsigned char* panel, const unsigned char* row
   unsigned char* to = panel + piece_at(first_row, piece);
   static_assert(kRowsAtOnce % kPieces == 0, "so that a thread's rows have their pieces at one place");
   if (is_aligned) {
-    // In float32, the output needs the registers that addresses would take.
+    // In float32, the output needs the registers that the addresses would take.
     [[maybe_unused]] constexpr int kUnrolled = T::kBytes == 4 ? 1 : kRows / kRowsAtOnce;
 #pragma unroll kUnrolled
     for (int step = 0; step < kRows / kRowsAtOnce; ++step) {

@@ -1,11 +1,11 @@
-// Where results go.
+// Writes results.
 #pragma once
 
 #include "softmax_state.hpp"
 
 namespace regard::cuda {
 
-// Writes columns `column` and the next, those that exist.
+// Writes `column` and the next column, if they exist.
 template <class T>
 REGARD_DEVICE void store_pair(const Arguments& arguments, std::int64_t row_offset, int column, float first,
                               float second) {
@@ -33,7 +33,7 @@ REGARD_DEVICE void store_lse(const AttentionProblem& problem, const Entry& entry
   static_cast<float*>(problem.lse.data)[offset_of_row(problem, problem.lse, entry, head, query)] = lse;
 }
 
-// The number of a row's state of the first chunk.
+// The index of a row's state for the first chunk.
 REGARD_DEVICE std::int64_t first_state(const Arguments& arguments, int entry, int kv_head, std::int64_t row) {
   const AttentionProblem& problem = arguments.problem;
   const std::int64_t rows = static_cast<std::int64_t>(problem.heads / problem.kv_heads) * problem.q_len;

@@ -1,4 +1,5 @@
-// What a block knows of each of its query rows, in shared memory: registers are for scores and output.
+// The properties of each query row of a block, in shared memory: registers are for scores and
+// output.
 #pragma once
 
 #include "geometry.hpp"
@@ -6,7 +7,7 @@
 namespace regard::cuda {
 
 struct TileRow {
-  Keys seen;  // by position: none where the row does not exist
+  Keys seen;  // by position; none if the row does not exist
   std::int32_t query;
   std::int32_t head;
 };
@@ -14,7 +15,7 @@ struct TileRow {
 class RowTable {
  public:
   static constexpr int kBytes = kTileRows * 16;
-  static_assert(kTileRows % 32 == 0 && kTileRows <= kThreads, "one thread a row, in whole warps");
+  static_assert(kTileRows % 32 == 0 && kTileRows <= kThreads, "one thread per row, in whole warps");
 
   REGARD_DEVICE explicit RowTable(unsigned char* memory) : memory_(memory) {}
 
@@ -46,7 +47,7 @@ class RowTable {
   unsigned char* memory_;
 };
 
-// A row of an array that has one for each query, counted in elements.
+// The offset of a row, in elements, in an array with one row for each query.
 REGARD_DEVICE std::int64_t offset_of_row(const AttentionProblem& problem, const Tensor& tensor,
                                          const Entry& entry, std::int32_t head, std::int32_t query) {
   return offset_of(problem, tensor, entry, entry.first_query, head) + query * tensor.row_stride;

@@ -1,10 +1,10 @@
-// How a score is formed and which keys a row sees: the rule of cpp/kernels/attention/score_rule.hpp, for the rows
-// of one thread.
+// The computation of scores, and the keys that a row sees: the rule of
+// cpp/kernels/attention/score_rule.hpp, for the rows of one thread.
 //
 //   product = query . key
 //   score   = product_scale product              in log2 units
-//             softcap tanh(product_scale product)  where there is a cap
-//   added   = bias - slope |position - key|      a finite number, or -inf where the bias hides the key
+//             softcap tanh(product_scale product)  if there is a cap
+//   added   = bias - slope |position - key|      a finite number, or -inf if the bias hides the key
 //   score   = score + added
 #pragma once
 
@@ -19,7 +19,8 @@ REGARD_BOTH float nearest_finite(float value) {
   return value > kLargest ? kLargest : value < -kLargest ? -kLargest : value;
 }
 
-// A bias in log2 units; a finite one whose product overflows stays the farthest finite number.
+// A bias in log2 units; if the product of a finite bias overflows, it is the farthest finite
+// number.
 REGARD_DEVICE float in_log2_units(float value) {
   const float scaled = value * kLog2E;
   return value >= -kLargest && value <= kLargest ? nearest_finite(scaled) : scaled;
@@ -35,14 +36,14 @@ template <class Tile, bool kOptions>
 class ScoreRule {
   static constexpr int kRows = Tile::kRowsOfThread, kScores = Tile::kScores;
   static constexpr int kWords = MaskTiles<Tile::kKeys>::kWords;
-  static_assert(kRows * kScores <= 32, "one bit a score");
+  static_assert(kRows * kScores <= 32, "one bit per score");
 
  public:
   REGARD_DEVICE ScoreRule(const Arguments& arguments, const Entry& entry, const RowTable& rows)
       : arguments_(arguments), entry_(entry), rows_(rows) {}
 
-  // Makes scores of products, -inf where a key is hidden. Returns a bit for each score, r kScores + s, that says
-  // whether its key is seen. Unless kTested, all are.
+  // Converts products to scores, which are -inf for hidden keys. Returns a bit for each score, r
+  // kScores + s, that indicates whether its key is visible. Unless kTested, all keys are visible.
   template <bool kTested>
   REGARD_DEVICE std::uint32_t form(float (&scores)[kRows][kScores], const KeyTile& tile) const {
     const AttentionProblem& problem = arguments_.problem;
@@ -52,7 +53,8 @@ class ScoreRule {
       const TileRow row = kTested || kOptions ? rows_.row(Tile::row(r)) : TileRow{};
       std::uint32_t bits[kWords] = {};
       if (kTested && kOptions && tile.mask_hides) load_bits(bits, tile, r);
-      // All counted from the key of the thread's first score. In 32 bits: what is seen ends before 2^31.
+      // All positions are relative to the key of the thread's first score. 32 bits suffice: visible
+      // keys end before 2^31.
       const std::int32_t first_key = tile.first_key + Tile::first_key();
       const std::int32_t begin = row.seen.begin - first_key, end = row.seen.end - first_key;
       float distance = 0, slope = 0;
@@ -96,8 +98,8 @@ class ScoreRule {
   }
 
  private:
-  // The keys of a thread's scores are in order, so the first ones are in the first word. Bit 0 is moved to the
-  // thread's first key.
+  // The keys of a thread's scores are in order, so the first keys are in the first word. The words
+  // are shifted so that bit 0 is the thread's first key.
   REGARD_DEVICE void load_bits(std::uint32_t (&bits)[kWords], const KeyTile& tile, int r) const {
 #pragma unroll
     for (int w = 0; w < kWords; ++w)

@@ -1,10 +1,12 @@
-// What an online softmax keeps of the keys that a row has seen: the largest score, its reference, and
+// The state of an online softmax over the keys that a row has seen: the largest score (its
+// reference) and
 //
 //   sum = sum over its keys of 2^(score - reference)
 //
-// of which each of the lanes that share a row has a part until the end. The sum is -0.0 while the row has seen no
-// key: a hidden key's weight is -0.0, a visible one's never. So whether a row has seen a key follows from
-// visibility, and not from its scores. A sink joins at the end.
+// Until the end, each lane that shares a row has a part of the sum. The sum is -0.0 until the row
+// has seen a key: the weight of a hidden key is -0.0, and the weight of a visible key never is. So
+// whether a row is fully masked follows from visibility, not from its scores. A sink is added at
+// the end.
 #pragma once
 
 #include "score_rule.hpp"
@@ -16,12 +18,13 @@ struct SoftmaxState {
   float sum = kNothing;
 };
 
-// The factor that takes weights from one reference to a later one, 0 from none.
+// The factor that converts weights from one reference to a later one; 0 without an earlier
+// reference.
 REGARD_DEVICE float factor_between(float reference, float later) {
   return exp2_approximate(reference - (later == -kInfinity ? 0.0f : later));
 }
 
-// Makes weights of a tile's scores. Returns the factor of what was gathered before.
+// Converts a tile's scores to weights. Returns the factor for the accumulated output.
 template <class Tile, bool kTested>
 REGARD_DEVICE float weigh(float (&scores)[Tile::kScores], std::uint32_t seen, SoftmaxState& state) {
   float top = state.reference;
@@ -49,7 +52,8 @@ REGARD_DEVICE void sum_lanes(SoftmaxState& state) {
   for (int lanes = 1; lanes < Tile::kLanesOfRow; lanes *= 2) state.sum += shuffle_xor(state.sum, lanes);
 }
 
-// What is left to do for a row: its output is multiplied by `factor`, or is 0 where it saw nothing.
+// The final step of a row: its output is multiplied by `factor`, or is 0 if the row is fully
+// masked.
 struct FinishedRow {
   float factor;
   float lse;

@@ -1,13 +1,13 @@
-// NaN and infinite values, in a tile of which some keys are hidden from some rows. The product with the weights would
-// multiply them by the weight 0 of a row that must not see them. So they are taken out of the panel, and added to
-// the output of the rows that do see them.
+// Handles NaN and infinite values in a tile in which some keys are hidden from some rows. The
+// product with the weights would multiply them by the weight 0 of a row that must not see them. So
+// they are removed from the panel, and added to the output of the rows that do see them.
 #pragma once
 
 #include "panels.hpp"
 
 namespace regard::cuda {
 
-// Whether the panel holds any. Of the block.
+// Whether the panel contains any. Of the block.
 template <class Tile>
 REGARD_DEVICE bool has_specials(const unsigned char* panel) {
   using T = typename Tile::Type;
@@ -23,7 +23,7 @@ REGARD_DEVICE bool has_specials(const unsigned char* panel) {
   return any_thread(found);
 }
 
-// The keys of a tile that a row sees, a bit each; a lane knows of those of its scores.
+// The keys of a tile that a row sees, one bit each; each lane contributes the keys of its scores.
 template <class Tile>
 REGARD_DEVICE std::uint64_t keys_seen(std::uint32_t seen, int r) {
   std::uint32_t words[2] = {};

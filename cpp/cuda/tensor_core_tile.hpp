@@ -1,5 +1,6 @@
-// A tile of 64 rows and 64 keys in 16 bits on the tensor cores. Each of four warps has 16 rows; the elements of
-// a thread are those of the instruction's accumulators: two rows, and of each 8 columns two that lie side by side.
+// A tile of 64 rows and 64 keys in 16 bits on the tensor cores. Each of four warps has 16 rows. A
+// thread has the elements of the instruction's accumulators: two rows, and two adjacent columns of
+// every 8.
 #pragma once
 
 #include "panels.hpp"
@@ -19,12 +20,14 @@ struct TensorCoreTile {
   REGARD_DEVICE static int lane() { return static_cast<int>(threadIdx.x) % 32; }
   REGARD_DEVICE static int first_row() { return static_cast<int>(threadIdx.x) / 32 * 16; }
   REGARD_DEVICE static int row(int r) { return first_row() + r * 8 + lane() / 4; }
-  // Keys of scores and columns of output: a thread's first one, and how far the others are from it.
+  // Keys of scores and columns of output: a thread's first one, and the distances of the others
+  // from it.
   REGARD_DEVICE static int first_key() { return lane() % 4 * 2; }
   REGARD_BOTH static constexpr int key_step(int s) { return s / 2 * 8 + s % 2; }
   REGARD_DEVICE static int first_column() { return first_key(); }
   REGARD_BOTH static constexpr int column_step(int c) { return key_step(c); }
-  // Where the word is that holds an element of a panel: its piece, and the byte in it.
+  // The location of the word that contains an element of a panel: its piece, and the byte within
+  // it.
   REGARD_DEVICE static int piece_of_column(int c) { return c / 2; }
   REGARD_DEVICE static int byte_of_column(int) { return first_column() * T::kBytes; }
 
@@ -32,7 +35,7 @@ struct TensorCoreTile {
   REGARD_DEVICE static void add_products(float (&products)[kRowsOfThread][kScores],
                                          const unsigned char* queries, const unsigned char* keys) {
     const int matrix = lane() / 8, row = lane() % 8;
-    // Further unrolled, addresses take the registers that the output needs.
+    // If unrolled further, addresses would take the registers that the output needs.
 #pragma unroll 2
     for (int i = 0; i < kPieces / 2; ++i) {
       const Words4 query = load_matrices<false>(

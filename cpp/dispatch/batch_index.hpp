@@ -1,11 +1,11 @@
-// Where a batch entry lies in an operand.
+// The location of a batch entry in an operand.
 #pragma once
 
 #include "../problem/operand.hpp"
 
 namespace regard {
 
-// `elements` of the operand's type on from `data`; null stays null.
+// Advances `data` by `elements` of the operand's type; null stays null.
 inline void* advance(void* data, const Operand& operand, std::int64_t elements) {
   return data ? static_cast<char*>(data) + elements * size_of(operand.element) : nullptr;
 }
@@ -24,7 +24,7 @@ class BatchIndex {
     return advance(operand.data, operand, elements_to(operand.batch_strides));
   }
 
-  // The entry's number, or its first head's; the array must be there.
+  // The entry's number, or a pointer to its first head's; the array must exist.
   std::int64_t in(const PerEntry& numbers) const { return numbers.data[elements_to(numbers.batch_strides)]; }
   const double* in(const PerHead& numbers) const { return numbers.data + elements_to(numbers.batch_strides); }
 

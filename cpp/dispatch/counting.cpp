@@ -16,7 +16,7 @@ constexpr double kElement = 4;  // bytes
 const Target* counted = nullptr;  // whose calls are counted
 CountedTask at_hand{};
 std::vector<CountedLoop> loops;
-KeyInterval piece{};  // of keys, of the gradients at hand
+KeyInterval piece{};  // keys of the current gradients
 
 const Kernels& real() { return counted->float32; }
 
@@ -29,8 +29,8 @@ double columns_of(const AttentionProblem& problem) {
   return static_cast<double>(problem.head_dim + problem.value_dim);
 }
 
-// The scores that the forward kernel computes of some rows and keys of a task, tile by tile. Counting reads no column
-// of an array.
+// The number of scores that the forward kernel computes for some rows and keys of a task, tile by
+// tile. Counting reads no column of an array.
 double scores_of(AttentionProblem problem, AttentionTask task, KeyInterval rows, KeyInterval keys) {
   problem.head_dim = problem.value_dim = 1;
   task.row_begin = rows.begin;

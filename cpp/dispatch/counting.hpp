@@ -1,5 +1,6 @@
-// For benchmarks: counts what each task of a call computes and reads, instead of computing it. The call is divided as
-// for as many threads as it asks for, on machines that have fewer.
+// For benchmarks: counts the work and the memory traffic of each task of a call, instead of
+// computing it. The call is divided for the requested number of threads, even on machines that have
+// fewer.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace regard {
 
 struct CountedTask {
   double multiplications;
-  double bytes;  // of arrays and partial results, read and written by kernels, from whichever cache
+  double bytes;  // of arrays and partial results that kernels read and write, whatever the cache
 };
 
 struct CountedLoop {
@@ -20,10 +21,11 @@ struct CountedLoop {
   std::vector<CountedTask> tasks;  // in the order in which they are handed out
 };
 
-// From here to end_counting, calls of one thread of the program run no kernel of attention (forward and decode),
-// backward or matmul on float32: what their results hold is undefined. No other call may be under way.
+// From here to end_counting, calls from one thread of the program run no float32 kernel of
+// attention (forward and decode), backward or matmul. The contents of their results are undefined.
+// No other call may be in progress.
 void begin_counting();
-// The loops since then.
+// Returns the loops since begin_counting.
 std::vector<CountedLoop> end_counting();
 
 }  // namespace regard

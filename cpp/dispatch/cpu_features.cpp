@@ -17,7 +17,8 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Not __builtin_cpu_supports: each compiler knows other names, and clang-cl and Zig do not link what answers it.
+// Not __builtin_cpu_supports: the known names differ between compilers, and clang-cl and Zig do not
+// link its run-time support.
 
 enum Register { kEax, kEbx, kEcx, kEdx };
 
@@ -29,7 +30,7 @@ struct Feature {
   int vector_bytes;  // of the registers that the system must save for it
 };
 
-// What the compiler may use in any source, so that no run can do without it.
+// Features that the compiler may use in any source, so that no run can do without them.
 constexpr std::string_view kBaseline = " mmx sse sse2 fxsr cx8 cmov ";
 constexpr Feature kFeatures[] = {
     {"fma", 1, 0, kEcx, 12, 32},       {"f16c", 1, 0, kEcx, 29, 32},         {"bmi", 7, 0, kEbx, 3, 0},
@@ -50,11 +51,11 @@ bool system_saves(int vector_bytes) {
   constexpr unsigned kXsaveBit = 27;
   if (!has_bit(1, 0, kEcx, kXsaveBit)) return false;
   std::uint32_t low = 0, high = 0;
-  // Volatile: without it GCC moves the instruction above the test that the CPU has it.
+  // Volatile: otherwise GCC moves the instruction above the test for its presence.
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr std::uint32_t kSse = 1u << 1, kAvx = 1u << 2, kAvx512 = 7u << 5;
 #if defined(__APPLE__)
-  const bool is_wide = false;  // macOS saves the registers of AVX-512 from their first use on, and says so from then
+  const bool is_wide = false;  // macOS saves the AVX-512 registers from their first use on, and reports it only then
 #else
   const bool is_wide = vector_bytes == 64;
 #endif
@@ -92,7 +93,7 @@ bool cpu_and_system_have(const Feature&) { return false; }
 constexpr const char* kVariable = "REGARD_DISABLE_CPU_FEATURES";
 constexpr std::string_view kSeparators = " ,\t\n";
 
-// Takes the first word off `words`; empty where none is left.
+// Removes the first word from `words` and returns it; empty if none is left.
 std::string_view next_word(std::string_view& words) {
   words.remove_prefix(std::min(words.find_first_not_of(kSeparators), words.size()));
   const std::string_view word = words.substr(0, words.find_first_of(kSeparators));
@@ -129,8 +130,8 @@ std::vector<CpuFeature> read_features() {
 }  // namespace
 
 const std::vector<CpuFeature>& cpu_features() {
-  // Once: in a virtual machine each question costs microseconds. Never destroyed: threads may compute while the
-  // process exits.
+  // Read once: in a virtual machine each query costs microseconds. Never destroyed: threads may
+  // compute while the process exits.
   static const auto& features = *new std::vector<CpuFeature>(read_features());
   return features;
 }

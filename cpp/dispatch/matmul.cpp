@@ -10,17 +10,18 @@
 namespace regard {
 namespace {
 
-// Fewer rows a task would copy b for too little.
+// With fewer rows per task, copying b would not pay off.
 constexpr std::int64_t kFewRows = 96;
-// The most of a wave: 4 MB of a and of b each (float), which the cache that all cores share holds.
+// The largest size of a wave: 4 MB of a and of b each (float), which fit in the cache shared by all
+// cores.
 constexpr std::int64_t kWaveRows = 2048;
 constexpr std::int64_t kWaveColumns = 2048;
 constexpr std::int64_t kWaveDepth = 512;
-// Threads wait for each other twice a wave: a product of fewer multiplications, in a batch of them, is better
-// shared out without waves.
+// Threads wait for each other twice per wave. A batch of products with fewer multiplications than
+// this is better distributed without waves.
 constexpr double kWorkOfWaves = 1e8;
 
-// How rows and columns are cut into tasks. Large tasks copy less, small ones share out better.
+// How rows and columns are divided into tasks. Large tasks copy less; small tasks balance better.
 struct TaskSize {
   std::int64_t rows;
   std::int64_t columns;
@@ -103,7 +104,8 @@ class WaveRunner {
     const std::int64_t column_parts = ceil_div(wave.column_end - wave.column_begin, columns);
     const auto row_parts_of = [&](std::int64_t rows) { return ceil_div(wave.row_end - wave.row_begin, rows); };
     std::int64_t rows = kernels_.task_rows;
-    // Down to the size of a panel, where many threads would otherwise wait for the one that packs the most.
+    // Down to the size of a panel, if many threads would otherwise wait for the one that packs the
+    // most.
     while (rows > std::max(columns, kernels_.tile_rows) &&
            blocks * (row_parts_of(rows) + column_parts) < kTasksPerThread * threads_)
       rows = ceil_div(rows, 2 * kernels_.tile_rows) * kernels_.tile_rows;
@@ -113,7 +115,7 @@ class WaveRunner {
       MatmulTask task = entry;
       task.depth_begin = wave.depth_begin + index % blocks * kernels_.depth;
       task.depth_end = std::min(wave.depth_end, task.depth_begin + kernels_.depth);
-      // Rows and columns take turns, so that a thread packs the rows that it multiplies later.
+      // Rows and columns alternate, so that a thread packs the rows that it multiplies later.
       const std::int64_t turn = index / blocks, parts = row_parts + column_parts;
       const std::int64_t part = turn * row_parts / parts;
       if ((turn + 1) * row_parts / parts > part) {

@@ -6,7 +6,7 @@
 
 namespace regard {
 
-// Fills c. Throws NoMemory before anything is written, or Stopped.
+// Fills c. Throws NoMemory before it writes anything, or Stopped.
 void matrix_product(const MatmulProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-// What a group of rows needs: [parts][kMergeRows] of each.
+// Memory for a group of rows: [parts][kMergeRows] of each.
 struct Workspace {
   double* shares;
   const void** outputs;

@@ -1,4 +1,4 @@
-// Attention states over disjoint sets of keys, joined, on the active target.
+// Merges attention states over disjoint sets of keys, on the active target.
 #pragma once
 
 #include "../problem/rows.hpp"
@@ -6,7 +6,7 @@
 
 namespace regard {
 
-// Fills the problem's output and lse. Throws NoMemory before anything is written, or Stopped.
+// Fills the problem's output and lse. Throws NoMemory before it writes anything, or Stopped.
 void merge_states(const MergeProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

@@ -1,4 +1,4 @@
-// Thrown where memory cannot be allocated; it says how much, and what for.
+// Thrown if memory cannot be allocated; it states the amount and the purpose.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace regard {
 
-// Becomes Python's MemoryError. The text lies in the exception itself: this is no time to allocate.
+// Becomes Python's MemoryError. The text is stored in the exception itself, since nothing can be
+// allocated now.
 class NoMemory : public std::bad_alloc {
  public:
   NoMemory(std::int64_t bytes, const char* what) {

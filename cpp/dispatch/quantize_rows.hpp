@@ -1,4 +1,4 @@
-// Rows in fewer bits, on the active target.
+// Quantizes rows to fewer bits, on the active target.
 #pragma once
 
 #include "../problem/rows.hpp"
@@ -6,8 +6,8 @@
 
 namespace regard {
 
-// Fills the problem's rows and scales; false if there is a number that the type does not hold. Throws NoMemory before
-// anything is written, or Stopped.
+// Fills the problem's rows and scales; returns false if the type cannot represent a number. Throws
+// NoMemory before it writes anything, or Stopped.
 bool quantize_rows(const QuantizeProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

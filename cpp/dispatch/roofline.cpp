@@ -24,7 +24,7 @@ struct Free {
   void operator()(char* memory) const { free_huge(memory, size); }
 };
 
-// In huge pages where the system has them to give, as NumPy asks for its large arrays.
+// In huge pages if the system provides them, as NumPy requests for its large arrays.
 std::unique_ptr<char, Free> allocate_for_reading(std::int64_t bytes) {
   const std::size_t size = (static_cast<std::size_t>(bytes) + kHugePage - 1) / kHugePage * kHugePage;
   std::unique_ptr<char, Free> memory(allocate_huge(size), Free{size});
@@ -55,7 +55,7 @@ double fma_peak(Scalar scalar, int threads, const StopSignal& signal) {
 
 double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal) {
   const Kernels& kernels = kernels_for(active_target(), Scalar::float32);
-  constexpr std::int64_t kPieces = 64;  // of a share, so that Ctrl-C need not wait for all of it
+  constexpr std::int64_t kPieces = 64;  // of a share, so that Ctrl-C need not wait for the whole share
   constexpr int kTries = 6;
   const std::int64_t share = bytes / threads / kReadStep * kReadStep;
   const std::int64_t piece = std::max(share / kPieces / kReadStep, std::int64_t{1}) * kReadStep;
@@ -68,7 +68,7 @@ double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal)
     });
   };
   for_each_share([](char* at, std::int64_t size) {
-    std::memset(at, 1, static_cast<std::size_t>(size));  // untouched pages are all one page of zeros
+    std::memset(at, 1, static_cast<std::size_t>(size));  // untouched pages all map to one page of zeros
   });
   double best = 0;
   for (int attempt = 0; attempt < kTries; ++attempt) {

@@ -1,4 +1,4 @@
-// What this machine can do at best, measured: the yardsticks of every benchmark.
+// The measured limits of this machine, which every benchmark is compared with.
 #pragma once
 
 #include "../problem/operand.hpp"
@@ -6,13 +6,13 @@
 
 namespace regard {
 
-// Floating-point operations a second of `threads` threads doing nothing but fma on the active target,
-// the best of several tries.
+// Floating-point operations per second of `threads` threads that do nothing but fma on the active
+// target, the best of several tries.
 double fma_peak(Scalar scalar, int threads, const StopSignal& signal);
 
-// Bytes a second of `threads` threads that do nothing but read, each its share of `bytes`, the best
-// of several tries. That is memory's speed where `bytes` is far more than the last cache holds.
-// `bytes` is at least kReadStep * threads. Throws NoMemory.
+// Bytes per second of `threads` threads that do nothing but read, each its share of `bytes`, the
+// best of several tries. This is the memory bandwidth if `bytes` far exceeds the size of the
+// last-level cache. `bytes` must be at least kReadStep * threads. Throws NoMemory.
 double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal);
 constexpr std::int64_t kReadStep = 512;
 

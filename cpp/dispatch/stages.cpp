@@ -9,11 +9,11 @@
 namespace regard {
 namespace {
 
-// A task's elements: enough to pay for handing it out, few enough to share well, and otherwise many, since the
-// processor must find out anew at the beginning of each what is read next.
+// Elements of a task: enough to amortize handing it out, and few enough to balance well. Otherwise
+// many, since the hardware prefetcher starts anew at the beginning of each task.
 constexpr std::int64_t kFewElements = 16 * 1024;
 constexpr std::int64_t kManyElements = 256 * 1024;
-// Rows and columns are cut where no vector of any target is.
+// Rows and columns are divided between the vectors of every target.
 constexpr std::int64_t kWholeVectors = 64;
 
 std::int64_t stride_of_rows(const Operand& operand, const BatchShape& rows) {
@@ -41,7 +41,7 @@ void run_stage(const StageProblem& problem, int threads, const StopSignal& signa
   part.input_stride = stride_of_rows(problem.input, rows);
   part.mask_stride = stride_of_rows(problem.mask, rows);
   part.output_stride = stride_of_rows(problem.output, rows);
-  // Rows that follow one another are those of the last axis.
+  // Consecutive rows belong to the last axis.
   const std::int64_t run = rows.axes > 0 ? rows.sizes[rows.axes - 1] : 1;
   const bool are_side_by_side = part.input_stride == 1 && part.output_stride == 1;
   std::int64_t rows_per_task = std::max<std::int64_t>(1, elements_per_task / columns);

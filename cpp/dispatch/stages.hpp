@@ -1,4 +1,4 @@
-// The element-wise stages, a row a step, on the active target.
+// The elementwise stages, row by row, on the active target.
 #pragma once
 
 #include "../problem/rows.hpp"

@@ -17,7 +17,8 @@ char* row_of(const RowArray& array, std::int64_t outer, std::int64_t head, std::
   return static_cast<char*>(array.data) + elements * size_of(array.element);
 }
 
-// Stores the rows from `begin` to `end` of one head, page by page: at once where rows have no gaps.
+// Stores the rows from `begin` to `end` of one head, page by page: in a single step if rows have no
+// gaps.
 bool store_head(const StoreProblem& problem, std::int64_t entry, std::int64_t head, std::int64_t begin,
                 std::int64_t end) {
   const Kernels& kernels = kernels_for(active_target(), Scalar::float32);
@@ -40,7 +41,7 @@ bool store_head(const StoreProblem& problem, std::int64_t entry, std::int64_t he
 }  // namespace
 
 bool store_rows(const StoreProblem& problem, int threads) {
-  constexpr std::int64_t kElementsPerTask = 64 * 1024;  // enough to pay for waking a thread
+  constexpr std::int64_t kElementsPerTask = 64 * 1024;  // enough to amortize waking a thread
   if (problem.most_rows == 0) return false;
   // A task is a piece of a head, or several heads.
   const std::int64_t columns = std::max<std::int64_t>(problem.columns, 1);

@@ -1,10 +1,10 @@
 // Prefetches the next block's lines one by one while this block is computed.
 //
-// Where few rows see a key, as in a decode and in a narrow window, the kernel waits for memory, and
-// the processor looks only a few hundred instructions ahead: without requests it alternates between
-// reading and computing. If lines are asked for evenly and in order, they arrive all the time. A
-// core can have only a few of them under way, and a request beyond these holds up the loads that
-// compute: hence the numbers below (docs/lab-notes.md).
+// If few rows see a key, as in a decode or in a narrow window, the kernel waits for memory. The
+// processor looks only a few hundred instructions ahead, so without prefetching it alternates
+// between reading and computing. Lines that are prefetched evenly and in order arrive continuously.
+// A core can have only a few prefetches in flight, and a prefetch beyond that number delays the
+// loads of the computation. This limit determines the numbers below (docs/lab-notes/decode.md).
 #pragma once
 
 #include "kv_rows.hpp"
@@ -12,24 +12,24 @@
 namespace regard {
 namespace {
 
-// How many lines a decode asks for while scores read four lines of keys, while outputs read four
-// lines of values, and while the weights between the two are computed. Where rows lie in lanes,
-// scores take about as long as outputs.
+// Number of lines that a decode prefetches while scores read four lines of keys, while outputs read
+// four lines of values, and while the weights in between are computed. If rows are in lanes, scores
+// take about as long as outputs.
 template <bool kRowsInLanes>
 constexpr int kAheadOfScores = kRowsInLanes ? 4 : 5;
 template <bool kRowsInLanes>
 constexpr int kAheadOfValues = 8 - kAheadOfScores<kRowsInLanes>;
 constexpr int kAheadOfWeights = 24;
-// How many a forward kernel asks for while it computes a tile: as many as the tile's weights fill.
-// So they are in proportion to what a tile computes.
+// Number of lines that a forward kernel prefetches while it computes a tile: the number of lines
+// that the tile's weights occupy. Prefetching is thus proportional to the work of a tile.
 template <class Shape>
 constexpr int kAheadOfTile = Shape::kRows * Shape::kVectors * kVectorBytes / kLineBytes;
 
-// What the loops hold in registers meanwhile.
+// The prefetch position, which loops keep in registers.
 struct AskedLine {
   const char* line;
   std::ptrdiff_t step;  // to the next line
-  std::int64_t left;    // lines of this row, this one included
+  std::int64_t left;    // lines left in this row, including this line
 };
 
 class Ahead {
@@ -41,13 +41,13 @@ class Ahead {
   Ahead(const Ahead&) = delete;
   Ahead& operator=(const Ahead&) = delete;
 
-  // Adds `count` rows from the row `first` on, which are read where they lie.
+  // Adds `count` rows starting at row `first`, which are read in place.
   void add(const KvRows& rows, std::int64_t first, std::int64_t count, std::int64_t columns) {
     const std::int64_t bytes = bytes_of(rows.operand.element);
     for_runs(rows, first, count, [&](auto done, auto together, auto page, auto) {
       if (page < 0) return;
       const std::int64_t row = first + done;
-      // Scales of float8 are one number for a head.
+      // float8 has one scale per head.
       const std::int64_t scales = rows.scale_operand.row_stride;
       if (rows.scales && scales != 0) add_run(scales_at(rows, row), 0, together * scales * 4, 1);
       const std::int64_t row_bytes =
@@ -56,7 +56,8 @@ class Ahead {
     });
   }
 
-  // Hands out the place to ask at, and takes it back after a number of calls of `ask`.
+  // `go_on` returns the current prefetch position, and `stop` stores it again after some calls of
+  // `ask`.
   AskedLine go_on() const { return at_; }
   void stop(AskedLine at) { at_ = at; }
 
@@ -75,8 +76,8 @@ class Ahead {
     at.left = run_->lines_of_row;
   }
 
-  // Asks for kQuarters quarters of a line on average over four turns, which loops count in integers
-  // of their own type.
+  // Prefetches kQuarters quarters of a line per turn, averaged over four turns. Loops count turns
+  // in integers of any type.
   template <int kQuarters, class Turn>
   __attribute__((always_inline)) void ask_quarters(Turn turn, AskedLine& at) {
 #pragma GCC unroll 8
@@ -113,8 +114,8 @@ class Ahead {
     start();
   }
 
-  // Follows the last run. It names a line that exists, since the processor would look for any other
-  // in the page tables every time.
+  // Sentinel after the last run. It points to a valid line, because the processor would search the
+  // page tables for an invalid address at every prefetch.
   Run end() const { return {reinterpret_cast<const char*>(this), 0, 0, INT64_MAX, INT64_MAX}; }
 
   void start() {
@@ -125,10 +126,10 @@ class Ahead {
 
   AskedLine at_;
   const Run* run_;
-  std::int64_t rows_;  // of the run at hand, yet to be asked for
+  std::int64_t rows_;  // of the current run, not yet prefetched
   int run_count_ = 0;
-  // A block's keys and values have few runs in large pages, and some hundreds in pages of one row.
-  // Of more than this, the last ones are not asked for: a larger frame costs decodes of int8 4%.
+  // A block's keys and values have few runs if pages are large, and several hundred if a page holds
+  // one row. Runs beyond this number are not prefetched: a larger frame slows int8 decodes by 4%.
   static constexpr int kMostRuns = 60;
   Run runs_[kMostRuns + 1];
 };

@@ -1,4 +1,4 @@
-// Calls code that is compiled for an operand's element type, which is known at run time.
+// Calls code that is compiled for the element type of an operand, which is known only at run time.
 #pragma once
 
 #include "../problem/operand.hpp"
@@ -12,7 +12,7 @@ struct ElementType {
   using Type = E;
 };
 
-// Calls body(ElementType<E>{}) for a type whose every value T holds.
+// Calls body(ElementType<E>{}) for an element type whose values T can represent.
 template <class T, class Body>
 REGARD_INLINE void with_input_element(Element element, Body body) {
   switch (element) {
@@ -28,7 +28,7 @@ REGARD_INLINE void with_input_element(Element element, Body body) {
   }
 }
 
-// Likewise for a type that results computed in T may have.
+// Likewise for the types of results computed in T.
 template <class T, class Body>
 REGARD_INLINE void with_result_element(Element element, Body body) {
   if constexpr (sizeof(T) == 8) {
@@ -40,14 +40,14 @@ REGARD_INLINE void with_result_element(Element element, Body body) {
   }
 }
 
-// Likewise for weights of a layer: also int8, which scales make up for.
+// Likewise for the weights of a layer, which may also be int8 with scales.
 template <class T, class Body>
 REGARD_INLINE void with_stored_element(Element element, Body body) {
   if (element == Element::int8) return body(ElementType<std::int8_t>{});
   with_input_element<T>(element, body);
 }
 
-// Likewise for keys and values of a cache.
+// Likewise for the keys and values of a cache.
 template <class T, class Body>
 REGARD_INLINE void with_cached_element(Element element, Body body) {
   if (element == Element::float8) return body(ElementType<Float8>{});
@@ -62,7 +62,7 @@ REGARD_INLINE std::int64_t bytes_of(Element element) {
                                                                        : 4;
 }
 
-// Whether the kernels can read the elements as they are stored.
+// Whether the kernels can read the elements without conversion.
 template <class T>
 REGARD_INLINE bool is_stored_as(Element element) {
   return element == (sizeof(T) == 4 ? Element::float32 : Element::float64);

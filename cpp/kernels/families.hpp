@@ -1,4 +1,4 @@
-// The tables that the sources of a target define, one per family, and that target.cpp gathers.
+// The tables that the sources of a target define, one per family. target.cpp gathers them.
 #pragma once
 
 #include "kernel_table.hpp"

@@ -1,4 +1,4 @@
-// A few rows, whose number is known at run time, as code that is compiled for it.
+// Calls code that is compiled for a small number of rows, which is known only at run time.
 #pragma once
 
 #include "../simd/constant.hpp"
@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kFewRows = 8;
 
-// Rows computed together: those at hand and, up to the next of these numbers, rows of zeros.
+// Calls `body` with the number of rows to compute: the given number, rounded up to one of these
+// numbers. The additional rows are zeros.
 template <class Body>
 REGARD_INLINE auto for_rows(std::int64_t rows, Body body) {
   if (rows == 1) return body(Constant<1>{});

@@ -2,15 +2,15 @@
 //
 //   number = integer scale + minimum
 //
-// Products are computed with the integers. Those of scores have queries that are rounded to
-// integers, too:
+// Products are computed with the integers. For scores, queries are also rounded to integers:
 //
 //   score  = step sum over groups (scale sum of query[d] integer[d] + minimum sum of query[d])
 //   output = sum over keys of (weight scale) integer + sum over keys of weight minimum
 //
-// step is a query's largest magnitude divided by 32767. The sum of a group's products is then less
-// than 15 * 32767 * 32, and a float32 holds it exactly: kernels may add in any order and type, and
-// all of them give the same bits. Rounding the query moves a number of it by at most half a step.
+// The step of a query is its largest magnitude divided by 32767. The sum of a group's products is
+// then less than 15 * 32767 * 32, which float32 represents exactly, so kernels may add in any order
+// and type and return the same bits. Rounding changes each number of a query by at most half a
+// step.
 #pragma once
 
 #include "../problem/operand.hpp"
@@ -23,19 +23,20 @@ constexpr int kGroupBytes = kGroupOfFourBits / 2;
 constexpr int kMostOfQuery = 32767;
 static_assert(15 * kMostOfQuery * kGroupOfFourBits < 1 << 24, "a float32 holds every sum");
 
-// As they are stored, and in bytes as many as a float32.
+// The stored format, which is as large as a float32.
 struct GroupScale {
   Float16 scale;
   Float16 minimum;
 };
 
-// 1.5 times 2 to the bits of a mantissa: a sum with it has no place for a fraction.
+// 1.5 times 2 to the number of mantissa bits: a sum with it has no bits left for a fraction.
 template <class T>
 constexpr T kRoundsToInteger = sizeof(T) == 4 ? T(12582912.0) : T(6755399441055744.0);
 
-// Of a query whose largest magnitude has these bits, above which NaN's are: what its integers are
-// multiplied by, and what makes them of its numbers. A query that holds NaN or inf has NaN for its
-// step: all its scores are NaN. One without a number is 0.
+// For a query with this largest magnitude (NaN if the query contains NaN): the step, which
+// multiplies the query's integers, and its inverse, which converts the query's numbers to integers.
+// A query that contains NaN or inf has a step of NaN, so all its scores are NaN. A query of zeros
+// has a step of 0.
 template <class T>
 struct QuerySteps {
   T step;
@@ -46,12 +47,12 @@ REGARD_INLINE QuerySteps<T> query_steps(T largest) {
   constexpr T kMost = T(kMostOfQuery);
   const bool is_finite = largest - largest == T(0);
   if (!is_finite) return {largest - largest + (largest - largest), T(0)};
-  // Of less, the inverse would be infinite: such a query is 0.
+  // For smaller magnitudes the inverse would be infinite, so such a query counts as 0.
   const bool is_tiny = largest < T(0x1p-100f);
   return is_tiny ? QuerySteps<T>{T(0), T(0)} : QuerySteps<T>{largest / kMost, kMost / largest};
 }
 
-// A byte in every lane.
+// Loads one byte into each lane.
 template <class T>
 REGARD_INLINE Mask<T> load_pairs(const Nibbles* from) {
 #if defined(REGARD_X86_V3)
@@ -63,7 +64,8 @@ REGARD_INLINE Mask<T> load_pairs(const Nibbles* from) {
   return __builtin_convertvector(*reinterpret_cast<const Bytes*>(from), Mask<T>);
 }
 
-// The integers of kLanes bytes: those in their lower halves, and those in their upper ones.
+// The integers of kLanes bytes: one vector from the lower halves of the bytes, one from the upper
+// halves.
 template <class T>
 struct TwoVectors {
   Vec<T> lower, upper;

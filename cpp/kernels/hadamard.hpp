@@ -1,9 +1,10 @@
-// A rotation of queries and keys. It changes no product of the two, and it spreads a dimension that
-// is far larger than the others, which would take the steps of int8 from them, over all dimensions
-// (Ashkboos et al. 2024, QuaRot). This one is a Hadamard matrix: it takes only sums and
-// differences, and does not depend on the numbers.
+// A rotation of queries and keys. It does not change their products. A dimension that is far larger
+// than the others would leave the others few steps of int8, and the rotation spreads it over all
+// dimensions (Ashkboos et al. 2024, QuaRot). This rotation is a Hadamard matrix: it needs only sums
+// and differences, and does not depend on the numbers.
 //
-// H H is group times the identity: the product of two rotated rows is group times what it was.
+// H H is group times the identity, so the product of two rotated rows is group times their original
+// product.
 #pragma once
 
 #include <utility>
@@ -13,13 +14,12 @@
 namespace regard {
 namespace {
 
-// Dimensions are rotated in groups of this many: the largest power of two that divides head_dim.
+// Dimensions are rotated in groups of this size: the largest power of two that divides head_dim.
 constexpr std::int64_t rotated_together(std::int64_t head_dim) { return head_dim & -head_dim; }
 
-// What keys and queries of a cache are multiplied by before they are rotated. int8 has a scale for
-// each row, and takes all from keys. Numbers of few exponents, of float8 and of the scales of q4_1,
-// stay about as large as they are: half of the factors of two are taken from keys, and half from
-// queries.
+// The factors of a cache's keys and queries before they are rotated. int8 has a scale for each row,
+// so keys take the whole factor. Numbers with few exponents, such as float8 and the scales of q4_1,
+// should keep about their size, so keys and queries each take half of the powers of two.
 REGARD_INLINE float key_share(Element element, std::int64_t head_dim) {
   const std::int64_t together = rotated_together(head_dim);
   if (element == Element::int8) return 1.0f / static_cast<float>(together);
@@ -31,7 +31,7 @@ REGARD_INLINE float query_share(Element element, std::int64_t head_dim) {
   return 1.0f / (key_share(element, head_dim) * static_cast<float>(rotated_together(head_dim)));
 }
 
-// Sums and differences of kCount numbers, of neighbors, then of pairs, and so on.
+// Sums and differences of kCount numbers: of neighbors, then of pairs, and so on.
 template <int kCount, class V>
 REGARD_INLINE void rotate_numbers(V (&x)[kCount]) {
 #pragma GCC unroll 3
@@ -45,8 +45,8 @@ REGARD_INLINE void rotate_numbers(V (&x)[kCount]) {
     }
 }
 
-// The steps from `half` to half * kCount of a group: a number next to those that are `half` numbers
-// apart, `stride` elements each; `width` at a time.
+// The steps from `half` to half * kCount of a group, for numbers that are `half` numbers apart, at
+// `stride` elements per number. `width` numbers are processed at a time.
 template <int kCount, class T>
 REGARD_INLINE void rotate_pass(T* x, std::int64_t stride, std::int64_t group, std::int64_t half,
                                std::int64_t width) {
@@ -61,7 +61,7 @@ REGARD_INLINE void rotate_pass(T* x, std::int64_t stride, std::int64_t group, st
     }
 }
 
-// The steps of a group from `half` on, three to a walk through memory.
+// The steps of a group from `half` on, three steps per pass through memory.
 template <class T>
 REGARD_INLINE void rotate_group(T* x, std::int64_t stride, std::int64_t group, std::int64_t half,
                                 std::int64_t width) {
@@ -85,8 +85,8 @@ REGARD_NOINLINE void rotate_lanes(T* x, std::int64_t stride, std::int64_t head_d
     rotate_group(x + first * stride, stride, group, 1, 1);
 }
 
-// The steps within a vector: a lane and the one kHalf lanes off, a + b in the lower, a - b in the
-// upper.
+// The steps within a vector, for lanes that are kHalf apart: a + b in the lower lane, a - b in the
+// upper lane.
 template <int kHalf, class T, std::size_t... kLane>
 REGARD_INLINE Vec<T> rotate_vector(Vec<T> v, std::index_sequence<kLane...> lanes) {
   if constexpr (kHalf == kLanes<T>) {
@@ -98,7 +98,7 @@ REGARD_INLINE Vec<T> rotate_vector(Vec<T> v, std::index_sequence<kLane...> lanes
   }
 }
 
-// The same for one row, with the same bits.
+// The same for one row, with identical bits.
 template <class T>
 REGARD_NOINLINE void rotate_row(T* x, std::int64_t head_dim) {
   constexpr std::int64_t kWidth = kLanes<T>;

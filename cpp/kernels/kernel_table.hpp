@@ -1,5 +1,5 @@
-// What a target offers: the kernels of one element type, one table per family, and both types under
-// the target's name. The dispatch knows a target by nothing else.
+// The kernels of a target: one table per family for each element type, and both element types under
+// the target's name. The dispatch accesses a target only through this structure.
 #pragma once
 
 #include "attention/table.hpp"

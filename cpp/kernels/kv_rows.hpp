@@ -1,14 +1,14 @@
-// Keys or values of a task as they are stored: side by side or in pages, in any type whose values T
-// holds, or in fewer bits: int8 and float8 with a scale a row, and q4_1 with two numbers a group
-// (groups_of_four_bits.hpp). Such keys are rotated (hadamard.hpp).
+// The keys or values of a task as they are stored: contiguous or in pages, in any type whose values
+// T can represent, or quantized: int8 and float8 with one scale per row, and q4_1 with two numbers
+// per group (groups_of_four_bits.hpp). Quantized keys are rotated (hadamard.hpp).
 //
-// Rows of int8 and float8 are multiplied as they are, and their scales come afterwards:
+// int8 and float8 rows are multiplied as stored, and their scales are applied afterwards:
 //
 //   score  = scale[key] (sum over d of rotated query[d] stored[key][d])
 //   output = sum over keys of (weight[key] scale[key]) stored[key]
 //
-// That is one multiplication for a key and a row instead of one or two for an element. All kernels
-// do the same operations in the same order, so they give the same bits.
+// This takes one multiplication per key and row instead of one or two per element. All kernels do
+// the same operations in the same order, so they return the same bits.
 #pragma once
 
 #include "../problem/attention.hpp"
@@ -24,13 +24,13 @@ struct KvRows {
   const Operand& operand;
   const void* data;
   const Operand& scale_operand;
-  const float* scales;  // of rows, or GroupScales; null where there are none
+  const float* scales;  // one per row, or GroupScales; null if there are none
   const std::int32_t* pages;
-  std::int64_t page_rows;  // 0 where rows lie side by side
-  KeyInterval evicted;     // pages of the entry that have no column in `pages`
+  std::int64_t page_rows;  // 0 if rows are not in pages
+  KeyInterval evicted;     // pages of the entry without a column in `pages`
 };
 
-// The evicted pages of an entry follow its pages of sink tokens.
+// The evicted pages of an entry follow its sink token pages.
 REGARD_INLINE KeyInterval evicted_pages_of(const AttentionProblem& problem,
                                            const AttentionTask& task) {
   if (task.evicted_pages == 0) return {};
@@ -53,7 +53,7 @@ REGARD_INLINE KvRows values_of(const AttentionProblem& problem, const AttentionT
           task.pages,    problem.page_rows, evicted_pages_of(problem, task)};
 }
 
-// Counts the elements from the operand's first row to a row that is not evicted.
+// Returns the offset in elements from the operand's first row to a row that is not evicted.
 REGARD_INLINE std::int64_t offset_of(const KvRows& rows, const Operand& operand, std::int64_t row) {
   if (rows.page_rows == 0) return row * operand.row_stride;
   std::int64_t column = row / rows.page_rows;
@@ -71,19 +71,20 @@ REGARD_INLINE bool scale_products(const KvRows& rows) {
   return rows.scales && has_row_scales(rows.operand.element);
 }
 
-// The scale of this row, or of its first group. Those after it in its page are row_stride apart.
+// The scale of this row, or of its first group. The following scales in its page are row_stride
+// apart.
 REGARD_INLINE const float* scales_at(const KvRows& rows, std::int64_t row) {
   return rows.scales + offset_of(rows, rows.scale_operand, row);
 }
 
-// Whether every row from `first` on lies row_stride after the one before.
+// Whether consecutive rows starting at `first` are row_stride apart.
 REGARD_INLINE bool lie_together(const KvRows& rows, std::int64_t first, std::int64_t count) {
   return rows.page_rows == 0 || first % rows.page_rows + count <= rows.page_rows;
 }
 
-// Calls body(done, together, page, at) for the rows from `first` on that lie together, one page
-// after another: `done` rows come before them, and the first is row `at` of the page. The page is
-// negative where it is evicted, and 0 where rows are not in pages.
+// Calls body(done, together, page, at) for each run of contiguous rows starting at `first`, one
+// page after another. `done` is the number of rows before the run, and the run starts at row `at`
+// of the page. The page is negative if it is evicted, and 0 if rows are not in pages.
 template <class Body>
 REGARD_INLINE void for_runs(const KvRows& rows, std::int64_t first, std::int64_t count, Body body) {
   if (rows.page_rows == 0) return body(std::int64_t{0}, count, std::int64_t{0}, first);
@@ -99,8 +100,8 @@ REGARD_INLINE void for_runs(const KvRows& rows, std::int64_t first, std::int64_t
   }
 }
 
-// Copies `count` rows from the row `first` on to rows of padded_columns of T, with zeros to their
-// right, below them and in place of evicted rows. Integers stay integers.
+// Copies `count` rows starting at row `first` to rows of padded_columns elements of T, with zeros
+// to their right, below them and in place of evicted rows. Integers are not scaled.
 template <class T>
 REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int64_t count,
                                std::int64_t columns, T* to, std::int64_t padded_count,
@@ -128,14 +129,14 @@ REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int6
   if (count == 0) copy_padded<T, T>(nullptr, 0, 1, 0, columns, to, padded_count, padded_columns);
 }
 
-// Lanes kFirst, kFirst + 2 and so on of two vectors.
+// Lanes kFirst, kFirst + 2, and so on, of two vectors.
 template <int kFirst, std::size_t... kLane>
 REGARD_INLINE Vec<float> every_second(Vec<float> lower, Vec<float> upper,
                                       std::index_sequence<kLane...>) {
   return __builtin_shufflevector(lower, upper, (2 * static_cast<int>(kLane) + kFirst)...);
 }
 
-// Copies the rows' scales, with zeros after them and for evicted rows.
+// Copies the scales of rows, with zeros after them and for evicted rows.
 template <class T>
 REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::int64_t count, T* to,
                                  std::int64_t padded_count) {
@@ -147,7 +148,7 @@ REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::in
       return;
     }
     const float* from = rows.scales + page * rows.scale_operand.page_stride + at * stride;
-    if (stride == 1)  // vectors
+    if (stride == 1)  // vectorizes
       for (std::int64_t i = 0; i < together; ++i) scales[i] = static_cast<T>(from[i]);
     else
       for (std::int64_t i = 0; i < together; ++i) scales[i] = static_cast<T>(from[i * stride]);
@@ -155,8 +156,8 @@ REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::in
   for (std::int64_t i = count; i < padded_count; ++i) to[i] = T(0);
 }
 
-// The scales and minimums of groups: to[group][scale, minimum][padded_count]. Zeros follow them and
-// stand for evicted rows.
+// Copies the scales and minimums of groups: to[group][scale, minimum][padded_count], with zeros
+// after them and for evicted rows.
 template <class T>
 REGARD_NOINLINE void copy_group_scales(const KvRows& rows, std::int64_t first, std::int64_t count,
                                        std::int64_t columns, T* to, std::int64_t padded_count) {

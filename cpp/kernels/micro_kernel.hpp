@@ -1,11 +1,11 @@
-// The one product that all kernels are made of:
+// The product that all kernels are built from:
 //
 //   acc[row][lane] += sum over k of a[row][k] * b[k][lane]
 //
-// with a broadcast element by element from where it lies and b in vectors. rows x vectors
+// a is broadcast element by element from memory, and b is loaded in vectors. rows x vectors
 // accumulators stay in registers for the whole sum. Each element of acc is summed over k in
-// increasing order, one fma a step, whatever the shape of the tile: a lane's bits do not depend on
-// how many lanes or rows a tile has.
+// increasing order, with one fma per step, whatever the shape of the tile is. The bits of a lane
+// therefore do not depend on the number of lanes or rows of a tile.
 #pragma once
 
 #include "../simd/vec.hpp"
@@ -77,10 +77,10 @@ REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T*
   }
 }
 
-// a[row][k] = a[k * step + row]: values, whose rows here are value dimensions.
-// Where kSelect, a term whose b is exactly -0.0 (a hidden key, see softmax_state.hpp) is left out
-// instead of multiplied, so that a NaN or inf in it goes nowhere. Vectors of the tile outside
-// [kFirst, kEnd) stay as they are.
+// a[row][k] = a[k * step + row]: values, whose rows here are value dimensions. With kSelect, a term
+// whose b is exactly -0.0 (a hidden key, see softmax_state.hpp) is skipped instead of multiplied,
+// so that a NaN or inf in it does not propagate. Vectors of the tile outside [kFirst, kEnd) are
+// unchanged.
 template <class T, int kRows, int kVectors, bool kSelect, int kFirst = 0, int kEnd = kVectors>
 REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const T* a,
                                     std::ptrdiff_t step, const T* b, std::ptrdiff_t b_stride,

@@ -1,6 +1,6 @@
-// Moves between arrays as the caller has them (a row a query, any strides) and strips (a lane a
-// query, a row of lanes a dimension), and copies blocks of keys and values that cannot be read
-// where they lie.
+// Moves data between the caller's arrays (one row per query, any strides) and strips (one lane per
+// query, one row of lanes per dimension), and copies blocks of keys and values that cannot be read
+// in place.
 #pragma once
 
 #include "../simd/half.hpp"
@@ -16,7 +16,7 @@ struct Identity {
   }
 };
 
-// to[column * to_stride + lane] = op(rows[lane][column * column_stride]); lanes from row_count up
+// to[column * to_stride + lane] = op(rows[lane][column * column_stride]). Lanes from row_count up
 // to the next whole vector become op(0).
 template <class T, class From, class Op>
 REGARD_INLINE void rows_to_lanes(const From* const* rows, int row_count, std::int64_t column_stride,
@@ -73,12 +73,12 @@ REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::i
   }
 }
 
-// Rows farther apart than this are copied: a tile of them would crowd into a few sets of L1, and
-// each would need a page of its own.
+// Rows farther apart than this are copied: a tile of such rows would use only a few sets of L1, and
+// each row would need a separate page.
 constexpr std::int64_t kFarRowBytes = 2048;
 
-// Copies rows x columns elements to rows of padded_columns, with zeros to their right and below
-// them.
+// Copies rows x columns elements to rows of padded_columns elements, with zeros to their right and
+// below them.
 template <class T, class From>
 REGARD_NOINLINE void copy_padded(const From* from, std::int64_t row_stride,
                                  std::int64_t column_stride, std::int64_t rows,

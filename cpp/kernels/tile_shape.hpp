@@ -8,36 +8,38 @@
 namespace regard {
 namespace {
 
-constexpr int kLineBytes = 64;  // of a cache
+constexpr int kLineBytes = 64;  // cache line
 
-// What a target chooses for its registers and caches: all that is tuned for it is in its header,
-// except the numbers that all targets share, which are the defaults here.
+// The sizes that a target chooses for its registers and caches. All values tuned for a target are
+// in its header, except the values shared by all targets, which are the defaults here.
 struct Tuning {
-  // A tile of keys x queries: rows x vectors accumulators, vectors of the right operand, and one
-  // broadcast are in registers.
+  // A tile of keys x queries. Its rows x vectors accumulators, the vectors of the right operand,
+  // and one broadcast are in registers.
   int rows;
   int vectors;
   int registers;
-  // A tile of keys x dimensions, of the gradients of keys and values: likewise, with a number of
-  // vectors that divides the usual dimensions.
+  // A tile of keys x dimensions, for the gradients of keys and values. Likewise in registers; the
+  // number of vectors divides the usual dimensions.
   int key_rows = 6;
   int key_vectors;
-  // Strips over whose queries these gradients are summed before they are added to those in memory.
-  // Twice as many were slower where L2 has 512 KB (docs/lab-notes.md).
+  // Number of strips over whose queries these gradients are summed before they are added to the
+  // gradients in memory. Twice as many strips were slower with an L2 of 512 KB
+  // (docs/lab-notes/backward.md).
   int band_strips = 2;
-  // In the backward kernel, a piece of keys with their values and the gradients of both takes at
-  // most this much, and at most three quarters of L2.
+  // In the backward kernel, a piece of keys, with their values and the gradients of both, occupies
+  // at most this much memory, and at most three quarters of L2.
   int piece_bytes = 640 * 1024;
-  // Rows share one pass over a block of keys: as many as make strips of about this size, queries
-  // and outputs together, which leaves L2 room for the block. That cuts the traffic from beyond L2,
-  // and what it costs to copy a block, by the number of rows: 384 at head_dim 64, 192 at 128.
+  // The rows of a task share one pass over each block of keys. Their number is chosen so that the
+  // strips occupy about this many bytes, queries and outputs together, which leaves room for the
+  // block in L2. This divides the traffic from beyond L2 and the cost of copying a block by the
+  // number of rows: 384 at head_dim 64, 192 at 128.
   int task_bytes = 192 * 1024;
-  // In a matrix product, the depth of a panel of columns, and of the chains in which products are
-  // summed: as many as make 24 KB, which leaves room in L1 for a tile of rows, but not more than
-  // 256, since longer chains lose bits.
+  // In a matrix product, the depth of a panel of columns, and the length of the chains in which
+  // products are summed. A panel of this depth has 24 KB, which leaves room in L1 for a tile of
+  // rows. The depth is at most 256, because longer chains lose bits.
   int matmul_depth;
-  // Vectors of keys whose scores are formed together where a decode has one row, and where it has
-  // more and multiplies keys from registers.
+  // Number of vectors of keys whose scores are computed together: for a decode with one row, and
+  // for a decode with more rows that multiplies keys from registers.
   int decode_vectors_of_a_row = 1;
   int decode_vectors_of_rows = 1;
 };
@@ -51,16 +53,17 @@ struct TileShape {
   static constexpr int kVectors = kTuning.vectors;
   static constexpr int kRegisterCount = kTuning.registers;
   static constexpr int kStripLanes = kVectors * kLanes<T>;
-  // Keys whose weights are kept between the two products. A row's sum over keys is formed block by
-  // block, so this size is part of what decides its bits; 64 to 128 measure alike
-  // (docs/lab-notes.md).
+  // Number of keys whose weights are stored between the two products. A row's sum over keys is
+  // computed block by block, so this size affects the bits of the sum. Sizes from 64 to 128 have
+  // the same speed (docs/lab-notes/forward.md).
   static constexpr int kBlockKeys = 96;
-  // Keys with a softmax of their own, until it is merged with that of the keys before
-  // (softmax_state.hpp).
+  // Number of keys with a separate softmax, which is then merged with the softmax of the earlier
+  // keys (softmax_state.hpp).
   static constexpr int kChunkKeys = 16 * kBlockKeys;
   static constexpr std::int64_t kMostTaskRows = 16 * kStripLanes;
-  // Where a mask has rows of its own, no strip crosses a multiple of this many rows: masks made of
-  // blocks have blocks of 64 or 128, and a strip across two of them computes what either sees.
+  // If a mask is not broadcast over queries, no strip crosses a multiple of this number of rows.
+  // Masks made of blocks have blocks of 64 or 128, and a strip across two blocks computes the keys
+  // that either block sees.
   static constexpr std::int64_t kMaskRows = 128;
   static constexpr int kBandStrips = kTuning.band_strips;
 

@@ -1,5 +1,6 @@
-// The extension module regard._openmp: the only part of regard that links an OpenMP runtime. It is loaded
-// when the threading layer `openmp` is asked for, and hands parallel regions to regard._core.
+// The extension module regard._openmp: the only part of regard that links an OpenMP runtime. It is
+// loaded when the threading layer `openmp` is requested, and provides parallel regions to
+// regard._core.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <dlfcn.h>
@@ -17,15 +18,16 @@ using regard::ParallelRegion;
 
 void* runtime = nullptr;  // the library, as dlopen returns it
 
-// Resolved in the runtime that is loaded, which may be older or newer than that of the build.
+// Resolved in the loaded runtime, which may be older or newer than the runtime of the build.
 int (*pause_all)(omp_pause_resource_t) = nullptr;
 
-// A forked child has the forking thread alone. libgomp would wait for the others of its team, so its teams
-// are dissolved before a fork; inside a region that is refused, and does nothing.
+// A forked child has only the forking thread. libgomp would wait for the other threads of its team,
+// so its teams are dissolved before a fork. Inside a region the runtime refuses this, and nothing
+// happens.
 void dissolve_team() { pause_all(omp_pause_soft); }
 
-// The OpenMP specification that the runtime follows, by what it is the first to have. Runtimes do not
-// tell their own versions.
+// The OpenMP specification that the runtime follows, determined by functions that a version
+// introduced. Runtimes do not report their own versions.
 const char* specification() {
   constexpr struct {
     const char* function;
@@ -40,8 +42,8 @@ const char* specification() {
 }
 
 void run(int threads, bool (*body)(void* context, int thread), void* context) {
-  // The end of a region waits for all threads of its team. In a child that was forked inside the region
-  // they do not exist, so its thread leaves by a jump over the runtime's own frames.
+  // The end of a region waits for all threads of its team. In a child that was forked inside the
+  // region they do not exist, so its thread jumps out over the runtime's own frames.
   std::jmp_buf forked;
   if (setjmp(forked) != 0) return;
 #pragma omp parallel num_threads(threads)
@@ -55,7 +57,7 @@ bool is_inside() { return omp_in_parallel() != 0; }
 
 ParallelRegion region = {run, is_inside, false, "", "", ""};
 
-// Finds the runtime that the loader chose, its name and version, and what it does about forks.
+// Finds the runtime that the loader chose, its name and version, and its behavior at forks.
 bool examine_runtime() {
   Dl_info found;
   if (!dladdr(reinterpret_cast<void*>(&omp_get_max_threads), &found) || !found.dli_fname) return false;
@@ -65,7 +67,8 @@ bool examine_runtime() {
   const char* slash = std::strrchr(found.dli_fname, '/');
   region.runtime = slash ? slash + 1 : found.dli_fname;
   region.version = specification();
-  // LLVM's and Intel's renew their threads in a child, but may leave a lock there that another thread held.
+  // LLVM's and Intel's runtimes renew their threads in a child, but may leave a lock there that
+  // another thread held.
   if (dlsym(runtime, "__kmpc_fork_call")) return true;
   if (void* function = dlsym(runtime, "omp_pause_resource_all")) {
     pause_all = reinterpret_cast<decltype(pause_all)>(function);
@@ -76,7 +79,7 @@ bool examine_runtime() {
 
 int execute(PyObject* module) {
   if (!runtime && !examine_runtime()) {
-    PyErr_SetString(PyExc_ImportError, "the OpenMP runtime that is loaded cannot be found");
+    PyErr_SetString(PyExc_ImportError, "the loaded OpenMP runtime cannot be found");
     return -1;
   }
   PyObject* capsule = PyCapsule_New(&region, regard::kRegionCapsule, nullptr);

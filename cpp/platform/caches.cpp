@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kCacheVariable = "REGARD_L2_CACHE";
 constexpr std::int64_t kLeastCache = std::int64_t{128} << 10;
 constexpr std::int64_t kUsualCache = std::int64_t{512} << 10;
-// A cache larger than this is shared by several processors, or would be filled with more than helps.
+// A cache larger than this is shared by several processors, or filling more of it would not help.
 constexpr std::int64_t kMostCache = std::int64_t{2} << 20;
 
 #if defined(_WIN32)

@@ -1,4 +1,4 @@
-// The size of the cache that kernels plan for.
+// The cache size that kernels are planned for.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ bool has_cpu_controller(const std::string& controllers) {
   return std::find(names.begin(), names.end(), "cpu") != names.end();
 }
 
-// mountinfo writes spaces, tabs, newlines and backslashes of a path as \ooo.
+// mountinfo escapes spaces, tabs, newlines and backslashes in a path as \ooo.
 std::string unescaped(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -45,7 +45,7 @@ double quota_of_group(const std::string& folder, bool is_unified) {
   return limit > 0 && period > 0 ? limit / period : kNoQuota;
 }
 
-// Of the group and of all that contain it, up to the one at the mount point.
+// The quota of the group and of all groups that contain it, up to the group at the mount point.
 double quota_of_groups(const std::string& mount_point, std::string group, bool is_unified) {
   double least = kNoQuota;
   while (true) {
@@ -56,8 +56,8 @@ double quota_of_groups(const std::string& mount_point, std::string group, bool i
   }
 }
 
-// Where a group lies below a mount point that shows the hierarchy from `mounted` on; empty for the
-// mount point itself, and for a group outside what is mounted.
+// The path of a group below a mount point that shows the hierarchy from `mounted` on; empty for the
+// mount point itself, and for a group outside the mounted hierarchy.
 std::string below(const std::string& mounted, const std::string& group) {
   const std::string prefix = mounted == "/" ? "" : mounted;
   const bool is_inside = group.compare(0, prefix.size(), prefix) == 0 &&
@@ -67,7 +67,8 @@ std::string below(const std::string& mounted, const std::string& group) {
   return rest == "/" ? "" : rest;
 }
 
-// The process's groups: in the unified hierarchy, and in that of the controller `cpu` of version 1.
+// The process's groups: in the unified hierarchy, and in the version 1 hierarchy of the controller
+// `cpu`.
 struct Groups {
   std::string unified = "/";
   std::string of_cpu = "/";
@@ -108,7 +109,7 @@ double cgroup_quota(const std::string& root) {
                                             below(unescaped(before[3]), group), is_unified));
   }
   if (has_mounts) return least;
-  // /proc is missing: the usual mount points.
+  // /proc is missing: use the usual mount points.
   return std::min(quota_of_group(root + "/sys/fs/cgroup", true),
                   quota_of_group(root + "/sys/fs/cgroup/cpu", false));
 }

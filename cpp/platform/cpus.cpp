@@ -33,12 +33,14 @@ namespace {
 int cpus_of_process() {
   DWORD_PTR process = 0, system = 0;
   if (!GetProcessAffinityMask(GetCurrentProcess(), &process, &system)) return 1;
-  // Where there are several groups of 64 processors, and threads in more than one of them, both masks are 0.
+  // If there are several groups of 64 processors and threads in more than one of them, both masks
+  // are 0.
   if (process == 0) return static_cast<int>(GetActiveProcessorCount(ALL_PROCESSOR_GROUPS));
   return static_cast<int>(std::bitset<64>(process).count());
 }
 #elif defined(__APPLE__)
-// Only processors for performance, if there are others: equal shares of work would wait for the slow ones.
+// Counts only performance processors, if there are others: with equal shares, work would wait for
+// the slow processors.
 int cpus_of_process() {
   for (const char* name : {"hw.perflevel0.logicalcpu", "hw.logicalcpu"}) {
     int count = 0;
@@ -71,7 +73,7 @@ int usable_cpus() noexcept { return std::max(1, cpus_of_process()); }
 #if !defined(_WIN32) && !defined(__APPLE__)
 
 int cpus_of_affinity(const GetAffinity& get_affinity) {
-  // The kernel refuses a mask with fewer bits than the CPUs that it was built for.
+  // The kernel rejects a mask with fewer bits than the number of CPUs that it was built for.
   constexpr std::size_t kMostCpus = std::size_t{1} << 20;
   for (std::size_t cpus = CPU_SETSIZE; cpus <= kMostCpus; cpus *= 2) {
     std::vector<unsigned long> mask(cpus / (8 * sizeof(unsigned long)));

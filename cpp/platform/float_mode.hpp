@@ -1,5 +1,6 @@
-// How the calling thread rounds, and whether it takes subnormal numbers for zeros. Each thread has a mode of its
-// own, which it inherits from the thread that started it.
+// The floating-point mode of the calling thread: how it rounds, and whether it treats subnormal
+// numbers as zeros. Each thread has its own mode, which it inherits from the thread that started
+// it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@ namespace regard {
 
 #if defined(__x86_64__)
 
-// MXCSR without its flags, which arithmetic sets.
+// MXCSR without the status flags, which arithmetic sets.
 inline std::uint64_t float_mode() { return __builtin_ia32_stmxcsr() & 0xffc0u; }
 inline void set_float_mode(std::uint64_t mode) { __builtin_ia32_ldmxcsr(static_cast<std::uint32_t>(mode)); }
 
@@ -28,7 +29,7 @@ inline void set_float_mode(std::uint64_t) {}
 
 #endif
 
-// Lets the calling thread compute in a mode, and gives it its own back.
+// Lets the calling thread compute in a mode, and restores its own mode.
 class InFloatMode {
  public:
   explicit InFloatMode(std::uint64_t mode) : before_(float_mode()), differs_(mode != before_) {

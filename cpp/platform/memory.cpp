@@ -29,7 +29,7 @@ char* allocate_aligned(std::size_t alignment, std::size_t size) {
 void free_aligned(char* memory) { std::free(memory); }
 
 char* allocate_huge(std::size_t size) {
-  // One page more than is asked for holds an aligned part; the ends are given back.
+  // One huge page more than requested contains an aligned part; the ends are released.
   const std::size_t reserved = size + kHugePage;
   if (reserved < size) return nullptr;
   void* const mapping =
@@ -41,7 +41,7 @@ char* allocate_huge(std::size_t size) {
   char* const memory = begin + before;
   munmap(memory + size, kHugePage - before);
 #if defined(MADV_HUGEPAGE)
-  madvise(memory, size, MADV_HUGEPAGE);  // advice: where it fails there are small pages
+  madvise(memory, size, MADV_HUGEPAGE);  // only advice: if it fails, the pages are small
 #endif
   return memory;
 }
@@ -52,7 +52,7 @@ void free_huge(char* memory, std::size_t size) {
 #endif
 
 void let_malloc_keep(std::size_t size) {
-  char* volatile block = allocate_aligned(64, size);  // volatile, or the compiler leaves both calls out
+  char* volatile block = allocate_aligned(64, size);  // volatile, or the compiler removes both calls
   free_aligned(block);
 }
 

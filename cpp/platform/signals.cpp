@@ -6,13 +6,13 @@ namespace regard {
 
 #if defined(_WIN32)
 
-// There, a signal runs in a thread that the system makes for it.
+// On Windows, a signal runs in a thread that the system creates for it.
 SignalsBlocked::SignalsBlocked() {}
 SignalsBlocked::~SignalsBlocked() {}
 
 #else
 
-// Faults, which a thread causes itself, are not blocked.
+// Faults, which a thread itself causes, are not blocked.
 SignalsBlocked::SignalsBlocked() {
   sigset_t blocked;
   sigfillset(&blocked);

@@ -7,7 +7,8 @@
 
 namespace regard {
 
-// Threads that are started meanwhile receive no signals: those belong to the threads of the program.
+// Threads that are started during its lifetime receive no signals: signals belong to the threads of
+// the program.
 class SignalsBlocked {
  public:
   SignalsBlocked();

@@ -57,7 +57,7 @@ bool start_thread(void (*run)(void* argument), void* argument) {
   pthread_attr_setstacksize(&attributes, kStack);
   pthread_t thread;
   int error = pthread_create(&thread, &attributes, body, start);
-  if (error == EINVAL) {  // thread-local variables of other libraries, which lie in the stack, need more
+  if (error == EINVAL) {  // thread-local variables of other libraries, which are stored in the stack, need more
     pthread_attr_setstacksize(&attributes, usual);
     error = pthread_create(&thread, &attributes, body, start);
   }

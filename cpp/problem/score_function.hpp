@@ -1,15 +1,16 @@
-// A caller's function of scores.
+// A score function supplied by the caller.
 #pragma once
 
 #include <cstdint>
 
 namespace regard {
 
-// void f(Number* scores, int64 queries, int64 keys, int64 stride, const int64* query_positions, int64 first_key,
-//        int64 head, int64 entry, void* user_data)
+// void f(Number* scores, int64 queries, int64 keys, int64 stride, const int64* query_positions,
+//        int64 first_key, int64 head, int64 entry, void* user_data)
 //
-// changes the scores of some queries of one head and some keys in place: that of query q and key k is
-// scores[k * stride + q]. Number is float or double, as the call computes. Threads call it at the same time.
+// changes the scores of some queries of one head and some keys in place. The score of query q and
+// key k is scores[k * stride + q]. Number is float or double, the type of the arithmetic. Threads
+// call the function concurrently.
 struct ScoreFunction {
   void* function;
   void* derivative;  // replaces scores by the function's derivatives there; may be null

@@ -1,18 +1,19 @@
-// What a caller of derivatives along a direction asks for, as plain data, with the attention that they belong to.
+// The arguments of a directional derivative as plain data, including the attention call that it
+// belongs to.
 #pragma once
 
 #include "attention.hpp"
 
 namespace regard {
 
-// Data of a tangent is null where it is zero.
+// Data of a tangent is null if the tangent is zero.
 struct TangentProblem {
-  AttentionProblem forward;  // output and lse are computed as well; data of lse is null where it is not wanted
+  AttentionProblem forward;  // output and lse are also computed; data of lse is null if not wanted
   Operand tangent_query;
   Operand tangent_key;
   Operand tangent_value;
   Operand tangent_output;
-  Operand tangent_lse;  // one element a row; data is null where it is not wanted
+  Operand tangent_lse;  // one element per row; data is null if not wanted
 };
 
 struct TangentTask {

@@ -1,9 +1,10 @@
-// Products of bfloat16 numbers, two to a lane of 32 bits: the first in the low half.
+// Products of bfloat16 numbers, two per 32-bit lane: the first number is in the low half.
 //
 //   dot_pairs(sum, a, b) = fma(a.low, b.low, fma(a.high, b.high, sum))
 //
-// as the instruction vdpbf16ps computes it: each of the two rounds to nearest even, subnormal numbers
-// are read as 0, and subnormal results become 0, whatever the thread's floating-point mode is.
+// as the instruction vdpbf16ps computes it: both fma operations round to nearest even, subnormal
+// inputs are read as 0, and subnormal results become 0, whatever the thread's floating-point mode
+// is.
 #pragma once
 
 #include "half.hpp"
@@ -11,7 +12,7 @@
 namespace regard {
 namespace {
 
-// The numbers in the low and in the high halves.
+// The numbers in the low halves and in the high halves.
 REGARD_INLINE Vec<float> low_of_pairs(Vec<float> pairs) {
   return as_value<float>(as_bits<float>(pairs) << 16);
 }
@@ -19,7 +20,7 @@ REGARD_INLINE Vec<float> high_of_pairs(Vec<float> pairs) {
   return as_value<float>(as_bits<float>(pairs) & static_cast<std::int32_t>(0xffff0000u));
 }
 
-// Rounds two vectors to bfloat16, to nearest even, and puts them into the halves of one.
+// Rounds two vectors to bfloat16, to nearest even, and combines them as the halves of one vector.
 REGARD_INLINE Vec<float> pairs_of(Vec<float> low, Vec<float> high) {
   const auto rounded = [](Vec<float> value) {
     const FloatBits bits = reinterpret_cast<FloatBits>(value);
@@ -29,7 +30,7 @@ REGARD_INLINE Vec<float> pairs_of(Vec<float> low, Vec<float> high) {
   return reinterpret_cast<Vec<float>>(rounded(low) >> 16 | (rounded(high) & 0xffff0000u));
 }
 
-// 0 instead of a subnormal number.
+// Replaces subnormal numbers by 0.
 REGARD_INLINE Vec<float> without_subnormals(Vec<float> value) {
   const Vec<float> magnitude = as_value<float>(as_bits<float>(value) & 0x7fffffff);
   const Vec<float> zero =
@@ -37,7 +38,7 @@ REGARD_INLINE Vec<float> without_subnormals(Vec<float> value) {
   return select<float>(magnitude < broadcast(__FLT_MIN__), zero, value);
 }
 
-// In arithmetic that every target has.
+// Computed in arithmetic that every target has.
 struct PlainDotOfPairs {
   REGARD_INLINE Vec<float> add(Vec<float> sum, Vec<float> a, Vec<float> b) {
     const auto product = [](Vec<float> x, Vec<float> y, Vec<float> z) {
@@ -49,7 +50,7 @@ struct PlainDotOfPairs {
 };
 
 #if defined(REGARD_X86_V4)
-// What the CPU must have beyond the target's features, as of int8_quads.hpp.
+// The feature that the CPU must have in addition to the target's features, as in int8_quads.hpp.
 constexpr const char* kPairsFeature = "avx512_bf16";
 
 struct DotOfPairs {

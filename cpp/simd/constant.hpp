@@ -1,4 +1,5 @@
-// A number that the compiler knows, as an object: loops and tiles are compiled for each value that a call may have.
+// A compile-time number as an object: loops and tiles are compiled for each value that a call may
+// have.
 #pragma once
 
 namespace regard {

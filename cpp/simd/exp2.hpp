@@ -1,13 +1,15 @@
-// exp2(x) = 2^x, lane by lane, for x <= 64: softmax never asks for more than 2^kThreshold, or twice
-// that where the threshold rounds.
+// exp2(x) = 2^x, lane by lane, for x <= 64. Softmax never needs more than 2^kThreshold, or twice
+// that if the threshold is rounded.
 //
 // 2^x = 2^n p(f), with x = n + f and p the minimax polynomial of 2^f in relative error, found by
-// the Remez exchange in 50 digits. Relative error of p before rounding: float 1.9e-9 (degree 6),
-// double 3.1e-18 (degree 11), far under an ulp, so that Horner's rounding decides: at most 1 ulp with
-// fma and 1.25 without (cpp/tests/test_kernels.cpp sweeps it). p(0) is 1 exactly: a row that sees one
-// key gives that key's value to the last bit.
+// the Remez exchange in 50 digits. The relative error of p before rounding is 1.9e-9 for float
+// (degree 6) and 3.1e-18 for double (degree 11), far below an ulp, so the rounding in Horner's
+// scheme dominates: at most 1 ulp with fma and 1.25 ulp without (cpp/tests/test_kernels.cpp tests
+// this). p(0) is exactly 1, so a row that sees only one key returns that key's value to the last
+// bit.
 //
-// Exceptional values: exp2(-inf) = 0, exp2(NaN) is NaN. A result below the smallest normal number is 0.
+// Exceptional values: exp2(-inf) is 0 and exp2(NaN) is NaN. A result below the smallest normal
+// number is 0.
 #pragma once
 
 #include "vec.hpp"
@@ -24,7 +26,7 @@ constexpr double kExp2Double[] = {
     1.3215433089594629e-6,   1.52527334899608046e-5, 1.5403530462514613e-4,
     1.33335581467899503e-3,  9.61812910758833508e-3, 5.55041086648199215e-2,
     2.40226506959101562e-1,  6.9314718055994533e-1,  1.0};
-// [0, 1), the interval of the reducing instruction that AVX-512 has.
+// [0, 1), the interval of AVX-512's reduce instruction.
 constexpr float kExp2FloatFromFloor[] = {2.17022556805e-4f, 1.24396877471e-3f, 9.67884100704e-3f,
                                          5.54833419777e-2f, 2.40229836276e-1f, 6.93146983840e-1f,
                                          1.0f};
@@ -57,7 +59,7 @@ struct Exp2Bits<double> {
   static constexpr const double (&kCoefficients)[kTerms] = kExp2Double;
 };
 
-// 0 where x < lowest, which is -126 (double -1022) or more.
+// Returns 0 if x < lowest. lowest is at least -126 (double: -1022).
 #if defined(REGARD_X86_V4)
 
 REGARD_INLINE Vec<float> exp2(Vec<float> x, float lowest = Exp2Bits<float>::kLowest) {
@@ -82,7 +84,7 @@ REGARD_INLINE Vec<T> exp2_by_bits(Vec<T> x, T lowest) {
   const Vec<T> shifted = clamped + broadcast<T>(Bits::kRound);
   const Vec<T> fraction = clamped - (shifted - broadcast<T>(Bits::kRound));
   const Vec<T> power = as_value<T>(as_bits<T>(shifted) << Bits::kMantissa);
-  // A product, not an addition to the exponent's bits: NaN stays NaN.
+  // A product instead of an addition to the exponent's bits, so that NaN stays NaN.
   const Vec<T> result = polynomial<T>(fraction, Bits::kCoefficients) * power;
   return select<T>(vanishes, Vec<T>{}, result);
 }

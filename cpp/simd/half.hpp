@@ -1,7 +1,7 @@
-// Elements of 16 and 8 bits as they are stored, and vectors loaded from and stored to any type.
+// Stored elements of 16 and 8 bits, and vectors loaded from and stored to any type.
 //
-// float16: 1 sign, 5 exponent and 10 mantissa bits. bfloat16: the upper half of a float. Widening is
-// exact; narrowing rounds to nearest, ties to even, and keeps NaN a NaN.
+// float16: 1 sign, 5 exponent and 10 mantissa bits. bfloat16: the upper half of a float. Widening
+// is exact. Narrowing rounds to nearest, ties to even, and keeps NaN a NaN.
 #pragma once
 
 #include "vec.hpp"
@@ -9,7 +9,7 @@
 namespace regard {
 namespace {
 
-// May lie in the lanes of any vector.
+// May alias the lanes of any vector.
 struct __attribute__((may_alias)) Float16 {
   std::uint16_t bits;
 };
@@ -17,8 +17,8 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
-// E4M3 times 2^-8: the bits are those of a float16, whose exponent's bias is 8 more. Scales make up for it. Infinity
-// does not exist, and NaN is not stored.
+// E4M3 times 2^-8: the bits match the bits of a float16, whose exponent bias is larger by 8. Scales
+// compensate for this. Infinity does not exist, and NaN is not stored.
 struct __attribute__((may_alias)) Float8 {
   std::uint8_t bits;
 };
@@ -64,7 +64,7 @@ REGARD_INLINE float widen(BFloat16 value) {
   return float_of_bits(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
-// The exponent's bias differs by 112; a product with 2^112 corrects it, for subnormal numbers too.
+// The exponent bias differs by 112. A product with 2^112 corrects it, for subnormal numbers too.
 REGARD_INLINE float widen(Float16 value) {
   const std::uint32_t sign = (value.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = (value.bits & 0x7fffu) << 13;
@@ -98,7 +98,7 @@ REGARD_INLINE void narrow(float value, Float16& to) {
     half = 0x7e00u | (magnitude >> 13 & 0x3ffu);
   } else if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
     half = 0x7c00u;
-  } else if (magnitude < 0x38800000u) {  // subnormal: 0.5 has the last place that the result has
+  } else if (magnitude < 0x38800000u) {  // subnormal: 0.5 has the result's last place
     half = bits_of_float(float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
   } else {
     half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
@@ -106,7 +106,8 @@ REGARD_INLINE void narrow(float value, Float16& to) {
   to.bits = static_cast<std::uint16_t>(sign | half);
 }
 
-// The byte of E4M3 next to a number, ties to even, or 0x7f beyond 464, which is nearer to 448 than to what would follow.
+// The E4M3 byte nearest to a number, ties to even, or 0x7f beyond 464. Numbers up to 464 round to
+// 448, the largest.
 REGARD_INLINE std::uint8_t float8_bits(float value) {
   const std::uint32_t bits = bits_of_float(value);
   const std::uint32_t sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
@@ -187,7 +188,8 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
   vst1_u16(reinterpret_cast<std::uint16_t*>(to), bits);
 }
 #else
-// Tens of instructions a number: calls keep them out of what is unrolled. Not every source needs both.
+// Takes tens of instructions per number, so calls keep it out of unrolled loops. Not every source
+// needs both functions.
 [[maybe_unused]] REGARD_NOINLINE Vec<float> load_halves(const Float16* from) {
   Vec<float> value{};
   for (int lane = 0; lane < kLanes<float>; ++lane) value[lane] = widen(from[lane]);
@@ -198,7 +200,8 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
 }
 #endif
 
-// Bits of halves, from bytes: the sign's copies in the bits between it and the exponent go.
+// Mask for the bits of halves made from bytes: it removes the copies of the sign between the sign
+// and the exponent.
 constexpr std::int16_t kHalfOfFloat8 = static_cast<std::int16_t>(0xbf80u);
 
 #if defined(REGARD_X86_V4)
@@ -220,8 +223,8 @@ REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
 }
 #endif
 
-// For float64 calls with an operand of another type, which are rare: a call keeps the conversions out of what is
-// unrolled.
+// For float64 calls with an operand of another type, which are rare. A call keeps the conversions
+// out of unrolled loops.
 template <class T, class From>
 REGARD_NOINLINE Vec<T> load_widened(const From* from) {
   Vec<T> value{};
@@ -242,12 +245,12 @@ REGARD_INLINE Vec<T> load_as(const From* from) {
   }
 }
 
-// Vectors that follow one another.
+// Loads consecutive vectors.
 template <class T, class From, int kCount>
 REGARD_INLINE void load_all_as(const From* from, Vec<T> (&to)[kCount]) {
   int i = 0;
 #if defined(REGARD_X86_V3)
-  // Two vectors of float8 become halves together.
+  // Converts two vectors of float8 to halves together.
   if constexpr (sizeof(T) == 4 && kIsFloat8<From>)
 #pragma GCC unroll 4
     for (; i + 1 < kCount; i += 2) {

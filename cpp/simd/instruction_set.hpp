@@ -1,12 +1,12 @@
-// Which instructions a source is compiled for. A target's header (kernels/targets) names its own before
-// it includes anything; the width of a vector follows.
+// The instructions for which a source is compiled. A target's header (kernels/targets) defines its
+// macro before it includes anything; the width of a vector follows from it.
 //
-//   REGARD_X86_V4   AVX-512 (F, BW, CD, DQ, VL) and what REGARD_X86_V3 has
+//   REGARD_X86_V4   AVX-512 (F, BW, CD, DQ, VL) and the instructions of REGARD_X86_V3
 //   REGARD_X86_V3   AVX2, FMA and F16C
 //   REGARD_SSE2     the baseline of x86-64
 //   REGARD_NEON     AArch64 Advanced SIMD, its baseline
-//   REGARD_WIDE     vectors as wide as REGARD_X86_V4's, which the compiler makes of narrower ones
-//   none of them    vectors of 16 bytes as the compiler makes them
+//   REGARD_WIDE     vectors as wide as with REGARD_X86_V4, built from narrower vectors
+//   none of them    vectors of 16 bytes, implemented by the compiler
 #pragma once
 
 #if defined(REGARD_BASELINE) && defined(__x86_64__)
@@ -17,7 +17,7 @@
 
 #define REGARD_INLINE static inline __attribute__((always_inline))
 #define REGARD_NOINLINE static __attribute__((noinline))
-#define REGARD_MEMBER inline __attribute__((always_inline))  // of an object
+#define REGARD_MEMBER inline __attribute__((always_inline))  // for member functions
 
 namespace regard {
 namespace {

@@ -1,4 +1,4 @@
-// Products of 16-bit integers, two to a lane of 32 bits.
+// Products of 16-bit integers, two per 32-bit lane.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ REGARD_INLINE void add_dot_of_pairs(Mask<float>& sum, Mask<float> a, Mask<float>
 #endif
 }
 
-// The upper byte of both.
+// The upper byte of both integers.
 REGARD_INLINE Mask<float> upper_bytes(Mask<float> pairs) {
   typedef std::uint16_t Pairs __attribute__((vector_size(kVectorBytes)));
   return reinterpret_cast<Mask<float>>(reinterpret_cast<Pairs>(pairs) >> 8);

@@ -1,4 +1,4 @@
-// Products of 8-bit integers, four to a lane of 32 bits.
+// Products of 8-bit integers, four per 32-bit lane.
 #pragma once
 
 #include "vec.hpp"
@@ -6,8 +6,8 @@
 namespace regard {
 namespace {
 
-// What the CPU must have beyond the target's features: the instruction is inline assembly, so that
-// the compiler uses no other instruction of such a CPU.
+// The feature that the CPU must have in addition to the target's features. The instruction is
+// inline assembly, so that the compiler uses no other instruction of such a CPU.
 #if defined(REGARD_X86_V4)
 constexpr const char* kQuadsFeature = "avx512_vnni";
 #define REGARD_DOT_OF_QUADS "vpdpbusd %2, %1, %0"
@@ -15,7 +15,7 @@ constexpr const char* kQuadsFeature = "avx512_vnni";
 constexpr const char* kQuadsFeature = "avx_vnni";
 #define REGARD_DOT_OF_QUADS "%{vex%} vpdpbusd %2, %1, %0"
 #elif defined(REGARD_WIDE)
-// Plain arithmetic, so that whole calls can be tested on CPUs without the instruction.
+// Plain arithmetic, so that complete calls can be tested on CPUs without the instruction.
 constexpr const char* kQuadsFeature = "avx2";
 #endif
 

@@ -1,5 +1,5 @@
-// Lanes of 32 bits that hold two numbers of 16 bits each, or four of 8: rows of narrow numbers are
-// transposed as if they were float32, and taken apart afterwards.
+// 32-bit lanes that hold two 16-bit numbers or four 8-bit numbers each: rows of narrow numbers are
+// transposed as if they were float32, and split afterwards.
 #pragma once
 
 #include <utility>
@@ -12,7 +12,8 @@ namespace {
 template <class From>
 constexpr int kLaneParts = 4 / static_cast<int>(sizeof(From));
 
-// Byte kByte of every lane as an integer times kByteOnTop: its top byte, with zeros below.
+// Byte kByte of every lane as an integer times kByteOnTop: the byte is the top byte, with zeros
+// below.
 constexpr double kByteOnTop = 1 << 24;
 
 template <int kByte>
@@ -20,7 +21,7 @@ REGARD_INLINE Mask<float> byte_on_top(Mask<float> lanes) {
   constexpr auto kTop = static_cast<std::int32_t>(0xff000000u);
   if constexpr (kByte == 3) return lanes & kTop;
 #if defined(REGARD_X86_V4) || defined(REGARD_X86_V3)
-  // One shuffle, where shifts are two: of 16 bytes, and 0x80 for a zero.
+  // One shuffle of 16 bytes, in which 0x80 yields a zero, instead of two shifts.
   constexpr int kZeros = 0x808080;
   const __m128i from = _mm_setr_epi32(kByte << 24 | kZeros, (kByte + 4) << 24 | kZeros,
                                       (kByte + 8) << 24 | kZeros, (kByte + 12) << 24 | kZeros);
@@ -36,7 +37,7 @@ REGARD_INLINE Mask<float> byte_on_top(Mask<float> lanes) {
 #endif
 }
 
-// All first halves, then all second ones.
+// All first halves, then all second halves.
 template <std::size_t... kPart>
 REGARD_INLINE Mask<float> halves_together(Mask<float> lanes, std::index_sequence<kPart...>) {
   typedef std::uint16_t Halves __attribute__((vector_size(kVectorBytes)));
@@ -46,14 +47,14 @@ REGARD_INLINE Mask<float> halves_together(Mask<float> lanes, std::index_sequence
       halves, halves, static_cast<int>(2 * kPart % kCount + 2 * kPart / kCount)...));
 }
 
-// What `part_of` takes parts of.
+// Prepares lanes for `part_of`.
 template <class From>
 REGARD_INLINE Mask<float> parts_of(Mask<float> lanes) {
   if constexpr (!kIsFloat16<From>) return lanes;
   return halves_together(lanes, std::make_index_sequence<2 * kLanes<float>>());
 }
 
-// Part kPart of every lane as a float32; int8 times kByteOnTop.
+// Part kPart of every lane as a float32. int8 is multiplied by kByteOnTop.
 template <class From, int kPart>
 REGARD_INLINE Vec<float> part_of(const Mask<float>& parts) {
   if constexpr (sizeof(From) == 1) {
@@ -65,7 +66,7 @@ REGARD_INLINE Vec<float> part_of(const Mask<float>& parts) {
   }
 }
 
-// The first half of each lane of `lower`, and the second one of `upper`.
+// The first half of each lane of `lower`, and the second half of each lane of `upper`.
 REGARD_INLINE Mask<float> halves_of_two(Mask<float> lower, Mask<float> upper) {
 #if defined(REGARD_X86_V3)
   return reinterpret_cast<Mask<float>>(_mm256_blend_epi16(reinterpret_cast<__m256i>(lower),
@@ -75,7 +76,7 @@ REGARD_INLINE Mask<float> halves_of_two(Mask<float> lower, Mask<float> upper) {
 #endif
 }
 
-// Bytes of float8 become halves on the way, in which two vectors' lanes meet: kPart of lane 0 of
+// Converts float8 bytes to halves, which interleaves the lanes of two vectors: kPart of lane 0 of
 // `even`, of lane 0 of `odd`, of lane 1 of `even`, and so on.
 template <int kPart>
 REGARD_INLINE void parts_of_float8(const Mask<float>& even, const Mask<float>& odd,
@@ -85,14 +86,14 @@ REGARD_INLINE void parts_of_float8(const Mask<float>& even, const Mask<float>& o
       kPart < 2 ? halves_of_two(even, odd << 16) : halves_of_two(even >> 16, odd);
   const Halves bytes = reinterpret_cast<Halves>(two);
   const Halves on_top = kPart % 2 == 0 ? bytes << 8 : bytes;
-  // The sign's copy in the exponent's highest bit goes, and what came from another byte.
+  // Removes the sign's copy in the exponent's highest bit, and the bits from another byte.
   const Halves halves = on_top >> 1 & kHalfOfFloat8;
   const auto* from = reinterpret_cast<const Float16*>(&halves);
   first = load_halves(from);
   second = load_halves(from + kLanes<float>);
 }
 
-// Vectors whose lanes meet when parts are taken from them.
+// Number of vectors whose lanes are interleaved when parts are taken from them.
 template <class From>
 constexpr int kMet = kIsFloat8<From> ? 2 : 1;
 

@@ -1,8 +1,8 @@
-// Philox4x32-10, random words as a function of a counter and a key (Salmon et al. 2011, "Parallel Random
-// Numbers: As Easy as 1, 2, 3"): lane by lane, a counter a lane.
+// Philox4x32-10, random words as a function of a counter and a key (Salmon et al. 2011, "Parallel
+// Random Numbers: As Easy as 1, 2, 3"), lane by lane, with one counter per lane.
 //
-// A word lies in the low half of 64 bits, since a product of two words has 64; what lies above it is left as
-// it is, and no operation reads it.
+// A word is in the low half of 64 bits, because a product of two words has 64 bits. The high half
+// is arbitrary, and no operation reads it.
 #pragma once
 
 #include "vec.hpp"
@@ -54,12 +54,13 @@ REGARD_INLINE void philox(Words (&counter)[4], PhiloxKey key) {
   }
 }
 
-// The four words of kLanes<T> counters, each word in a lane of its own: words[w] holds word w of every counter. `lane[i]`
-// is the counter's word i + 1 in each lane; its word 0 is the same in all.
+// The four words of kLanes<T> counters, with each word in a separate lane: words[w] holds word w of
+// every counter. `lane[i]` is word i + 1 of the counter in each lane. Word 0 is the same in all
+// lanes.
 template <class T>
 REGARD_INLINE void philox_of_lanes(std::uint32_t word_0, const Mask<T> (&lane)[3], PhiloxKey key,
                                    Mask<T>* words) {
-  // Of vectors of 32-bit lanes the even ones, then the odd ones.
+  // With 32-bit lanes, the first pass handles the even lanes and the second pass the odd lanes.
   constexpr int kPasses = 8 / static_cast<int>(sizeof(T));
   Words passes[kPasses][4];
 #pragma GCC unroll 2
@@ -77,7 +78,7 @@ REGARD_INLINE void philox_of_lanes(std::uint32_t word_0, const Mask<T> (&lane)[3
   }
 }
 
-// Whether a word is above a limit, both without a sign.
+// Whether a word is above a limit, both unsigned.
 template <class T>
 REGARD_INLINE Mask<T> word_is_above(Mask<T> word, std::uint32_t limit) {
   if constexpr (sizeof(T) == 8) {

@@ -2,9 +2,9 @@
 //
 //   tanh(x) = (e - 1) / (e + 1) with e = exp(2 x) = 2^y, y = 2 log2(e) x
 //
-// e - 1 is formed without cancellation: with y = n + f, |f| <= 1/2, it is 2^n (2^f - 1) + (2^n - 1),
-// where 2^f - 1 = f p(f) has a relative error of its own. So a small tanh keeps its last bits: about 3
-// ulp over the whole range (cpp/tests/test_kernels.cpp sweeps it).
+// To avoid cancellation, e - 1 is computed from y = n + f, |f| <= 1/2, as 2^n (2^f - 1) + (2^n -
+// 1), where 2^f - 1 = f p(f) is accurate in relative terms. A small tanh therefore keeps its last
+// bits. The error is about 3 ulp over the whole range (cpp/tests/test_kernels.cpp tests this).
 #pragma once
 
 #include "exp2.hpp"
@@ -12,7 +12,7 @@
 namespace regard {
 namespace {
 
-// From here on tanh rounds to 1: 2 / (2^y + 1) is under half an ulp of 1.
+// From this y on, tanh rounds to 1: 2 / (2^y + 1) is below half an ulp of 1.
 template <class T>
 constexpr T kTanhIsOne = sizeof(T) == 4 ? T(26) : T(55);
 

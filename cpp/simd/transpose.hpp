@@ -3,8 +3,8 @@
 // log2(kLanes) stages; stage b swaps the off-diagonal b x b blocks of every 2b x 2b block:
 //   | A B |    | A C |
 //   | C D | -> | B D |
-// with one two-input shuffle a vector and stage. Stages 2 and 1 of four-byte lanes are taken together: apart, the
-// last one would take two shuffles a vector on x86-64 before AVX-512.
+// with one two-input shuffle per vector and stage. Stages 2 and 1 of four-byte lanes are combined:
+// separately, the last stage would need two shuffles per vector on x86-64 before AVX-512.
 #pragma once
 
 #include <utility>
@@ -24,20 +24,20 @@ REGARD_INLINE void swap_blocks(Vec<T>& upper, Vec<T>& lower, std::index_sequence
       a, b, ((kLane & kBlock) ? kWidth + static_cast<int>(kLane) : static_cast<int>(kLane) + kBlock)...);
 }
 
-// Each of four neighboring lanes of `upper` and `lower`: those at kFirst and kSecond.
+// From every four neighboring lanes of `upper` and `lower`, the lanes kFirst and kSecond.
 template <class T, int kFirst, int kSecond, std::size_t... kLane>
 REGARD_INLINE Vec<T> shuffle_fours(Vec<T> upper, Vec<T> lower, std::index_sequence<kLane...>) {
   constexpr int kWidth = kLanes<T>;
   constexpr auto from = [](int lane, int of_upper, int of_lower) {
     return lane / 4 * 4 + (lane % 2 == 0 ? of_upper : kWidth + of_lower);
   };
-  // Of (u0 l0 u1 l1), or of (u2 l2 u3 l3).
+  // (u0 l0 u1 l1), or (u2 l2 u3 l3).
   return __builtin_shufflevector(
       upper, lower, from(static_cast<int>(kLane), static_cast<int>(kLane) % 4 < 2 ? kFirst : kSecond,
                          static_cast<int>(kLane) % 4 < 2 ? kFirst : kSecond)...);
 }
 
-// Two neighboring lanes of each, of four: those from kFirst on.
+// From every four lanes of each vector, two neighboring lanes starting at kFirst.
 template <class T, int kFirst, std::size_t... kLane>
 REGARD_INLINE Vec<T> shuffle_twos(Vec<T> upper, Vec<T> lower, std::index_sequence<kLane...>) {
   return __builtin_shufflevector(upper, lower,
@@ -81,8 +81,8 @@ REGARD_INLINE void transpose(Vec<T> (&square)[kLanes<T>]) {
   transpose_stage<T, kLanes<T> / 2>(square);
 }
 
-// fours[i] = lane i of each of kLanes rows of 16 bytes, which are `stride` bytes apart: a row in each 16 bytes of a vector
-// first.
+// fours[i] = lane i of each of kLanes rows of 16 bytes, which are `stride` bytes apart. First, each
+// 16 bytes of a vector hold one row.
 REGARD_INLINE void load_fours_transposed(const void* first, std::ptrdiff_t stride, Vec<float> (&fours)[4]) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
@@ -101,7 +101,7 @@ REGARD_INLINE void load_fours_transposed(const void* first, std::ptrdiff_t strid
   transpose_fours<float>(fours);
 }
 
-// Transposes two squares, of the lower and of the upper halves of vectors, each in its half.
+// Transposes two squares, one in the lower and one in the upper halves of the vectors.
 template <class T>
 REGARD_INLINE void transpose_halves(Vec<T> (&squares)[kLanes<T> / 2]) {
   transpose_stage<T, kLanes<T> / 4>(squares);

@@ -1,10 +1,11 @@
-// The vector type: as wide as the target's register, over GCC/Clang vector extensions.
+// The vector type: as wide as the target's registers, based on GCC/Clang vector extensions.
 //
-// Everything here has internal linkage, so that each target keeps its own copy and no copy compiled for
-// a newer CPU can be picked by the linker for an older one. Arithmetic is written with the ordinary
-// operators. What the extensions cannot say (one fused multiply-add, a test of all lanes) is in this
-// file, once per instruction set. Kernels are compiled with -ffp-contract=off: a product and a sum are
-// fused where `fma` says so and nowhere else, so that every instantiation rounds alike.
+// Everything here has internal linkage, so that each target keeps its own copy, and the linker
+// cannot use a copy compiled for a newer CPU on an older one. Arithmetic uses the ordinary
+// operators. Operations that the extensions cannot express (a fused multiply-add, a test of all
+// lanes) are in this file, once per instruction set. Kernels are compiled with -ffp-contract=off: a
+// product and a sum are fused only where `fma` requests it, so that every instantiation rounds
+// alike.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@
 #if defined(REGARD_X86_V4) || defined(REGARD_X86_V3)
 #include <immintrin.h>
 #elif defined(REGARD_SSE2)
-#include <emmintrin.h>  // compiles in a tenth of the time
+#include <emmintrin.h>  // takes a tenth of the compile time
 #elif defined(REGARD_NEON)
 #include <arm_neon.h>
 #endif
@@ -43,7 +44,7 @@ struct VectorOf<double> {
 template <class T>
 using Vec = typename VectorOf<T>::Vec;
 template <class T>
-using Mask = typename VectorOf<T>::Mask;  // all bits set in a lane that is true
+using Mask = typename VectorOf<T>::Mask;  // all bits are set in lanes that are true
 
 template <class T>
 REGARD_INLINE Vec<T> load(const T* from) {
@@ -57,7 +58,7 @@ REGARD_INLINE void store(T* to, Vec<T> value) {
 
 template <class T>
 REGARD_INLINE Vec<T> broadcast(T value) {
-  return value - Vec<T>{};  // x - 0 is x for every x, -0.0 and NaN included
+  return value - Vec<T>{};  // x - 0 is x for every x, including -0.0 and NaN
 }
 
 template <class T>
@@ -65,14 +66,14 @@ REGARD_INLINE Vec<T> select(Mask<T> condition, Vec<T> yes, Vec<T> no) {
   return condition ? yes : no;
 }
 
-// The second operand where either is NaN, as maxps does.
+// Returns the second operand if either is NaN, as maxps does.
 template <class T>
 REGARD_INLINE Vec<T> maximum(Vec<T> a, Vec<T> b) {
   return a > b ? a : b;
 }
 
 #if defined(REGARD_X86_V4) || defined(REGARD_X86_V3)
-// Half a vector of each, side by side. Of memory: a load does what is a shuffle otherwise.
+// Loads half a vector from each pointer, side by side. Loads from memory replace shuffles.
 REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
 #if defined(REGARD_X86_V4)
   return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(lower)), _mm256_loadu_ps(upper), 1);
@@ -96,7 +97,7 @@ REGARD_INLINE Vec<T> as_value(Mask<T> bits) {
   return reinterpret_cast<Vec<T>>(bits);
 }
 
-// a * b + c, rounded once where the target has the instruction.
+// a * b + c, rounded once if the target has the instruction.
 #if defined(REGARD_X86_V4)
 REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
   return _mm512_fmadd_ps(a, b, c);
@@ -162,9 +163,10 @@ REGARD_INLINE bool any(Mask<T> condition) {
   return any_greater(select<T>(condition, broadcast(T(1)), Vec<T>{}), Vec<T>{});
 }
 
-// Hides the values of these integers and pointers from the compiler. Suppose that a loop needs 16 addresses
-// `row + i * stride`: the compiler would compute all of them before the loop, which takes more registers than
-// there are. After forget(row, stride) it computes each where it is used.
+// Hides the values of these integers and pointers from the compiler. Suppose that a loop needs 16
+// addresses `row + i * stride`: the compiler would compute all of them before the loop, which
+// requires more registers than the CPU has. After forget(row, stride), it computes each address
+// where it is used.
 template <class... Values>
 REGARD_INLINE void forget(Values&... values) {
   const auto one = [](auto& value) { asm("" : "+r"(value)); };

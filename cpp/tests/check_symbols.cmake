@@ -1,5 +1,5 @@
-# Run as a test: the objects of a target define its tables and nothing that the linker could share with
-# another target, and ask for nothing but these tables and the C library's memory and mathematics.
+# Run as a test: the objects of a target must define its tables and nothing that the linker could share with another
+# target. They may reference only these tables and memory and math functions of the C library.
 #   cmake -DNM=nm -DTARGET=x86_v3 "-DFAMILIES=decode|rows" "-DOBJECTS=path|path" -P check_symbols.cmake
 string(REPLACE "|" ";" objects "${OBJECTS}")
 string(REPLACE "|" ";" missing "target|${FAMILIES}")

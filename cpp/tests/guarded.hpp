@@ -1,4 +1,5 @@
-// Arrays that end where readable memory ends: one element too far is a crash, under any compiler.
+// Arrays that end where readable memory ends: an access one element beyond crashes, under any
+// compiler.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ GuardedPages allocate_guarded_pages(std::size_t used) {
   const std::size_t bytes = body + 2 * page;
   char* const base = reserve(bytes);
   if (!base || (body > 0 && !allow(base + page, body))) {
-    std::fprintf(stderr, "guarded memory: the system gives no %zu bytes\n", bytes);
+    std::fprintf(stderr, "guarded memory: the system cannot provide %zu bytes\n", bytes);
     std::abort();
   }
   return {base + page + body, base, bytes};

@@ -4,12 +4,12 @@
 #include <cstddef>
 
 struct GuardedPages {
-  char* end;  // of what may be read and written
-  // What the system reserved, with the page before and the page after it.
+  char* end;  // of the accessible memory
+  // The reserved memory, including the page before and the page after it.
   char* base;
   std::size_t bytes;
 };
 
-// At least `used` bytes, or the program ends.
+// Allocates at least `used` bytes; ends the program on failure.
 GuardedPages allocate_guarded_pages(std::size_t used);
 void free_guarded_pages(const GuardedPages& pages);

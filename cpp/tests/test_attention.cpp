@@ -1,4 +1,4 @@
-// Attention against sums written out in long double, over arrays that end at a guard page.
+// Tests attention against explicit sums in long double, over arrays that end at a guard page.
 #include "tests.hpp"
 
 #include <algorithm>
@@ -27,13 +27,14 @@ struct Case {
   bool has_alibi = false, has_sinks = false;
 };
 
-// Elements up to the last one that is read: the guard page follows it.
+// The number of elements up to the last one that is read: the guard page follows it.
 std::int64_t extent(std::int64_t matrices, std::int64_t rows, std::int64_t columns, int step) {
   const std::int64_t elements = matrices * rows * columns;
   return elements == 0 ? 0 : (elements - 1) * step + 1;
 }
 
-// With queries and keys in int8, and as on a CPU where that is not faster, into `again`.
+// Tests queries and keys in int8, and the same call as on a CPU on which int8 is not faster.
+// Results go to `again`.
 void test_int8(AttentionProblem problem, const Guarded<float>& exact,
                Guarded<float>& again) {
   problem.precision = Precision::int8;
@@ -41,7 +42,7 @@ void test_int8(AttentionProblem problem, const Guarded<float>& exact,
   problem.weights.data = problem.lse.data = nullptr;
   const std::size_t bytes = static_cast<std::size_t>(again.count()) * sizeof(float);
   attention_forward(problem, 3, kNoSignal);
-  // Steps of 1 / 127 of numbers around 1 move scores by some hundredths.
+  // Rounding numbers around 1 to steps of 1 / 127 moves scores by some hundredths.
   bool is_near = true;
   for (std::int64_t i = 0; i < again.count(); ++i) is_near &= std::fabs(again[i] - exact[i]) <= 0.1f;
   check(is_near, "attention in int8, head_dim " + std::to_string(problem.head_dim));
@@ -49,7 +50,7 @@ void test_int8(AttentionProblem problem, const Guarded<float>& exact,
   attention_forward(problem, 3, kNoSignal);
   forbid_int8(false);
   if (bytes > 0)
-    check(std::memcmp(exact.data(), again.data(), bytes) == 0, "int8 where float32 is as fast");
+    check(std::memcmp(exact.data(), again.data(), bytes) == 0, "int8 if float32 is as fast");
 }
 
 template <class T>

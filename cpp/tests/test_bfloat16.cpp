@@ -1,6 +1,7 @@
-// Products of bfloat16. The plain arithmetic is compared with a model that computes number by number, and with the
-// instruction if the CPU has it. Attention computed by the plain arithmetic is compared with attention to rounded arrays,
-// and its gradients with sums in double of products of rounded numbers.
+// Tests bfloat16 products. The plain arithmetic is compared with a model that computes number by
+// number, and with the instruction if the CPU has it. Attention computed with the plain arithmetic
+// is compared with attention to rounded arrays, and its gradients with sums in double of products
+// of rounded numbers.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -41,7 +42,8 @@ float wanted_dot(float sum, std::uint32_t a, std::uint32_t b) {
   return sum;
 }
 
-// Of any exponent where `is_wild`, NaN, infinity and subnormal numbers among them, or near 1.
+// Numbers of any exponent, including NaN, infinity and subnormal numbers, if `is_wild`; otherwise
+// near 1.
 std::vector<std::uint32_t> words(std::uint64_t seed, bool is_wild) {
   std::vector<std::uint32_t> all(static_cast<std::size_t>(kVectors * active_target().vector_bytes / 4));
   for (std::uint32_t& word : all) {
@@ -61,7 +63,8 @@ void test_dots(bool is_wild) {
   kernels.plain_dot_of_pairs(a.data(), b.data(), plain.data(), kVectors);
   const bool has_instruction = kernels.dot_of_pairs && cpu_has("avx512_bf16");
   if (has_instruction) kernels.dot_of_pairs(a.data(), b.data(), instruction.data(), kVectors);
-  // These round a product before they add it, which shows where the product is out of range.
+  // The targets baseline and wide round a product before they add it, which matters if the product
+  // is out of range.
   const std::string target = active_target().name;
   const bool fuses = target != "baseline" && target != "wide";
   bool agrees = true, instruction_agrees = true;
@@ -93,7 +96,7 @@ void test_attention_in_bfloat16(const AttentionCase& c) {
   query.fill_normal(1);
   key.fill_normal(2);
   value.fill_normal(3);
-  // Every third number lies halfway between two of bfloat16.
+  // Every third number is halfway between two bfloat16 numbers.
   for (Guarded<float>* array : {&query, &key, &value})
     for (std::int64_t i = 0; i < array->count(); i += 3)
       (*array)[i] = number_of((bits_of((*array)[i]) & 0xffff0000u) | 0x8000u);
@@ -113,7 +116,7 @@ void test_attention_in_bfloat16(const AttentionCase& c) {
   attention_forward(problem, 1, kNoSignal);
   problem.output.data = again.data();
   attention_forward(problem, 3, kNoSignal);
-  // Keys and values as they are stored in bfloat16: these are read where they lie, or copied.
+  // Keys and values stored in bfloat16: they are read in place, or copied.
   Guarded<std::uint16_t> stored_key(key.count()), stored_value(value.count());
   for (std::int64_t i = 0; i < key.count(); ++i) stored_key[i] = upper_half(key[i]);
   for (std::int64_t i = 0; i < value.count(); ++i) stored_value[i] = upper_half(value[i]);
@@ -124,7 +127,8 @@ void test_attention_in_bfloat16(const AttentionCase& c) {
   stored.key.element = stored.value.element = Element::bfloat16;
   stored.output.data = of_stored.data();
   attention_forward(stored, 2, kNoSignal);
-  // A value that is not finite once it is rounded shows in the rows that see it, and in no bit of others.
+  // A value that is not finite after rounding changes the rows that see it, and no bit of other
+  // rows.
   Guarded<float> of_spoiled(output.count());
   problem.output.data = of_spoiled.data();
   const std::int64_t seen_from = std::min(q_len, kv_len) - 1;
@@ -141,12 +145,12 @@ void test_attention_in_bfloat16(const AttentionCase& c) {
   }
   spoiled = before;
   exchange_target(&target);
-  check(hides, "what is not finite in bfloat16 shows only where it is seen");
+  check(hides, "a value that is not finite in bfloat16 changes only the rows that see it");
   const std::size_t bytes = static_cast<std::size_t>(output.count()) * sizeof(float);
   check(bytes == 0 || std::memcmp(output.data(), again.data(), bytes) == 0, "the same bits in bfloat16 with 3 threads");
 
   check(bytes == 0 || std::memcmp(output.data(), of_stored.data(), bytes) == 0,
-        "the same bits of arrays that are stored in bfloat16");
+        "the same bits with arrays stored in bfloat16");
 
   float largest = 0;
   for (Guarded<float>* array : {&query, &key, &value})
@@ -156,7 +160,7 @@ void test_attention_in_bfloat16(const AttentionCase& c) {
   problem.output.data = exact.data();
   attention_forward(problem, 1, kNoSignal);
   bool is_near = true, is_rounded = false;
-  // What rounding the weights costs, 2^-8 of each, and sums in another order.
+  // Rounding the weights costs 2^-8 of each, and sums have another order.
   for (std::int64_t i = 0; i < exact.count(); ++i) {
     is_near &= std::fabs(output[i] - exact[i]) <= largest / 256;
     is_rounded |= std::fabs(output[i] - exact[i]) > largest * 1e-6f;
@@ -172,8 +176,8 @@ struct GradientCase {
   int step;
 };
 
-// A sum of products, and how far it may be from that of numbers which have been rounded to bfloat16: by 2^-8 of each
-// product, and a little for what float32 has lost before.
+// A sum of products, and its tolerated distance from the sum with numbers rounded to bfloat16: 2^-8
+// of each product, and a little for earlier float32 rounding.
 struct Sum {
   double value = 0, magnitude = 0;
 
@@ -184,7 +188,7 @@ struct Sum {
   bool admits(float got) const { return std::fabs(got - value) <= (0x1p-8 + 2e-5) * magnitude + 1e-6; }
 };
 
-// Each element takes the sum of what is added to it.
+// Each element accumulates the products that are added to it.
 class Sums {
  public:
   Sums(std::int64_t rows, std::int64_t columns) : columns_(columns), sums_(static_cast<std::size_t>(rows * columns)) {}
@@ -257,7 +261,7 @@ void test_gradients_in_bfloat16(const GradientCase& c) {
   compute(query_again, key_again, value_again, 3);
   const bool agrees = same_bits(of_query, query_again) && same_bits(of_key, key_again) && same_bits(of_value, value_again);
   check(agrees, "the same bits of gradients in bfloat16 with 3 threads and in pieces");
-  // What only the first or the last rows and keys see of each other shows nowhere else.
+  // Values that only the first or the last rows and keys see must not affect anything else.
   bool hides = true;
   const auto spoil = [&](float& number, float with = NAN) {
     const float before = number;
@@ -291,9 +295,10 @@ void test_gradients_in_bfloat16(const GradientCase& c) {
     for (std::int64_t d = 0; d < c.value_dim; ++d) hides &= value_again.at(0, last, d) == 0;
     for (std::int64_t d = 0; d < c.head_dim; ++d) hides &= key_again.at(0, last, d) == 0;
   }
-  check(hides, "NaN shows only in gradients in bfloat16 that see it");
+  check(hides, "NaN affects only the bfloat16 gradients that see it");
 
-  // Weights before and after dropout, of float64: those of float32 before anything is rounded are near.
+  // Weights before and after dropout in float64; the float32 weights before rounding are close to
+  // them.
   const Array<float> kept(c.heads, c.q_len, c.kv_len, 1, 0);
   if (c.dropout != 0) {
     problem.weights = kept.operand_of(c.heads);

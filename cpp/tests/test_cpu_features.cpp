@@ -7,7 +7,7 @@
 
 namespace {
 
-// Whether or not REGARD_DISABLE_CPU_FEATURES leaves it.
+// Whether the CPU has a feature, even if REGARD_DISABLE_CPU_FEATURES disables it.
 [[maybe_unused]] bool is_present(std::string_view name) {
   for (const CpuFeature& feature : cpu_features())
     if (feature.name == name) return feature.is_present;
@@ -32,7 +32,7 @@ void test_cpu_features() {
   REGARD_FEATURE("fma", "fma");
   REGARD_FEATURE("bmi", "bmi");
   REGARD_FEATURE("bmi2", "bmi2");
-#if !defined(__clang__)  // which does not know these two
+#if !defined(__clang__)  // Clang does not know these two
   REGARD_FEATURE("f16c", "f16c");
   REGARD_FEATURE("avx_vnni", "avxvnni");
 #endif

@@ -1,5 +1,6 @@
-// Rows in float8 and in 4 bits: rounded as the definitions say, and attended to as float64 does it for the numbers that
-// they stand for, with the same bits whether few queries come or many. Pages end at a guard page.
+// Tests rows in float8 and in 4 bits: rounding follows the definitions, attention agrees with
+// float64 attention to the represented numbers, and the bits are the same for few and many queries.
+// Pages end at a guard page.
 #include "tests.hpp"
 
 #include <algorithm>
@@ -30,7 +31,7 @@ double number_of_float16(std::uint16_t bits) {
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
-// Every byte of float8, what is halfway between two, and what is next to that.
+// Every float8 byte, the numbers halfway between two of them, and the neighbors of these.
 void test_rounding_to_float8() {
   std::vector<float> from;
   std::vector<int> wanted;
@@ -62,13 +63,14 @@ void test_rounding_to_float8() {
   }
 }
 
-// To the nearest of 16 numbers from the minimum on, which is the smallest number but for its rounding.
+// Rounds to the nearest of 16 numbers from the minimum on. The minimum is the smallest number, up
+// to its rounding.
 void test_rounding_to_four_bits(std::int64_t rows, std::int64_t columns) {
   Guarded<float> from(rows * columns);
   Guarded<std::uint8_t> to(rows * columns / 2);
   Guarded<std::uint16_t> scales(2 * rows * columns / kGroup);
   from.fill_normal(3);
-  for (std::int64_t i = 0; i < kGroup; ++i) from[i] = 3.1f;  // one number
+  for (std::int64_t i = 0; i < kGroup; ++i) from[i] = 3.1f;  // equal numbers
   const QuantizeProblem problem{from.data(), Element::q4_1, to.data(), scales.data(), rows, columns, false};
   bool agrees = quantize_rows(problem, 2, kNoSignal);
   for (std::int64_t group = 0; group < rows * columns / kGroup; ++group) {
@@ -96,7 +98,7 @@ struct Case {
   Element element;
 };
 
-// Rows of random bytes in pages, and the numbers that they stand for, side by side.
+// Rows of random bytes in pages, and the contiguous numbers that they represent.
 struct Stored {
   Stored(const Case& c, std::int64_t dim, unsigned seed)
       : is_float8(c.element == Element::float8), pages((c.kv_len + c.page_rows - 1) / c.page_rows),
@@ -108,7 +110,7 @@ struct Stored {
       bytes[i] = static_cast<std::uint8_t>(generator());
       if (is_float8 && (bytes[i] & 127) > 90) bytes[i] &= 0x9f;
     }
-    // Of about 0.1 and -0.75, as float16.
+    // About 0.1 and -0.75, as float16.
     for (std::int64_t i = 0; i < scales.count(); ++i)
       scales[i] = static_cast<std::uint16_t>((i % 2 ? 0xba00 : 0x2e00) + generator() % 300);
     for (std::int64_t head = 0; head < fixed.count(); ++head) fixed[head] = 0.3f * static_cast<float>(head + 1);
@@ -120,7 +122,7 @@ struct Stored {
           numbers[(head * c.kv_len + row) * dim + d] = is_float8 ? fixed[head] * number_of_float8(bytes[at * items + d])
                                                                  : of_group(at, d);
       }
-    // What kernels read is 2^-8 of the numbers.
+    // Kernels read 2^-8 of the numbers.
     for (std::int64_t head = 0; head < fixed.count(); ++head) fixed[head] *= 256;
   }
 
@@ -150,7 +152,8 @@ struct Stored {
   Guarded<double> numbers;
 };
 
-// Of 4 bits, queries are rounded to 32767 steps: half of one moves a score by the sum of a key's sizes.
+// With 4 bits, queries are rounded to 32767 steps: half a step moves a score by the sum of a key's
+// magnitudes.
 double tolerance(const Case& c, Guarded<float>& query, Stored& key, Stored& value) {
   double sizes = 0, largest = 0, of_value = 0, most = 0;
   for (std::int64_t i = 0; i < key.numbers.count(); i += c.head_dim) {
@@ -164,7 +167,8 @@ double tolerance(const Case& c, Guarded<float>& query, Stored& key, Stored& valu
   for (std::int64_t i = 0; i < query.count(); ++i) most = std::max(most, double(std::fabs(query[i])));
   for (std::int64_t i = 0; i < value.numbers.count(); ++i) of_value = std::max(of_value, std::fabs(value.numbers[i]));
   const double eps = std::numeric_limits<float>::epsilon();
-  // Sums of integers are up to twice as far from 0 as the numbers are, and minimums take that back.
+  // Sums of integers are up to twice as far from 0 as the numbers are, and minimums compensate for
+  // that.
   double moved = 4 * eps * most * sizes;
   if (!key.is_float8) moved += most * (sizes + double(c.head_dim) * largest * eps) / 65534;
   moved /= std::sqrt(double(c.head_dim));
@@ -204,7 +208,7 @@ void test_case(const Case& c) {
   for (std::int64_t i = 0; i < exact.count(); ++i) is_close &= std::fabs(output[i] - exact[i]) <= limit;
   check(is_close, name);
   if (c.q_len == 1) return;
-  // The first query of each head by itself, which decodes.
+  // The first query of each head in a separate call, which decodes.
   AttentionProblem one = problem;
   one.q_len = 1;
   one.query = operand(query.data(), c.heads, c.q_len, c.head_dim);
@@ -214,7 +218,7 @@ void test_case(const Case& c) {
   for (std::int64_t head = 0; head < c.heads; ++head)
     is_same &= std::memcmp(alone.data() + head * c.value_dim, output.data() + head * c.q_len * c.value_dim,
                            static_cast<std::size_t>(c.value_dim) * sizeof(float)) == 0;
-  check(is_same, name + ": one query as many");
+  check(is_same, name + ": one query like many");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Gradients, and derivatives along a direction, against sums written out in double from the forward call's
-// weights, over arrays that end at a guard page.
+// Tests gradients, and derivatives along a direction, against explicit sums in double from the
+// forward call's weights, over arrays that end at a guard page.
 #include "tests.hpp"
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 
 namespace {
 
-// long double is a matter of software on AArch64, and slow under emulation; the tolerance has room for sums in double.
+// long double is computed in software on AArch64 and is slow under emulation; the tolerance allows
+// for sums in double.
 using Wide = double;
 
 struct Case {
@@ -23,7 +24,7 @@ struct Case {
   bool is_causal;
   std::int64_t query_offset;
   bool has_mask, has_bias;
-  int step;  // every array takes every n-th element of a longer row
+  int step;  // every array consists of every n-th element of a longer row
   double dropout;
 };
 

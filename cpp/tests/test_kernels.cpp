@@ -1,4 +1,4 @@
-// The kernels without Python, for sanitizers: every runnable target, against sums written out in
+// Tests the kernels without Python, for sanitizers: every runnable target, against explicit sums in
 // long double, over arrays that end at a guard page.
 #include <cmath>
 #include <cstring>
@@ -30,7 +30,7 @@ void test_exp2(double allowed_ulps) {
   for (int sweep = 0; sweep < 16; ++sweep) {
     for (int i = 0; i < kCount; ++i) {
       const double at = (sweep * kCount + i) / double(16 * kCount);
-      // Half of the sweeps near zero, where weights that matter lie.
+      // Half of the sweeps are near zero, where the significant weights are.
       x[i] = sweep % 2 ? static_cast<T>(8.0 + at * (double(lowest) - 8.0))
                        : static_cast<T>(8.0 - 24.0 * at);
     }
@@ -139,7 +139,7 @@ void test_matmul(std::int64_t rows, std::int64_t depth, std::int64_t columns, bo
                     std::to_string(depth) + " x " + std::to_string(columns));
 }
 
-// b in 16 or 8 bits, transposed as a layer's weight is or as it lies, has the bits of its floats.
+// b in 16 or 8 bits, transposed like a layer's weight or not, gives the same bits as its floats.
 template <class From>
 void test_narrow_matmul(Element element, std::int64_t rows, std::int64_t depth, std::int64_t columns,
                         bool transposed) {
@@ -280,8 +280,8 @@ void test_merge(std::int64_t parts, std::int64_t rows, std::int64_t columns) {
                     std::to_string(rows) + " x " + std::to_string(columns));
 }
 
-// Within half a step of each row, rotated by the definition: the signs in column i are the parities of
-// i & j. The last row is not finite.
+// Results must be within half a step of each row, rotated by the definition: the signs in column i
+// are the parities of i & j. The last row is not finite.
 void test_quantize(std::int64_t rows, std::int64_t columns, bool rotates) {
   Guarded<float> from(rows * columns), scales(rows);
   Guarded<std::int8_t> to(rows * columns);
@@ -304,8 +304,8 @@ void test_quantize(std::int64_t rows, std::int64_t columns, bool rotates) {
   check(agrees, "quantize " + std::to_string(rows) + " x " + std::to_string(columns));
 }
 
-// Rows of two entries to float16 pages in any order: within half of the last place, no byte beyond the
-// rows, and one number too large, which is found.
+// Stores rows of two entries in float16 pages in any order. The error is at most half a unit in the
+// last place, no byte beyond the rows changes, and one number that is too large is detected.
 void test_storing(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kEntries = 2, kHeads = 3, kPageRows = 16;
   const std::int64_t starts[] = {5, 0}, counts[] = {rows, rows / 2};
@@ -384,7 +384,7 @@ void test_all() {
 
 }  // namespace
 
-// Tests the targets that are named, or all that run here.
+// Tests the named targets, or all that run here.
 int main(int count, char** arguments) {
   std::set<std::string> named(arguments + 1, arguments + count);
   const bool tests_all = named.empty();

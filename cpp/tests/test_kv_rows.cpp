@@ -1,5 +1,5 @@
-// Keys and values in pages give the bits of the same side by side, and as int8 what float64 does for the
-// numbers that they stand for; nothing is read beyond what is theirs: the last page that an entry has
+// Keys and values in pages must give the same bits as contiguous ones, and as int8 the results of
+// float64 for the represented numbers. Nothing may be read beyond them: the last page of an entry
 // ends at a guard page.
 #include "tests.hpp"
 
@@ -18,12 +18,12 @@ namespace {
 
 struct Case {
   std::int64_t heads, kv_heads, q_len, kv_len, head_dim, value_dim;
-  std::int64_t page_rows;  // 0 where rows lie side by side
+  std::int64_t page_rows;  // 0 if rows are contiguous
   bool is_int8;
 };
 
-// Rows of one kind: as they are stored, the same side by side, and those as the float32 that they stand
-// for. `largest` is the size of any of these.
+// Rows of one kind: as they are stored, the same rows contiguously, and the float32 numbers that
+// they represent. `largest` is the largest magnitude of these numbers.
 struct Stored {
   Stored(const Case& c, std::int64_t dim, unsigned seed, const std::vector<std::int32_t>& pages)
       : floats(c.is_int8 ? 0 : size(c, dim)), bytes(c.is_int8 ? size(c, dim) : 0),
@@ -71,7 +71,7 @@ struct Stored {
   double largest = 0;
 };
 
-// Sums and differences of neighbors, of pairs of these, and so on, as far as pairs divide dim.
+// Sums and differences of neighbors, of pairs of these, and so on, as long as pairs divide dim.
 void rotate(float* row, std::int64_t dim) {
   for (std::int64_t half = 1; dim % (2 * half) == 0; half *= 2)
     for (std::int64_t d = 0; d < dim; ++d)
@@ -82,8 +82,8 @@ void rotate(float* row, std::int64_t dim) {
       }
 }
 
-// What rounding may do: scores move by 1.5 eps of the sizes of what they add up, weights by twice that
-// and 4 eps of themselves.
+// The effect of rounding: scores move by 1.5 eps of the sum of their terms' magnitudes, and weights
+// by twice that and 4 eps of themselves.
 double tolerance(const Case& c, Guarded<float>& query, const Stored& key, const Stored& value) {
   double largest = 0;
   for (std::int64_t row = 0; row < c.heads * c.q_len; ++row) {
@@ -135,7 +135,7 @@ void test_case(const Case& c) {
     bool is_close = true;
     for (std::int64_t i = 0; i < plain.count(); ++i)
       is_close &= std::abs(double(wanted[i]) - plain[i]) <= limit;
-    check(is_close, name + ", compared with the numbers that they stand for");
+    check(is_close, name + ", compared with the represented numbers");
   }
 
   const std::int64_t rows = c.page_rows ? c.page_rows : c.kv_len;

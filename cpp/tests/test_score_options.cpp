@@ -1,5 +1,5 @@
-// What forms a score (biases of distances, numbers of heads, functions) against calls that form the same scores in
-// another way.
+// Tests the options of scores (distance biases, per-head numbers, functions) against calls that
+// compute the same scores in another way.
 #include "tests.hpp"
 
 #include <algorithm>
@@ -82,11 +82,12 @@ void check_alike(Call<T>& got, Call<T>& wanted, const Case& c, const char* optio
   check(agree(got.grad_query, wanted.grad_query), "gradient of query" + what);
   check(agree(got.grad_key, wanted.grad_key), "gradient of key" + what);
   check(agree(got.grad_value, wanted.grad_value), "gradient of value" + what);
-  check(agree(got.moved, wanted.moved), "output beside its derivative" + what);
+  check(agree(got.moved, wanted.moved), "output computed with its derivative" + what);
   check(agree(got.tangent_output, wanted.tangent_output), "derivative of output" + what);
 }
 
-// A table of distances against a dense bias; its gradient against the sums of the bias' gradient.
+// Tests a table of distances against a dense bias, and its gradient against the sums of the bias's
+// gradient.
 template <class T>
 void test_distances(const Case& c) {
   const std::int64_t columns = 2 * c.distances - 1;
@@ -111,7 +112,7 @@ void test_distances(const Case& c) {
     got.backward.grad_distance_bias = grad_table.operand_of(c.heads);
     wanted.problem().bias = bias.operand_of(c.heads);
     wanted.backward.grad_bias = grad_bias.operand_of(c.heads);
-    check_alike(got, wanted, c, "biases of distances");
+    check_alike(got, wanted, c, "distance biases");
     std::vector<double> sums(static_cast<std::size_t>(grad_table.elements.count()));
     for (std::int64_t i = 0; i < grad_bias.elements.count(); ++i) {
       const std::int64_t key = i % c.kv_len, query = i / c.kv_len % c.q_len, head = i / c.kv_len / c.q_len;
@@ -120,11 +121,11 @@ void test_distances(const Case& c) {
     double worst = 0;
     for (std::size_t i = 0; i < sums.size(); ++i)
       worst = std::max(worst, std::fabs(sums[i] - grad_table.elements[static_cast<std::int64_t>(i)]));
-    check(worst <= 1000 * static_cast<double>(std::numeric_limits<T>::epsilon()), "gradient of biases of distances");
+    check(worst <= 1000 * static_cast<double>(std::numeric_limits<T>::epsilon()), "gradient of distance biases");
   }
 }
 
-// Scales of heads against scaled queries, and equal numbers of heads against one number.
+// Tests per-head scales against scaled queries, and equal per-head numbers against a single number.
 template <class T>
 void test_numbers_of_heads(const Case& c) {
   std::vector<double> scales, caps(static_cast<std::size_t>(c.heads), 1.5);
@@ -150,7 +151,7 @@ void test_numbers_of_heads(const Case& c) {
   check_alike(of_heads, of_all, c, "caps of heads");
 }
 
-// 2 x - slope of the head |position - key|: twice the scale, with ALiBi.
+// 2 x - slope |position - key|, with the head's slope: twice the scale, with ALiBi.
 template <class T>
 void twice_with_alibi(T* scores, std::int64_t queries, std::int64_t keys, std::int64_t stride,
                       const std::int64_t* positions, std::int64_t first_key, std::int64_t head, std::int64_t entry,

@@ -1,4 +1,5 @@
-// Attention, gradients and derivatives with a sparse mask against the same with the dense mask, bit for bit.
+// Tests attention, gradients and derivatives with a sparse mask against the same with the dense
+// mask, bit for bit.
 #include "tests.hpp"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ struct Case {
   std::int64_t heads, kv_heads, q_len, kv_len, head_dim, value_dim;
   Pattern pattern;
   std::int64_t row_queries, block_keys;  // of the sparse mask's rows and blocks
-  bool has_heads;                        // the mask has
+  bool has_heads;                        // whether the mask has them
   bool is_causal;
 };
 
@@ -36,7 +37,7 @@ bool sees(const Case& c, std::int64_t head, std::int64_t query, std::int64_t key
   return false;
 }
 
-// A sparse mask as its owner lays it out.
+// A sparse mask in its owner's layout.
 struct Sparse {
   std::vector<std::int64_t> starts;
   std::vector<MaskSpan> spans;
@@ -96,7 +97,7 @@ struct Sparse {
   }
 };
 
-// What is computed with one of the masks.
+// The results with one of the masks.
 template <class T>
 struct Results {
   Array<T> output, weights, lse, grad_query, grad_key, grad_value, moved, tangent_output;

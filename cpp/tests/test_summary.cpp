@@ -1,5 +1,5 @@
-// Statistics and maps of weights against the same from the forward call's weights, in double, over arrays that end at a
-// guard page.
+// Tests statistics and maps of weights against the same from the forward call's weights, in double,
+// over arrays that end at a guard page.
 #include "tests.hpp"
 
 #include <algorithm>
@@ -18,11 +18,11 @@ struct Case {
   bool is_causal;
   std::int64_t query_offset;
   bool has_mask;
-  int step;  // query and key take every n-th element of a longer row
+  int step;  // query and key consist of every n-th element of a longer row
   std::int64_t top_count, height, width;
 };
 
-// What is to be known of one row's weights.
+// The statistics of one row's weights.
 struct RowOracle {
   double entropy = 0, largest = 0, total = 0, square_sum = 0, mean_distance = 0, first_mass = 0, local_mass = 0;
   std::vector<double> falling;
@@ -156,11 +156,11 @@ void test_case(const Case& c) {
                       agrees(column_means.at(head, j, 0), seen > 0 ? sum / seen : 0);
     }
   }
-  check(rows_agree, "what is known of rows, of " + what);
+  check(rows_agree, "the statistics of rows of " + what);
   check(keys_agree, "the largest weights of " + what);
-  check(columns_agree, "what is known of keys, of " + what);
+  check(columns_agree, "the statistics of keys of " + what);
 
-  // A part of the weights that begins and ends within tiles.
+  // A map of a part of the weights that begins and ends within tiles.
   const std::int64_t row_begin = c.q_len / 5, key_begin = c.kv_len / 7;
   const std::int64_t height = std::min(c.height, c.q_len - row_begin), width = std::min(c.width, c.kv_len - key_begin);
   if (height == 0 || width == 0) return;

@@ -1,5 +1,6 @@
-// What a query sees by position, sink tokens and padding included, gives the bits of a bool mask that
-// shows the same keys. Keys that no query sees are NaN, and pages that have only such keys are not there.
+// Visibility by position, including sink tokens and padding, must give the same bits as a bool mask
+// that shows the same keys. Keys that no query sees are NaN, and pages with only such keys are
+// missing.
 #include "tests.hpp"
 
 #include <algorithm>
@@ -18,8 +19,8 @@ namespace {
 struct Case {
   std::int64_t heads, kv_heads, q_len, kv_len, head_dim, value_dim;
   std::int64_t left, right, keep_first, query_offset;
-  std::int64_t page_rows = 0;                 // 0 where rows lie side by side
-  std::vector<std::int64_t> padding = {0, 0};  // one an entry
+  std::int64_t page_rows = 0;                 // 0 if rows are contiguous
+  std::vector<std::int64_t> padding = {0, 0};  // one per entry
   bool has_bias = false, has_alibi = false;
 };
 
@@ -38,7 +39,7 @@ std::string name_of(const Case& c) {
          std::to_string(c.keep_first) + " sink tokens, pages of " + std::to_string(c.page_rows);
 }
 
-// Keys or values, NaN where no query sees them; and the same in pages, in reverse order.
+// Keys or values, which are NaN if no query sees them; and the same in pages, in reverse order.
 template <class T>
 struct Stored {
   Stored(const Case& c, std::int64_t dim, unsigned seed, std::int64_t first_evicted,
@@ -62,7 +63,7 @@ struct Stored {
     }
   }
 
-  // Pages of an entry that are there.
+  // The number of existing pages of an entry.
   static std::int64_t columns(const Case& c, std::int64_t evicted) {
     return c.page_rows == 0 ? 0 : (c.kv_len + c.page_rows - 1) / c.page_rows - evicted;
   }
@@ -74,7 +75,7 @@ struct Stored {
   Guarded<T> pool;
 };
 
-// Output, weights and lse of the problem, and the output without weights by 1 and 3 threads.
+// Output, weights and lse of the problem, and the output without weights with 1 and 3 threads.
 template <class T>
 std::vector<std::vector<T>> results_of(AttentionProblem problem) {
   const std::int64_t rows = kBatch * problem.heads * problem.q_len;
@@ -184,7 +185,8 @@ void test_case(const Case& c) {
   check(have_same_bits(results_of<T>(problem), wanted),
         std::string(kName<T>) + " without the pages between, " + name_of(c));
   if (sizeof(T) == 8 || c.padding[0] != 0 || c.padding[1] != 0) return;
-  // The keys that are gone have no part in the mean either: other bits, but near.
+  // The missing keys do not contribute to the mean either: the bits differ, but the results are
+  // close.
   problem.precision = Precision::int8;
   const auto rounded = results_of<T>(problem);
   bool is_near = true;
@@ -193,7 +195,8 @@ void test_case(const Case& c) {
   check(is_near, "int8 without the pages between, " + name_of(c));
 }
 
-// Keys before left_padding do not exist: a call without them, a whole block before, has the same bits.
+// Keys before left_padding are ignored: a call without them, a whole block fewer, has the same
+// bits.
 void test_padding(std::int64_t q_len, Precision precision) {
   constexpr std::int64_t kPadding = 96;
   const Case c{4, 2, q_len, 300, 32, 24, kUnbounded, 0, 0, 300 - q_len};
@@ -231,7 +234,7 @@ void test_visibility() {
   std::size_t turn = 0;
   for (const std::int64_t q_len : {1, 5, 40}) {
     const std::int64_t kv_len = 2000, offset = kv_len - q_len;
-    const auto test = [&](Case c) {  // in one piece, and in pages of one size in turn
+    const auto test = [&](Case c) {  // in one piece, and in pages of alternating sizes
       constexpr std::int64_t kPageRows[] = {16, 96, 256};
       test_case<T>(c);
       c.page_rows = kPageRows[turn++ % std::size(kPageRows)];
@@ -246,7 +249,7 @@ void test_visibility() {
     test({4, 2, q_len, kv_len, 16, 8, 90, 0, 7, offset, 0, {200, 9}, true});
     test({4, 2, q_len, kv_len, 16, 8, kUnbounded, 0, 7, offset, 0, {0, 1000}});
     test({4, 2, q_len, kv_len, 16, 8, kUnbounded, kUnbounded, 0, 0, 0, {97, 2000}});
-    test({4, 2, q_len, 100, 16, 8, 10, 0, 20, -1});                        // some see nothing
+    test({4, 2, q_len, 100, 16, 8, 10, 0, 20, -1});                        // some queries are fully masked
     test({4, 2, q_len, 100, 16, 8, 10, 0, 20, 500});                       // only sink tokens
     if constexpr (sizeof(T) == 4)
       for (const Precision precision : {Precision::full, Precision::int8}) test_padding(q_len, precision);

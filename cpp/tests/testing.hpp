@@ -1,4 +1,4 @@
-// What the tests of the kernels share: counted checks, types by name, arrays as operands.
+// Shared by the kernel tests: counted checks, types by name, arrays as operands.
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,7 @@ template <class T>
 constexpr const char* kName = sizeof(T) == 4 ? "float32" : "float64";
 constexpr StopSignal kNoSignal{nullptr, nullptr};
 
-// Sizes or strides of one batch axis, which stay where they are until the tests end.
+// Sizes or strides of one batch axis, which stay valid until the tests end.
 inline const std::int64_t* one_axis(std::int64_t number) {
   static std::deque<std::int64_t> kept;
   return &kept.emplace_back(number);
@@ -51,7 +51,8 @@ Operand operand(T* data, std::int64_t heads, std::int64_t rows, std::int64_t col
   return made;
 }
 
-// A problem of a case's sizes, in which every query sees all keys: its arrays and options are still to be set.
+// A problem with a case's sizes, in which every query sees all keys. Its arrays and options must
+// still be set.
 template <class T, class Case>
 AttentionProblem problem_of_sizes(const Case& c, std::int64_t batch = 1) {
   AttentionProblem problem{};

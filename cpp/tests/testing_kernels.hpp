@@ -1,4 +1,4 @@
-// The testing table of the active target, which the product does not have.
+// The testing table of the active target, which is not part of the product.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ const Table& own_or(const Table& own, const Bfloat16Kernels&) {
 }
 inline const Bfloat16Kernels& own_or(const Bfloat16Kernels&, const Bfloat16Kernels& other) { return other; }
 
-// A target with other kernels of the family bfloat16 in float32.
+// A target with other float32 kernels of the family bfloat16.
 inline Target with_bfloat16(const Target& from, const Bfloat16Kernels& other) {
   return {.name = from.name,
           .vector_bytes = from.vector_bytes,

@@ -1,7 +1,7 @@
 """What the drawings of the documentation have in common: colors, a canvas, boxes, arrows, SVG.
 
-The colors are middle tones, told apart with any color vision, that read on a light page and on
-a dark one. Ink becomes the color of the page's text, so a drawing needs no background of its own.
+The colors are middle tones, distinguishable with any color vision, and readable on light and dark
+pages, so that drawings need no background. On the site, ink has the color of the page's text.
 """
 
 import io
@@ -103,9 +103,11 @@ def arrow(axes: Axes, start: Point, end: Point, *, color: str = INK, both: bool 
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as SVG for a page: no background, ink in the color of the page's text."""
+    """Return a figure as SVG without a background."""
     content = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "regard", "svg.fonttype": "path"}):
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
     picture = content.getvalue()
-    return re.sub(INK, "currentColor", picture[picture.index("<svg") :], flags=re.IGNORECASE)
+    # The metadata names the version of matplotlib, and nothing that a page shows.
+    picture = re.sub(r"<metadata>.*?</metadata>\s*", "", picture, flags=re.DOTALL)
+    return picture[picture.index("<svg") :]

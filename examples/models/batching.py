@@ -11,12 +11,12 @@ import numpy as np
 
 import regard
 
-CHUNK = 256  # tokens of a step at most, so that texts that grow do not wait long for prompts
-IDLE = 8  # texts that have ended and are kept for others that begin alike
+CHUNK = 256  # most tokens in a step, so that growing texts do not wait long for prompts
+IDLE = 8  # finished texts that are kept for new texts with the same beginning
 
 
 class Text:
-    """A prompt and the tokens that continue it, which come through a queue."""
+    """A prompt and the tokens that continue it, which arrive through a queue."""
 
     def __init__(self, prompt, count, end=None, *, temperature=None, seed=None, **sampling):
         self.tokens, self.prompt, self.count, self.end = list(prompt), len(prompt), count, end
@@ -31,12 +31,12 @@ class Text:
         self.queue = queue.SimpleQueue()
 
     def cancel(self, reason=None):
-        """End it before the next step, if it has not ended. A given reason counts in any case."""
+        """End the text before the next step, unless it has ended. A given reason always counts."""
         self.reason = reason or self.reason or "cancelled"
         self.is_cancelled = True
 
     def __iter__(self):
-        """Yield tokens as they come. `check` is called meanwhile, and may raise an error."""
+        """Yield tokens as they arrive. `check` is called while waiting, and may raise an error."""
         while True:
             try:
                 token = self.queue.get(timeout=1)
@@ -52,7 +52,7 @@ class Text:
             raise RuntimeError(f"{self.reason}") from self.reason
 
     def check(self):
-        """Do nothing. Who reads a text may replace this."""
+        """Do nothing. The reader of a text may replace this method."""
 
     def finish(self, reason):
         """Write no more tokens."""
@@ -64,10 +64,10 @@ class Text:
 
 
 class Batch:
-    """Texts that a model continues together, step by step, in a thread of its own.
+    """Texts that a model continues together, step by step, in a separate thread.
 
-    Entry ``i`` of the caches has the tokens of ``texts[i]``. Some of the texts may be done: their
-    pages are kept for texts that begin alike, until others need the room.
+    Entry ``i`` of the caches contains the tokens of ``texts[i]``. Some of the texts may be done:
+    their pages are kept for texts with the same beginning, until other texts need the memory.
     """
 
     def __init__(self, model, most=32, **options):
@@ -85,7 +85,7 @@ class Batch:
         self._thread.start()
 
     def submit(self, text):
-        """Let a text wait for its turn."""
+        """Add a text to the waiting ones."""
         with self._changed:
             if self._stops:
                 raise RuntimeError("the server is stopping")
@@ -94,7 +94,7 @@ class Batch:
         return text
 
     def counts(self):
-        """Count what it has done, and what there is to do."""
+        """Return counts of the finished and the pending work."""
         done = {"steps": self.steps, "shared": self.shared, "preempted": self.preempted}
         return done | {"texts": self._count(), "waiting": len(self.waiting)}
 
@@ -118,12 +118,12 @@ class Batch:
                 self._end_cancelled()
                 self._admit()
                 self._step()
-            except Exception as error:  # a defect, or a full disk: the server goes on
+            except Exception as error:  # a defect, or a full disk: the server continues
                 self._end(error)
         self._end(RuntimeError("the server is stopping"))
 
     def _end(self, error):
-        """End all texts, and begin anew."""
+        """End all texts, and start over with empty caches."""
         with self._changed:
             texts = [*self.texts, *self.waiting]
             self.waiting.clear()
@@ -144,9 +144,9 @@ class Batch:
         return sum(not text.is_done for text in self.texts)
 
     def _admit(self):
-        """Give entries to texts that wait, as many as a step can read.
+        """Give entries to waiting texts, as many as a step can read.
 
-        They may turn out not to have room. Once that has happened, texts begin one at a time.
+        They may turn out not to fit. Once that has happened, texts begin one at a time.
         """
         self._is_full &= self._count() > 0
         while self.waiting and not self._is_full and self._count() < self.most:
@@ -176,7 +176,7 @@ class Batch:
         entries = list(range(len(self.texts)))
         if best >= 0 and common[best] > 0:
             self.caches.reorder([*entries, best])
-            # The last token of a prompt is always read, since the next one is chosen after it.
+            # The last token of a prompt is always read, since it yields the scores of the next one.
             text.read = min(common[best], len(text.tokens) - 1)
             self.caches.truncate([*self.caches.lengths[:-1], text.read])
             self.shared += text.read
@@ -185,7 +185,7 @@ class Batch:
         self.texts.append(text)
 
     def _make_room(self):
-        """Drop the oldest text that is done. Return whether there was one."""
+        """Drop the oldest finished text. Return whether there was one."""
         entry = next((entry for entry, text in enumerate(self.texts) if text.is_done), None)
         if entry is not None:
             self.caches.drop(entry)
@@ -210,7 +210,7 @@ class Batch:
         self._is_full = True
 
     def _step(self):
-        """Read the next tokens of all texts, and choose those that follow."""
+        """Read the next tokens of all texts, and choose the tokens that follow."""
         wanted, room = self._unread(), CHUNK
         counts = [0] * len(wanted)
         for entry in np.argsort(wanted, kind="stable"):  # single tokens first, then prompts

@@ -1,6 +1,6 @@
 """Read the parameters in CTranslate2's ``model.bin``: named arrays, then aliases.
 
-All numbers are little-endian. A text is its length, which counts a closing zero, and its bytes::
+All numbers are little-endian. A text is its length, including a closing zero, and its bytes::
 
     version u32 | name of the architecture | its revision u32
     number of variables u32, then for each:
@@ -26,7 +26,7 @@ def load_ctranslate2(path):
         def take(count):
             nonlocal left
             if count > left:
-                raise ValueError(f"{path}: {count} bytes are needed where the file has {left} left")
+                raise ValueError(f"{path}: {count} bytes are needed, but the file has {left} left")
             left -= count
             return file.read(count)
 
@@ -45,7 +45,7 @@ def load_ctranslate2(path):
             array = np.frombuffer(take(size), dtype)
             try:
                 array = array.reshape(shape)
-            except ValueError as error:  # more axes than NumPy has
+            except ValueError as error:  # more axes than NumPy allows
                 raise ValueError(f"{path}: {error}, for shape {shape}") from None
             return array.astype(np.float32) if dtype.kind == "f" else array
 
@@ -57,7 +57,7 @@ def load_ctranslate2(path):
         for _ in range(number("I")):
             alias, name = text(), text()
             if name not in parameters:
-                raise ValueError(f"{path}: {alias!r} stands for {name!r}, which is missing")
+                raise ValueError(f"{path}: {alias!r} refers to {name!r}, which is missing")
             parameters[alias] = parameters[name]
         if left:
             raise ValueError(f"{path}: {left} bytes follow the last alias")

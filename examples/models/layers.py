@@ -11,7 +11,7 @@ def linear(x, weight, bias=None):
     """Apply a layer whose weight is ``(out_features, in_features)`` to the last axis.
 
     The weight is an array of float32, float16 or bfloat16, or a regard.QuantizedWeight. The product
-    is regard's and not NumPy's, whose threads would get in the way of those of attention.
+    uses regard instead of NumPy, whose threads would interfere with the threads of attention.
     """
     y = regard.matmul(x.reshape(-1, x.shape[-1]), weight.T)
     if bias is not None:

@@ -27,16 +27,16 @@ class Llama:
 
     @classmethod
     def read(cls, path, weights="float32"):
-        """Read a file, with weights of a type that may be "int8"."""
+        """Read a file; `weights` is the type of the weights, such as "int8"."""
         weight_dtype = None if weights == "float32" else weights
         return cls(*regard.checkpoints.load_gguf(path, weight_dtype=weight_dtype))
 
     def caches(self, batch=1, **options):
-        """Return empty caches for all blocks; `options` are those of KVCaches."""
+        """Return empty caches for all blocks; `options` are passed to KVCaches."""
         return regard.KVCaches(self.blocks, batch, self.kv_heads, self.head_dim, **options)
 
     def __call__(self, tokens, caches, starts=None):
-        """Read the texts' new tokens after those in `caches`; return a row of x for each.
+        """Read the texts' new tokens after the cached ones; return a row of x for each.
 
         The tokens are (batch, new) or, with `starts` as for KVCache.append_ragged, packed.
         """

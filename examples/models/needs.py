@@ -1,4 +1,4 @@
-"""Say how much memory and time a Llama model needs, before it takes them."""
+"""Estimate the memory and time that a Llama model needs, before it uses them."""
 
 import pathlib
 import sys
@@ -6,16 +6,16 @@ import time
 
 import numpy as np
 
-# A number: int8 with a scale for 64, q4_1 with a scale and a minimum for 32.
+# Bytes per number: int8 has a scale for 64 numbers, q4_1 a scale and a minimum for 32.
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1 + 4 / 64}
 BYTES |= {"float8_e4m3fn": 1, "q4_1": (4 + 16 / 32 + 16 / 32) / 8}
-TRIAL = 32  # tokens of a prompt, at most, that are read to measure the speed
-WRITTEN = 8  # tokens that are written for the same
+TRIAL = 32  # most tokens of a prompt that are read to measure the speed
+WRITTEN = 8  # tokens that are written to measure the speed
 TEMPORARY = 15e6  # bytes: blocks of weights while they are read, activations
 
 
 def memory_needed(metadata, weights, cache_dtype, length):
-    """Return a line that says how much memory a model and caches of `length` tokens take."""
+    """Return a line with the memory that a model and caches of `length` tokens need."""
     stored = weight_count(metadata) * BYTES[weights]
     per_token = 2 * metadata["llama.attention.head_count_kv"] * head_dim(metadata)
     cache = metadata["llama.block_count"] * length * per_token * BYTES[cache_dtype]
@@ -29,9 +29,9 @@ def memory_needed(metadata, weights, cache_dtype, length):
 
 
 def time_needed(model, caches, prompt, tokens):
-    """Return a line that says how long `tokens` after a prompt will take, from a short trial.
+    """Return a line with the expected time for `tokens` after a prompt, from a short trial.
 
-    The trial fills `caches`, which are of the kind that the text will have.
+    The trial fills `caches`, which have the same options as the caches for the text.
     """
     trial = min(prompt, TRIAL)
     for _ in range(2):  # the first time, memory and threads are cold
@@ -45,13 +45,13 @@ def time_needed(model, caches, prompt, tokens):
 
 
 def write(model, count, caches):
-    """Compute `count` tokens one after the other."""
+    """Compute `count` tokens one after another."""
     for _ in range(count):
         model.logits(model(np.zeros((1, 1), int), caches)[0, -1])
 
 
 def seconds(function):
-    """Return how long a call takes."""
+    """Return the seconds that a call takes."""
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
@@ -73,9 +73,9 @@ def head_dim(metadata):
 
 
 def peak_megabytes():
-    """Return the most memory that this process had so far; None where the system does not tell."""
+    """Return the peak memory of this process; None if the system does not report it."""
     status = pathlib.Path("/proc/self/status")
-    if status.exists():  # getrusage counts what a process was forked from, too
+    if status.exists():  # getrusage also counts the process that this one was forked from
         lines = (line.split() for line in status.read_text().splitlines())
         return next(int(line[1]) * 1024 / 1e6 for line in lines if line[0] == "VmHWM:")
     try:

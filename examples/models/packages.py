@@ -1,11 +1,11 @@
-"""Find the files of models in installed packages, or end with a line that says what to install."""
+"""Find the files of models in installed packages, or exit with a line about what to install."""
 
 import importlib.util
 import pathlib
 
 
 def need(*modules):
-    """End the program with a line that says what to install if one of `modules` is missing."""
+    """Exit with a line about what to install if one of `modules` is missing."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise SystemExit(f"This example needs {', '.join(missing)}: pip install 'regard[models]'")

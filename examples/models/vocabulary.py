@@ -2,7 +2,7 @@
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-CONTROL = 3  # in tokenizer.ggml.token_type: a token that stands for no text
+CONTROL = 3  # in tokenizer.ggml.token_type: a token that represents no text
 
 
 def gguf_tokenizer(metadata):
@@ -23,7 +23,7 @@ def gguf_tokenizer(metadata):
 
 
 def stream(tokenizer, tokens):
-    """Yield text as tokens come; a character of several tokens is yielded when it is complete."""
+    """Yield text as tokens arrive; a character of several tokens is yielded when it is complete."""
     seen, said = [], ""
     for token in tokens:
         seen.append(token)

@@ -38,14 +38,14 @@ class Whisper:
         return [self._split(f"{layer}/attention/linear_1", x, 2) for layer in self.writers]
 
     def caches(self, batch=1, **options):
-        """Return an empty cache for each writer; `options` are those of KVCache."""
+        """Return an empty cache for each writer; `options` are passed to KVCache."""
         return [
             regard.KVCache(batch, self.heads, self.width // self.heads, **options)
             for _ in self.writers
         ]
 
     def write(self, tokens, caches, heard):
-        """Read `tokens` (batch, new) after those in `caches`; score what follows each of them."""
+        """Read `tokens` (batch, new) after the cached ones; score the next token after each."""
         start = len(caches[0])
         embedding = self.parameters["decoder/embeddings/weight"]
         places = self.parameters["decoder/position_encodings/encodings"]

@@ -1,1 +1,1 @@
-"""A transformer over characters, and how it is trained."""
+"""A transformer over characters, and its training."""

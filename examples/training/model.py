@@ -56,13 +56,13 @@ class Parameters:
 
 
 class Buffers:
-    """Arrays that every step uses again, by name and shape: fresh memory is slow."""
+    """Arrays that every step reuses, by name and shape: fresh memory is slow."""
 
     def __init__(self, dtype):
         self.dtype, self.arrays = dtype, {}
 
     def __call__(self, name, *shape):
-        """Return the array of this name and shape, with whatever it holds."""
+        """Return the array of this name and shape, with arbitrary contents."""
         if (name, shape) not in self.arrays:
             self.arrays[name, shape] = np.empty(shape, self.dtype)
         return self.arrays[name, shape]
@@ -75,13 +75,13 @@ class Norm:
         self.gain, self.buffer = gain, Buffers(gain.dtype)
 
     def forward(self, x):
-        """Return the rows of `x`, normed."""
+        """Return the rows of `x`, normalized."""
         self.factor = 1 / np.sqrt(np.vecdot(x, x)[:, None] / x.shape[1] + 1e-6)
         self.unit = np.multiply(x, self.factor, out=self.buffer("unit", *x.shape))
         return np.multiply(self.unit, self.gain, out=self.buffer("result", *x.shape))
 
     def backward(self, grad, grad_gain):
-        """Turn the gradient of the result into that of the input."""
+        """Turn the gradient of the result into the gradient of the input."""
         np.einsum("ij,ij->j", grad, self.unit, out=grad_gain)
         grad *= self.gain
         along = np.vecdot(grad, self.unit)[:, None] / grad.shape[1]
@@ -100,7 +100,7 @@ class MLP:
         self.up, self.down, self.buffer = up, down, Buffers(up.dtype)
 
     def forward(self, x):
-        """Return the result for the rows of `x`, which must stay as they are."""
+        """Return the result for the rows of `x`, which must not change until the backward pass."""
         wide = len(x), self.up.shape[1]
         inner, tanh, hidden = (self.buffer(name, *wide) for name in ("inner", "tanh", "hidden"))
         regard.matmul(x, self.up, out=inner)
@@ -116,7 +116,7 @@ class MLP:
         return regard.matmul(hidden, self.down.T, out=self.buffer("result", *x.shape))
 
     def backward(self, grad, grad_up, grad_down):
-        """Write the gradients of the weights, and return that of the input."""
+        """Write the gradients of the weights, and return the gradient of the input."""
         x, slope, tanh, hidden = self.kept
         regard.matmul(grad.T, hidden, out=grad_down)
         grad_hidden = self.buffer("grad_hidden", *hidden.shape)
@@ -137,7 +137,7 @@ class MLP:
 
 
 class Block:
-    """Add attention, and then an MLP, to the residual stream; each reads what is normed."""
+    """Add attention, and then an MLP, to the residual stream; each reads normalized rows."""
 
     ATTENTION = ("W_query", "W_key", "W_value", "out_proj")
 
@@ -155,19 +155,19 @@ class Block:
         self.mlp = MLP(self.own["up"], self.own["down"])
 
     def load(self):
-        """Copy the parameters to the attention layer, which has arrays of its own."""
+        """Copy the parameters to the attention layer, which has its own arrays."""
         self.attention.load_state_dict(
             {f"{name}.weight": self.own[name] for name in self.ATTENTION}
         )
 
     def forward(self, x, batch, cache=None):
-        """Change the residual stream `x`, the rows of `batch` sequences."""
+        """Update the residual stream `x`, the rows of `batch` sequences."""
         normed = self.attention_norm.forward(x).reshape(batch, -1, x.shape[1])
         x += self.attention(normed, cache=cache).reshape(x.shape)
         x += self.mlp.forward(self.mlp_norm.forward(x))
 
     def backward(self, grad, batch, grads):
-        """Change the gradient of the residual stream; `grads(name)` is where others go."""
+        """Update the gradient of the residual stream; `grads(name)` receives the others."""
         back = self.mlp.backward(grad, grads("up"), grads("down"))
         grad += self.mlp_norm.backward(back, grads("mlp_norm"))
         self.attention.zero_grads()
@@ -187,7 +187,7 @@ class Model:
         self.norm = Norm(parameters.views["norm"])
 
     def load(self, *, training):
-        """Take over the parameters as they are now, to train or not."""
+        """Load the current parameters, for training or not."""
         for block in self.blocks:
             block.load()
             block.attention.train() if training else block.attention.eval()
@@ -224,7 +224,7 @@ class Model:
         self.norm.backward(grad, grads["norm"])
         for layer, block in reversed(list(enumerate(self.blocks))):
             block.backward(grad, len(tokens), lambda name, layer=layer: grads[f"{layer}.{name}"])
-        # An embedding gets the sum of the gradients of all places where its character stands.
+        # An embedding gets the sum of the gradients of all places of its character.
         chosen = grad_scores
         chosen[:] = 0
         chosen[rows, tokens.ravel()] = 1

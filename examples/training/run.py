@@ -1,4 +1,4 @@
-"""A training run: batches, AdamW, and checkpoints from which it goes on to the same bits."""
+"""A training run: batches, AdamW, and checkpoints from which it continues to the same bits."""
 
 import concurrent.futures
 import hashlib
@@ -29,7 +29,7 @@ FIELDS = (
 
 
 def learning_rate(step, steps):
-    """Rise during the first steps, then fall along a cosine."""
+    """Return a rate that rises during the first steps, then falls along a cosine."""
     if step < WARM_UP:
         return PEAK_RATE * (step + 1) / WARM_UP
     done = (step - WARM_UP) / max(1, steps - WARM_UP)
@@ -43,7 +43,7 @@ class AdamW:
         self.mean, self.square, self.scratch = (np.zeros(size, dtype) for _ in range(3))
 
     def update(self, parameters, grad, rate, step):
-        """Change the parameters; the gradient is clipped first, and overwritten."""
+        """Update the parameters; the gradient is clipped first, and overwritten."""
         mean, square, scratch = self.mean, self.square, self.scratch
         norm = math.sqrt(np.sum(np.multiply(grad, grad, out=scratch)))
         grad *= min(1.0, LARGEST_NORM / (norm + EPSILON))
@@ -56,7 +56,7 @@ class AdamW:
         grad -= square
         grad *= 1 - keep_square
         square += grad
-        # Both began with zeros: divided by these numbers they are averages of what came since.
+        # Both began with zeros: division by these numbers makes them averages of the later values.
         np.divide(square, 1 - keep_square ** (step + 1), out=scratch)
         np.sqrt(scratch, out=scratch)
         scratch += EPSILON
@@ -66,7 +66,7 @@ class AdamW:
 
 
 class Run:
-    """The state of a training run, and all that changes it.
+    """The state of a training run, and the operations that change it.
 
     Threads compute shards of each batch. The gradients of the shards are added in order, so that no
     bit depends on the number of threads.
@@ -95,7 +95,7 @@ class Run:
         self.pool = concurrent.futures.ThreadPoolExecutor(len(self.models))
 
     def step(self):
-        """Change the parameters for one batch, and return its loss."""
+        """Update the parameters for one batch, and return its loss."""
         loss = self.gradient(*self.draw_batch())
         step = len(self.losses)
         rate = learning_rate(step, self.steps)
@@ -104,7 +104,7 @@ class Run:
         return loss
 
     def draw_batch(self):
-        """Return sequences from anywhere in the text, and the character after each place."""
+        """Return sequences from random places in the text, and the next character at each place."""
         starts = self.rng.integers(0, len(self.train) - self.sizes.context, self.batch)
         places = starts[:, None] + np.arange(self.sizes.context)
         return self.train[places], self.train[places + 1]
@@ -123,7 +123,7 @@ class Run:
         return total / targets.size
 
     def validate(self):
-        """Return the loss on the text that is held out."""
+        """Return the loss on the held-out text."""
         tokens, targets = windows(self.held_out, self.sizes.context)
 
         def compute(model, _shard, rows):
@@ -144,11 +144,11 @@ class Run:
                 rows = slice(shard * SEQUENCES, (shard + 1) * SEQUENCES)
                 results[shard] = compute(model, shard, rows)
 
-        list(self.pool.map(work, range(len(self.models))))  # raises what a thread raised
+        list(self.pool.map(work, range(len(self.models))))  # re-raises an error of a thread
         return sum(results)
 
     def save(self, path):
-        """Write a checkpoint that replaces the one before it in one step."""
+        """Write a checkpoint that replaces the previous one atomically."""
         values = (
             VERSION,
             json.dumps(self.settings),
@@ -172,7 +172,7 @@ class Run:
             os.close(folder)
 
     def load(self, path):
-        """Go on from a checkpoint. CheckpointError says why it cannot be; nothing changes then."""
+        """Continue from a checkpoint. If that fails with CheckpointError, nothing changes."""
         fields = read_checkpoint(path)
         settings = json.loads(str(fields["settings"]))
         for name, own in self.settings.items():
@@ -189,11 +189,11 @@ class Run:
 
 
 class CheckpointError(Exception):
-    """A checkpoint that a run cannot go on from."""
+    """A checkpoint from which a run cannot continue."""
 
 
 def read_checkpoint(path):
-    """Return the arrays of a checkpoint that is whole and of this version."""
+    """Return the arrays of a checkpoint that is complete and has this version."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # reads everything, and compares checksums
@@ -211,12 +211,12 @@ def read_checkpoint(path):
             f"{path} must be a checkpoint of version {VERSION}, got {fields.get('version')}"
         )
     if set(fields) != set(FIELDS):
-        raise CheckpointError(f"{path} must hold {', '.join(FIELDS)}, got {', '.join(fields)}")
+        raise CheckpointError(f"{path} must contain {', '.join(FIELDS)}, got {', '.join(fields)}")
     return fields
 
 
 def windows(tokens, context):
-    """Cut a text into sequences, and return the character after each of their places too."""
+    """Cut a text into sequences, and also return the next character at each of their places."""
     count = (len(tokens) - 1) // context
     cut = tokens[: count * context + 1]
     return cut[:-1].reshape(count, context), cut[1:].reshape(count, context)

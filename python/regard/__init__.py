@@ -183,5 +183,5 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """List all names, including those not yet imported, for tab completion."""
+        """List all names, including names not yet imported, for tab completion."""
         return sorted({*globals(), *_MODULES_OF, *_SUBMODULES})

@@ -81,7 +81,7 @@ def order_streams(device: int, before: int, after: int, /) -> None: ...
 def synchronize(device: int, stream: int, /) -> None: ...
 
 class ImportedTensor:
-    """What a DLPack capsule held: see cpp/cuda/bindings/dlpack.hpp."""
+    """The content of a DLPack capsule: see cpp/cuda/bindings/dlpack.hpp."""
 
     address: int
     device: tuple[int, int]

@@ -1,4 +1,5 @@
-"""The fused call against the oracle: sizes, axes, visibility, extra results, and drawn problems."""
+"""Test the fused call against the oracle: sizes, axes, visibility, extra results, and drawn
+problems."""
 
 import contextlib
 import zlib
@@ -22,7 +23,7 @@ def check(problem, want, threads):
     options = problem.options | {"threads": threads}
     output, weights, lse = sdpa(*problem.arrays, **options, return_weights=True, return_lse=True)
     assert_matches(want, output=output, weights=weights, lse=lse)
-    # Without weights there is nowhere to keep a row of scores: another way through the kernel.
+    # Without weights the kernel cannot keep a row of scores and takes another code path.
     output, lse = sdpa(*problem.arrays, **options, return_lse=True)
     assert_matches(want, output=output, lse=lse)
 
@@ -34,7 +35,7 @@ def check_case(case, dtype):
 
 @pytest.mark.parametrize("case", cases.SIZES, ids=lambda case: case.name)
 def test_oracle_of_sizes(case, dtype, target):
-    """In both types, whose tiles have different edges."""
+    """The two types have tiles with different edges."""
     check_case(case, dtype)
 
 
@@ -60,7 +61,8 @@ with contextlib.suppress(ImportError):
 
 @st.composite
 def problems(draw):
-    """Anything the contract allows, small, with any layout; the numbers come from one seed."""
+    """Draw anything small that the contract allows, with any layout; one seed determines the
+    numbers."""
     number = draw(st.integers(0, 2**32 - 1))
     random = np.random.default_rng(number)
     batch = draw(st.lists(st.integers(1, 3), max_size=2).map(tuple))
@@ -73,7 +75,8 @@ def problems(draw):
     inner = reference.arithmetic(reference.result_type(*(np.empty(0, t) for t in types[:3])))
 
     def cut(axes):
-        """A shape that broadcasts to `axes`: some axes 1, some leading ones missing."""
+        """Return a shape that broadcasts to `axes`: some axes are 1, some leading axes are
+        missing."""
         axes = tuple(draw(st.sampled_from([1, n])) for n in axes)
         return axes[draw(st.integers(0, len(axes))) :]
 
@@ -195,7 +198,8 @@ def test_three_ways_to_say_causal(dtype, target):
 
 
 def test_masks_only_remove(dtype, target):
-    """A key is visible iff mask and causality both allow it, whichever comes first."""
+    """A key is visible iff mask and causality both allow it, regardless of which is applied
+    first."""
     query, key, value = plain(dtype, q_len=30)
     mask = np.random.default_rng(5).random((30, 30)) < 0.5
     want = reference.expected(query, key, value, mask & np.tri(30, k=4, dtype=bool))

@@ -1,4 +1,4 @@
-"""Pictures of weights, against all of them."""
+"""Test `attention_map` against pictures computed from all weights."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_oracle(case, storage, target):
 
 
 @pytest.mark.slow
-@each_in_one_type(OTHERS[::9], "storage", often=2)  # the kernel is that of statistics
+@each_in_one_type(OTHERS[::9], "storage", often=2)  # same kernel as the statistics
 def test_oracle_of_the_other_cases(case, storage, target):
     check(case, storage)
 

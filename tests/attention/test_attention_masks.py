@@ -1,5 +1,5 @@
-"""Sparse masks give what the same dense masks give, to the last bit, in every call that takes a
-mask. That the makers describe the right masks is tested in tests/masks."""
+"""Sparse masks give, to the last bit, the results of the same dense masks, in every call that
+accepts a mask. tests/masks tests that the functions that make masks build the right ones."""
 
 import dataclasses
 import itertools
@@ -22,7 +22,7 @@ def _dense(q_len, kv_len, seed=0, share=0.6):
 
 
 def _bands(q_len, kv_len, q_block, k_block):
-    """Whole blocks, some of them neighbors."""
+    """Return a pattern of whole blocks, some of them neighbors."""
     rows, keys = np.arange(q_len) // q_block, np.arange(kv_len) // k_block
     return (rows[:, None] * 2 + keys) % 3 == 0
 
@@ -31,7 +31,8 @@ def _ids(length, count):
     return np.arange(length) * count // max(length, 1)
 
 
-# A mask for lengths, by name. Some have heads, a batch, or one query.
+# Functions of the lengths that return a mask, by name. Some masks have heads, a batch, or one
+# query.
 MASKS = {
     "documents": lambda q, k: masks.documents(_ids(q, 5), _ids(k, 5)),
     "sliding": lambda q, k: masks.sliding(q, k, window=(30, 5), query_offset="end"),
@@ -77,7 +78,7 @@ CASES = [
     (name, LENGTHS[number % len(LENGTHS)], list(OPTIONS)[number % len(OPTIONS)])
     for number, name in enumerate([*MASKS, *MASKS, *MASKS])
 ]
-# Behind the first keys, whose results wait to be merged, comes a chunk whose first block is hidden.
+# After the first keys, whose results wait to be merged, comes a chunk whose first block is hidden.
 CASES += [("far ranges", (q_len, 1700), "plain") for q_len in (2, 40)]
 
 
@@ -89,7 +90,7 @@ def to_dense(mask, kv_len):
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Arrays, options, and a mask in both forms."""
+    """Arrays, options, and a mask in sparse and dense form."""
 
     arrays: tuple
     options: dict
@@ -97,7 +98,7 @@ class Pair:
     dense: object
 
     def both(self, function, *arrays, **options):
-        """What a function gives for each form, after which the two are compared."""
+        """Check that a function returns the same bits for both forms of the mask."""
         options = self.options | options
         for sparse, dense in itertools.zip_longest(
             *(_parts(function(*arrays, mask=m, **options)) for m in (self.sparse, self.dense))
@@ -160,8 +161,8 @@ def test_derivatives(case, dtype, target):
 
 
 def test_gradients_where_a_chunk_has_several_pieces(dtype, target):
-    """Pieces are some blocks of keys, since rows are long; queries see one of them, or two that are
-    apart."""
+    """Rows are long, so a piece consists of a few blocks of keys. A query sees one piece, or two
+    pieces that are apart."""
     arrays = [drawn((1, length, 128), dtype, length) for length in (70, 900, 900)]
     first = np.where(np.arange(70) < 40, 0, 430)
     sparse = masks.Ranges(first, first + 15, kv_len=900) | masks.Ranges(460, np.full(70, 470))
@@ -194,7 +195,7 @@ def test_statistics(case, dtype, target):
 
 @pytest.mark.parametrize("form", ["ranges", "blocks", "heads"])
 def test_ragged(form, dtype, target):
-    """Rows are the packed queries, and keys count from each sequence's first."""
+    """Rows are the packed queries; keys are counted from the first key of each sequence."""
     q_lengths, k_lengths = np.array([1, 49, 5, 130, 3]), np.array([97, 96, 300, 150, 1])
     starts = [np.concatenate([[0], np.cumsum(x)]) for x in (q_lengths, k_lengths)]
     total, longest = q_lengths.sum(), k_lengths.max()
@@ -222,8 +223,8 @@ def test_ragged(form, dtype, target):
 
 
 def test_gradients_of_queries_do_not_read_what_was_not_written(target):
-    """A window and a mask leave a gap in each chunk: one piece is seen by position, the other by
-    the mask. The table of distances makes pieces short, and the first call fills memory."""
+    """A window and a mask leave a gap in each chunk: one piece is visible by position, the other by
+    the mask. The distance table makes pieces short, and the first call fills the memory."""
     length, dtype = 1024, np.dtype(np.float32)
     query, key, value, grad = (drawn((4, length, 32), dtype, seed) for seed in range(4))
     sparse = masks.Ranges(0, 4, kv_len=length) | masks.documents(np.arange(length) // 320)
@@ -252,7 +253,8 @@ def test_what_is_hidden_may_hold_anything(dtype, target):
 
 
 def test_gradients_of_one_block_do_not_depend_on_the_others(dtype, target):
-    """A row's bits are those of the keys that it sees, wherever hidden blocks lie between them."""
+    """A row's bits depend only on the keys that it sees, wherever hidden blocks are between
+    them."""
     query, key, value = (drawn((1, n, 8), dtype, n) for n in (40, 500, 500))
     mask = masks.Ranges(0, np.full(40, 96), kv_len=500)
     alone = regard.scaled_dot_product_attention(query, key[:, :96], value[:, :96])
@@ -292,7 +294,7 @@ def test_pairs_of_other_kinds_are_refused(pair):
 
 
 def test_hidden_blocks_take_no_time_and_no_memory():
-    """A million keys of which each of a million queries sees two, in blocks that are far apart."""
+    """Each of a million queries sees two of a million keys, in blocks that are far apart."""
     length = 1_000_000
     mask = masks.Ranges(np.arange(length), np.arange(length) + 2, kv_len=length)
     query = np.ones((length, 2), np.float32)

@@ -1,5 +1,5 @@
-"""The gradients of attention against the oracle: every option, type and kind of broadcast; and what
-may not change a bit of them."""
+"""Test the gradients of attention against the oracle, with every option, type and kind of
+broadcast, and check which changes of a call must not change a bit of them."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ THREADS = (1, 2, 3, 5)
 
 
 def check(problem, want, **extra):
-    """Every gradient, in the shape and the type of its input, and None for what has none."""
+    """Check every gradient, its shape and its type; inputs without a gradient must have None."""
     actual = problem.gradients(**extra)
     assert type(actual) is regard.AttentionGradients
     assert actual._fields == want._fields
@@ -35,7 +35,7 @@ def check(problem, want, **extra):
 
 @functools.lru_cache(maxsize=8)
 def solved(case, dtype):
-    """A problem and what the oracle says of it, worked out once for all targets."""
+    """Return a problem and the oracle's result, computed once for all targets."""
     problem = build(case, dtype)
     return problem, problem.expected()
 
@@ -58,7 +58,8 @@ MASKS += [(2, 4, 9, 21), (4, 1, 1), (2, 1, 1, 1), (2, 4, 9, 1), (1, 9, 1), (2, 4
 
 @each_in_one_type(MASKS, "storage")
 def test_gradients_of_masks_are_summed_as_they_broadcast(case, storage, target):
-    """Alone, and as a part of a pair; in its own type, whatever that of the arrays is."""
+    """The mask is passed by itself and in a pair, in its own type, whatever the type of the
+    arrays."""
     problem = build(Case(f"mask {case}", **SHAPES, float_mask=case, window=(14, 9)), storage, 0.2)
     check(problem, problem.expected())
     shown = np.random.default_rng(1).random((9, 21)) < 0.8
@@ -69,7 +70,7 @@ def test_gradients_of_masks_are_summed_as_they_broadcast(case, storage, target):
 
 
 def test_gradients_of_arrays_in_several_types(target):
-    """Each in the type of its input, computed in the widest of them."""
+    """Each gradient has the type of its input; the widest input type determines the arithmetic."""
     types = [type_named(name) for name in ("float32", "float64", "float16", "bfloat16")]
     case = Case("types", **SHAPES, sinks=0.5, alibi_slopes=0.1, is_causal=True, query_offset=9)
     problem = build(case, np.dtype(np.float32), 0.0)
@@ -93,7 +94,7 @@ SOME = [*MIXES[::6], MORE[3]]
 
 @each_in_one_type(SOME, "storage")
 def test_gradients_alone_have_the_bits_of_all(case, storage, target):
-    """Whichever are asked for, and in any order."""
+    """The bits do not depend on which gradients are requested, or in which order."""
     problem = build(case, storage)
     state, names = problem.attend(), tuple(problem.inputs)
     whole = problem.gradients(state)
@@ -137,7 +138,8 @@ def test_no_gradient_of_lse_is_one_of_zeros(case, storage, target):
 
 
 def test_gradients_follow_from_lse_alone(dtype, target):
-    """A loss of lse only: the gradient of the output is zero, and so is that of the values."""
+    """The loss depends on lse only: the gradient of the output is zero, and so is that of the
+    values."""
     case = Case("lse", **SHAPES, sinks=1.0, float_mask=(9, 21), softcap=3.0)
     problem = build(case, dtype, 0.0)
     grads = np.zeros_like(problem.grad_output), drawn((2, 4, 9), dtype, 4)
@@ -145,13 +147,14 @@ def test_gradients_follow_from_lse_alone(dtype, target):
     check(problem, problem.expected())
     actual = problem.gradients()
     assert not actual.value.any()
-    # What all scores of a row and its sink gain, lse gains: the shares of the sinks are the rest.
+    # If all scores of a row and its sink increase equally, lse increases as much: the sinks' shares
+    # are the rest.
     shares = actual.mask.astype(np.float64).sum() + actual.sinks.astype(np.float64).sum()
     total = problem.grad_lse.astype(np.float64).sum()
     assert abs(shares - total) <= 200 * np.finfo(dtype).eps * np.abs(problem.grad_lse).sum()
 
 
-# Bits
+# Bit equality
 
 
 @each_in_one_type([*MIXES[::8], *MORE[-5:]], "storage")
@@ -178,7 +181,7 @@ def check_entries(case, dtype):
 
 @each_in_one_type(MIXES[::9], "storage")
 def test_gradients_of_every_entry_alone(case, storage, target):
-    """Under all options, with what is per batch entry taken along."""
+    """All options are used, and per-entry options are split along with the batch."""
     check_entries(case, storage)
 
 
@@ -190,7 +193,7 @@ def test_gradients_of_every_entry_of_every_mix_alone(case, storage, target):
 
 @each_in_one_type(MIXES[::9], "storage")
 def test_gradients_of_some_queries_alone(case, storage, target):
-    """A query's gradient has the bits that it has among all."""
+    """A query's gradient has the same bits by itself as among all queries."""
     problem = build(case, storage)
     if problem.query.shape[:-3] != problem.batch:
         problem = problem.whole()
@@ -207,7 +210,7 @@ ROLES = ["query", "key", "value", "grad_output", "grad_lse", "output", "lse", "m
 
 @functools.lru_cache(maxsize=8)
 def lying(dtype, target):
-    """A problem, its output and lse, and its gradients, on the target that is active."""
+    """Return a problem, its output and lse, and its gradients, on the active target."""
     assert target == regard.active_target()
     case = Case(
         *("layouts", (2, 4, 37, 19), (2, 2, 101, 19), (2, 2, 101, 23)),
@@ -251,7 +254,8 @@ def test_all_arguments_of_the_gradients_elsewhere(case, storage, target):
 
 @each_in_one_type(["query", "key", "value", "grad_output", "mask"], "storage")
 def test_broadcast_arrays_have_the_gradients_of_copies(case, storage, target):
-    """Whose strides are 0: the caller passed an array of the full shape, and gets one."""
+    """A broadcast array has strides of 0. The caller passed an array of the full shape, so its
+    gradient has this shape."""
     problem, array = lying(storage, regard.active_target())[0], arrays_of(storage)[case]
     for axis in range(4):
         thin = np.broadcast_to(np.take(array, [0], axis), array.shape)
@@ -267,7 +271,8 @@ def test_broadcast_arrays_have_the_gradients_of_copies(case, storage, target):
 
 @pytest.mark.parametrize("shape", [(), (150,), (2, 1, 1, 150), (4, 1, 150), (4, 1, 1)], ids=str)
 def test_a_mask_that_is_broadcast_has_the_gradients_of_its_copy(shape, dtype, target):
-    """Many rows: those of a mask without rows may not be summed in another order."""
+    """There are many rows. The gradient of a mask without rows must not be summed in another
+    order."""
     case = Case("many rows", (2, 4, 130, 16), (2, 2, 150, 16), (2, 2, 150, 11), float_mask=shape)
     problem = build(case, dtype, 0.0)
     whole = problem.whole().gradients()
@@ -310,7 +315,7 @@ def test_inputs_of_the_gradients_are_left_alone(storage, target):
     assert [x.tobytes() for x in arrays] == before
 
 
-# Errors beside those of the naive formula
+# Errors compared with the naive formula
 
 YARDSTICKS = {
     "64": (2, 64, 64, 64, {}),
@@ -343,8 +348,8 @@ def root_mean_square(x):
 @pytest.mark.parametrize("name", ["64", *(pytest.param(n, marks=pytest.mark.slow) for n in LARGER)])
 @pytest.mark.parametrize("spread", [1.0, 2.0])
 def test_error_of_gradients_is_at_most_twice_the_naive_one(name, spread, target):
-    """With enough elements that luck averages out: in the largest error and in the root mean
-    square. On top only one rounding of the result."""
+    """Enough elements average out luck. The largest error and the root mean square are both
+    compared. Only one rounding of the result is allowed in addition."""
     dtype = np.dtype(np.float32)
     problem = yardstick(name, dtype, spread)
     want = judge(
@@ -364,7 +369,8 @@ def test_error_of_gradients_is_at_most_twice_the_naive_one(name, spread, target)
 
 
 def in_few_bits(problem):
-    """The formula as a program writes it that keeps everything in 16 bits, product by product."""
+    """Compute the formula as a program does that keeps everything in 16 bits, product by
+    product."""
     dtype = problem.query.dtype
 
     def r(x):
@@ -392,7 +398,7 @@ def in_few_bits(problem):
 
 @pytest.mark.parametrize("name", ["64", "128-causal", "700"])
 def test_error_of_halves_is_at_most_twice_the_naive_one(name, half, target):
-    """The criterion of FlashAttention's tests, and one rounding of the result."""
+    """This is the criterion of FlashAttention's tests, plus one rounding of the result."""
     problem = yardstick(name, half)
     want = problem.expected()
     plain = in_few_bits(problem)
@@ -403,7 +409,8 @@ def test_error_of_halves_is_at_most_twice_the_naive_one(name, half, target):
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_heads_of_a_query_share_a_row_of_a_mask(batch, dtype, target):
-    """Seven heads a key head: a query's rows go across what one thread would take by strips."""
+    """Seven query heads share a key head, so a query's rows would be split between threads if the
+    threads divided the strips."""
     random = np.random.default_rng(0)
     query = random.standard_normal((batch, 7, 200, 8)).astype(dtype)
     key, value = random.standard_normal((2, batch, 1, 30, 8)).astype(dtype)

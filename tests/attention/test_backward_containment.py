@@ -1,5 +1,5 @@
-"""What is hidden reaches no gradient, whatever it holds; what is seen shows; and a row that sees
-nothing has gradients of exactly zero, and gives none."""
+"""Hidden elements reach no gradient, whatever they hold, and visible ones do. The gradients of a
+fully masked row are exactly zero, and the row contributes to no gradient."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,8 @@ OTHERS = OPTIONS[: -len(MIXES) : 8]
 
 
 def entry_of(case, dtype, dropout=0.0):
-    """The batch entry that sees most, and what it sees: under all options, and without the mask."""
+    """Return the batch entry that sees most, and what it sees with all options and without the
+    mask."""
     problem = build(case, dtype, dropout).whole()
 
     def seen(problem):
@@ -34,7 +35,7 @@ def entry_of(case, dtype, dropout=0.0):
 
 
 def by_key_head(problem, seen):
-    """Which keys some query head that reads them sees."""
+    """Return which keys are seen by some query head that reads them."""
     rows = len(problem.query) // len(problem.key) * seen.shape[1]
     return seen.reshape(len(problem.key), rows, seen.shape[-1]).any(axis=1)
 
@@ -72,8 +73,8 @@ def check_hidden(case, dtype, dropout=0.0):
 
 @each_in_one_type([*OTHERS[::4], *MIXES[::6]], "storage")
 def test_what_is_hidden_reaches_no_gradient(case, storage, target):
-    """Keys and values hidden from all heads that read them, a float mask where another rule hides,
-    and the queries and gradients of rows that see nothing."""
+    """The poison is in keys and values hidden from all heads that read them, in a float mask where
+    another rule hides, and in the queries and gradients of fully masked rows."""
     check_hidden(case, storage)
 
 
@@ -90,7 +91,7 @@ SHAPES = {"query": (4, 40, 12), "key": (2, 205, 12), "value": (2, 205, 20)}
 @pytest.mark.parametrize("kind", ["bool", "float"])
 @pytest.mark.parametrize("sinks", [None, 0.5])
 def test_rows_without_keys_beside_rows_with(kind, sinks, storage, target):
-    """A row that sees nothing has the lse of its sink, whose gradient is that of lse."""
+    """The lse of a fully masked row is its sink's logit, whose gradient is the gradient of lse."""
     case = Case("blind rows", **SHAPES, sinks=sinks)
     problem = build(case, storage, 0.0)
     seen = np.random.default_rng(0).random((4, 40, 205)) < 0.5
@@ -115,7 +116,7 @@ def test_rows_without_keys_beside_rows_with(kind, sinks, storage, target):
 
 
 def test_nan_reaches_a_sink_from_an_output_of_zeros_that_sees_a_key(storage, target):
-    """Values of 0, and a row that sees nothing: both outputs are 0."""
+    """The values are 0 and one row is fully masked, so both kinds of rows have an output of 0."""
     case = Case("values of zero", **SHAPES, sinks=0.5)
     problem = build(case, storage, 0.0)
     seen = np.ones((4, 40, 205), bool)
@@ -137,13 +138,13 @@ PLACES = ("query", "key", "value", "grad_output", "grad_lse", "mask")
 
 
 def check_nan(case, dtype):
-    """NaN in one element of each array: NaN where the oracle has it, the bits of before in the
-    rest."""
+    """Check NaN in one element of each array: NaN appears in the same places as in the oracle, and
+    the other bits do not change."""
     problem, seen, _ = entry_of(case, dtype)
     clean = problem.gradients()
     places = np.argwhere(seen)
     if not len(places):
-        pytest.skip("nothing is seen")
+        pytest.skip("nothing is visible")
     h, i, j = places[len(places) // 2]
     kv_h = h // (len(problem.query) // len(problem.key))
     column = -(i % 2)  # the first or the last
@@ -185,8 +186,8 @@ def test_nan_shows_in_gradients_of_every_mix(case, storage, target):
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("where", [0, 17, 95, 96, 150, 204])
 def test_gradients_of_keys_hidden_from_some_rows(where, poison, dtype, target):
-    """Rows that share a tile with one that sees the poison keep every bit, and so do keys that only
-    such rows see."""
+    """Rows that share a tile with a row that sees the poison keep every bit, and so do keys that
+    only such rows see."""
     problem = build(Case("some rows", **SHAPES), dtype, 0.0)
     mask = np.random.default_rng(where).random((40, 205)) < 0.2
     mask[::3, 110:140] = True
@@ -257,7 +258,7 @@ def test_causality_hides_the_future_from_gradients(position, dtype, target):
 
 @pytest.mark.parametrize("constant", [-1e32, -1e28, -3e15, -7e7])
 def test_a_row_with_a_large_constant_spoils_no_other(constant, target):
-    """Its lse is rounded by much more than 1, and its gradient of the output is 0."""
+    """The row's lse is rounded by much more than 1, and its gradient of the output is 0."""
     random = np.random.default_rng(0)
     inputs = random.standard_normal((3, 2, 20, 16), dtype=np.float32)
     grad_output = random.standard_normal((2, 20, 16), dtype=np.float32)

@@ -1,5 +1,5 @@
-"""What the gradients refuse: the class of the error, and a message that names the argument, what
-came and what is needed. `out` is unchanged, and nothing is printed."""
+"""Test invalid arguments of the gradient calls: the class of the error, and a message that names
+the argument, what was passed and what is needed. `out` is unchanged, and nothing is printed."""
 
 import itertools
 import re
@@ -172,7 +172,8 @@ def everything(**changes):
 
 @pytest.mark.parametrize("name", LIKE)
 def test_wrong_out(name):
-    """Of each gradient: its shape, its type, and where it may not be written."""
+    """An array for a gradient is refused if its shape or type is wrong, or if it must not be
+    written."""
     like = LIKE[name]
     other = np.float64 if like.dtype == np.float32 else np.float32
     read_only = np.full_like(like, 7)
@@ -194,7 +195,8 @@ def test_wrong_out(name):
 @pytest.mark.parametrize("name", LIKE)
 @pytest.mark.parametrize("role", ["grad_output", "query", "key", "value", "output", "lse", "mask"])
 def test_out_over_an_input(name, role):
-    """Refused before anything is written, or right: never silent."""
+    """An overlap is refused before anything is written, or the result is right. It never fails
+    silently."""
     wanted = everything()
     given = {n: x.copy() for n, x in (GOOD | {"mask": BIAS}).items()}
     given["alibi_slopes"], given["sinks"] = SLOPES.copy(), SINKS.copy()
@@ -248,7 +250,7 @@ def test_options_of_gradients_are_named():
     "changes", [{"query": GOOD["query"].tolist()}, {"query": GOOD["query"][:, :, :0]}]
 )
 def test_refused_without_anything_to_compute(changes):
-    """Neither an empty result nor an input that Python converts first avoids a check."""
+    """Neither an empty result nor an input that Python converts first skips a check."""
     rows = np.shape(changes["query"])[2]
     good = {"grad_output": normal(2, 14, rows, 32), "output": normal(2, 14, rows, 32)}
     good |= {"lse": normal(2, 14, rows)} | changes

@@ -1,5 +1,5 @@
-"""precision="bfloat16": where the CPU has the instruction, against attention to rounded arrays in
-float64; elsewhere the bits of float32, and a word about it."""
+"""Test precision="bfloat16". If the CPU has the instruction, results are compared with attention to
+rounded arrays in float64. Otherwise they have the bits of float32, and a note says so."""
 
 import dataclasses
 
@@ -63,7 +63,7 @@ def test_gradients_of_rounded_arrays_or_the_bits_of_float32(case, target):
     got = sdpa_backward(grad_output, *given, output, lse, **options)
     if has_instruction(*given):
         exact = [rounded(array).astype(np.float64) for array in (grad_output, *given)]
-        # Weights and the gradients of scores are rounded by at most 2^-8 of each. In NumPy, that
+        # Weights and the gradients of scores are each rounded by at most 2^-8. In NumPy, this
         # changed these gradients by at most 0.7 * 2^-8 of the largest.
         allowed = [2 * np.abs(array).max() * 2**-8 for array in got[:3]]
     else:
@@ -96,7 +96,7 @@ def test_explain_says_what_happens(target):
     given = arrays()
     explained = regard.explain(*given, **BFLOAT16)
     if explained.kernel == "bfloat16":
-        # The target of tests has no instruction, and plain arithmetic.
+        # The target for tests has no such instruction and uses plain arithmetic.
         assert explained.instruction == ("avx2" if target == "wide" else "avx512_bf16")
         assert explained.notes == (
             "blocks of keys and values are copied: they are multiplied as pairs of bfloat16",
@@ -109,7 +109,7 @@ def test_explain_says_what_happens(target):
 
 @pytest.mark.parametrize("returns_weights", [False, True])
 def test_few_queries_are_computed_in_float32(returns_weights, target):
-    """Whatever is returned, since a backward call does not know of it."""
+    """This holds whatever is returned, since a backward call does not know what was returned."""
     given, options = arrays(q_len=1), {"return_weights": returns_weights}
     explained = regard.explain(*given, **options, **BFLOAT16)
     assert explained.kernel == ("forward" if returns_weights else "decode")
@@ -121,7 +121,7 @@ def test_few_queries_are_computed_in_float32(returns_weights, target):
 
 
 def test_explanations_are_printed_where_the_instruction_is():
-    """A stand-in for a CPU that has it."""
+    """The changed explanation stands in for one on a CPU that has the instruction."""
     explained = regard.explain(*arrays(), **BFLOAT16)
     changes = {"kernel": "bfloat16", "instruction": "avx512_bf16", "notes": ()}
     text = str(dataclasses.replace(explained, **changes))
@@ -162,7 +162,7 @@ def test_other_names_are_refused(precision, error):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_prompt_in_a_cache(dtype, target):
-    """The bits of the dense call on what the cache has stored."""
+    """The result has the bits of the dense call on the keys and values as the cache stores them."""
     query, key, value = (array[None] for array in arrays(q_len=40, kv_len=40, head_dim=32))
     key, value = key.astype(dtype), value.astype(dtype)
     cache = regard.KVCache(1, 1, 32, 20, dtype=dtype, page_size=16)

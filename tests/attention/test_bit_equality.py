@@ -1,5 +1,5 @@
-"""One target, one answer: threads, batch, neighbors, query length, a hidden tail and earlier calls
-change no bit. (Strides: test_layouts.)"""
+"""On one target, the number of threads, the batch, the neighbors, the query length, a hidden tail
+and earlier calls change no bit. (Strides: test_layouts.)"""
 
 import functools
 import hashlib
@@ -14,7 +14,7 @@ from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 THREADS = (1, 2, 3, 7)
-pytestmark = pytest.mark.every("target")  # bits are what a target may not change by chance
+pytestmark = pytest.mark.every("target")  # a target must not change bits by chance
 
 mixes = functools.partial(each_in_one_type, MIXES)
 
@@ -74,7 +74,7 @@ def test_threads_and_extra_results_under_every_option(case, storage, target, lay
 
 @mixes("storage")
 def test_every_entry_and_head_alone(case, storage, target):
-    """Under all options, with what is per batch entry and per head taken along."""
+    """All options are used, and per-entry and per-head options are split along with the arrays."""
     problem = case.build(storage)
     wanted = attend(problem, return_lse=True, return_weights=True)
     for index in np.ndindex(problem.batch):
@@ -100,7 +100,7 @@ def test_rows_alone_and_in_chunks(case, dtype, target):
 
 @mixes("dtype")
 def test_hidden_tails_are_no_tails(case, dtype, target):
-    """Without the keys beyond an entry's length, the call is the same to the bit."""
+    """Without the keys beyond an entry's length, the call returns the same bits."""
     problem = case.build(dtype)
     kv_len = problem.key.shape[-2]
     lengths = np.broadcast_to(problem.options.get("key_lengths", kv_len), problem.batch)
@@ -189,7 +189,8 @@ def test_set_num_threads_changes_speed_only(dtype, target, layer):
 
 @pytest.mark.parametrize("q_len", [1, 5, 67])
 def test_batch_and_heads(q_len, dtype, target):
-    """Alone, in another order, and among other heads of its group."""
+    """Heads have the same bits by themselves, in another order, and among other heads of their
+    group."""
     query, key, value = arrays(dtype, q_len=q_len)
     mask = normal((3, 4, q_len, 230), dtype, 7) > -0.5
     options = {"is_causal": True, "return_lse": True}
@@ -251,7 +252,8 @@ def test_neighboring_rows(dtype, target):
 @pytest.mark.parametrize("kind", [None, "bool", "float"])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_query_length(is_causal, kind, dtype, target):
-    """A row computed alone, or in chunks, as a cache would, has the bits that it has among all."""
+    """A row computed by itself, or in chunks as with a cache, has the bits that it has among all
+    rows."""
     query, key, value = arrays(dtype, batch=())
     mask = mask_for(67, 230, kind, dtype)
     offset = 150
@@ -302,7 +304,8 @@ def test_extra_results_do_not_change_the_output(dtype, target):
 
 
 def test_earlier_calls_leave_no_trace(dtype, target, output_of):
-    """The bits of the very first call of a process, after calls of every size, with NaN in them."""
+    """After calls of every size, some with NaN, the bits equal the bits of a process's very first
+    call."""
     script = f"""
     import hashlib
     import numpy as np, regard
@@ -343,7 +346,7 @@ def test_batch_and_neighbors_of_the_stages(dtype, target):
 @pytest.mark.parametrize("layout", ["rows", "columns", "far", "back"])
 @pytest.mark.parametrize(("depth", "columns"), [(1, 1), (7, 19), (128, 48), (300, 401), (1500, 33)])
 def test_few_rows_of_a_product_have_its_bits(depth, columns, layout, dtype, target):
-    """Few rows multiply b where it lies, many a copy of it: no bit tells which."""
+    """Few rows multiply b in place, many rows multiply a copy of it: no bit tells which."""
     a, b = normal((40, depth), dtype), normal((depth, columns), dtype, 1)
     if layout == "columns":
         b = np.asfortranarray(b)
@@ -375,7 +378,8 @@ def test_few_rows_of_a_product_have_its_bits(depth, columns, layout, dtype, targ
     ],
 )
 def test_a_large_product_has_the_bits_of_its_rows(m, k, n, layout, dtype, target):
-    """Rows and columns are packed once for all tasks, in waves; those of small products are not."""
+    """Large products pack their rows and columns once for all tasks, in waves; small products do
+    not."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
     out = np.empty((m, n), dtype)

@@ -1,4 +1,4 @@
-"""The size of the L2 cache: as Linux reports it, as a variable replaces it, and that no bits
+"""Test the size of the L2 cache: as Linux reports it, as a variable replaces it, and that no bits
 depend on it."""
 
 import sys
@@ -20,7 +20,7 @@ def write_cache(root, index, **facts):
         (cache / name).write_text(f"{text}\n")
 
 
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="reads files of Linux")
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="reads Linux files")
 @pytest.mark.parametrize(
     ("size", "wanted"), [("512K", 512 << 10), ("2M", 2 << 20), ("262144", 262144), ("", 0)]
 )
@@ -32,7 +32,7 @@ def test_what_linux_says(size, wanted, tmp_path):
     assert testing.l2_cache_of_linux(str(tmp_path)) == wanted
 
 
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="reads files of Linux")
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="reads Linux files")
 def test_a_system_that_says_nothing(tmp_path):
     assert testing.l2_cache_of_linux(str(tmp_path)) == 0
 
@@ -49,8 +49,8 @@ def test_no_number_of_bytes(text, run_python):
 
 
 def test_no_bits_depend_on_it(output_of):
-    """Keys of more than one piece, and of one: the gradients of queries are summed alike, and so
-    are those of masks that keys or queries share."""
+    """With several pieces of keys or one, the gradients of queries, and of masks that keys or
+    queries share, are summed in the same order."""
     script = """
     import hashlib
     calls = call_families(1000)

@@ -1,4 +1,4 @@
-"""A checked call and its parts: batch entries, heads, chunks of queries and keys."""
+"""Test a checked call and its parts: batch entries, heads, chunks of queries and keys."""
 
 from itertools import product
 
@@ -109,7 +109,7 @@ SIDES = (None, 0, 3, 2**62 + 1, MOST - 12, MOST)
 
 
 def sees(positions, i, j):
-    """Whether query i sees key j, in integers of any size."""
+    """Return whether query i sees key j, in integers of any size."""
     p = i + int(positions.query_offset)
     begin, end = map(int, positions.existing())
     return (
@@ -121,7 +121,7 @@ def sees(positions, i, j):
 
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_positions_of_a_chunk(offset):
-    """Also where sums leave 64 bits."""
+    """The sums may exceed 64 bits."""
     for left, right, limits in product(SIDES, SIDES, ({}, {"key_lengths": 7, "left_padding": 2})):
         options = {"query_offset": offset, "window": (left, right), **limits}
         whole = Positions.of(options, 6, 9)
@@ -143,7 +143,7 @@ def test_positions_of_a_chunk(offset):
 
 @pytest.mark.parametrize("offset", [-(2**62), -(2**61) - 2**60, 2**61 + 2**60, 2**63 - 99])
 def test_chunks_far_from_all_queries_drop_the_same_weights(offset):
-    """Offsets within 64 bits are moved as they are, since dropout counts from them."""
+    """Offsets within 64 bits are moved exactly, since dropout counts from them."""
     random = np.random.default_rng(0)
     query, key, value = (random.standard_normal((2, n, 4)) for n in (3, 20, 20))
     options = {"query_offset": offset, "window": (2**63 - 1, 2**63 - 1)}

@@ -1,4 +1,4 @@
-"""Under every option: what is hidden changes no bit, whatever it holds, and what is seen shows."""
+"""Under every option, hidden elements change no bit, whatever they hold, and visible ones show."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,8 @@ def attend(problem, **options):
 
 
 def with_full_mask(problem, shape):
-    """A float mask, if there is one, that may be written to and differs for every score."""
+    """Return the problem with any float mask writable and different for every score, and this
+    mask."""
     mask = problem.options.get("mask")
     if mask is None or mask.dtype == bool:
         return problem, None
@@ -29,7 +30,7 @@ def with_full_mask(problem, shape):
 
 
 def visible(problem):
-    """What is visible, as (heads, q_len, kv_len): under all options, and without the mask."""
+    """Return what is visible, as (heads, q_len, kv_len), with all options and without the mask."""
     options = dict(problem.options)
     seen = lay_out(*problem.arrays, **options, precision=np.float64).seen
     options.pop("mask", None)
@@ -38,8 +39,8 @@ def visible(problem):
 
 @each_in_one_type([*OPTIONS[: -len(MIXES) : 8], *MIXES], "storage")
 def test_what_is_hidden_may_hold_anything(case, storage, target):
-    """Keys and values hidden from all heads that read them, a float mask where another rule hides,
-    and queries that see nothing."""
+    """The poison is in keys and values hidden from all heads that read them, in a float mask where
+    another rule hides, and in fully masked queries."""
     whole = case.build(storage)
     poisons = itertools.cycle((np.nan, np.inf, -np.inf))
     for index, poison in zip(np.ndindex(whole.batch), poisons, strict=False):
@@ -62,8 +63,8 @@ def test_what_is_hidden_may_hold_anything(case, storage, target):
 
 @each_in_one_type(MIXES, "storage")
 def test_nan_shows_where_it_is_seen(case, storage, target):
-    """In some keys and values; in one element of a query, a key, a value, a float mask: NaN in the
-    rows that see it, and every bit of before in the rest."""
+    """NaN is in some keys and values, then in one element of a query, a key, a value or a float
+    mask. The rows that see it are NaN, and the other rows keep every bit."""
     whole = case.build(storage)
     entries = [whole.entry(index) for index in np.ndindex(whole.batch)]
     problem = max(entries, key=lambda entry: visible(entry)[0].sum())
@@ -71,14 +72,14 @@ def test_nan_shows_where_it_is_seen(case, storage, target):
     group = len(problem.query) // len(problem.key)
     places = np.argwhere(seen)
     clean = attend(problem, **EVERYTHING)
-    if len(places) == 0:  # of this mix, no query sees a key
+    if len(places) == 0:  # with these options, no query sees a key
         assert not clean[0].any()
         return
     h, i, j = places[len(places) // 2]
     kv_h = h // group
 
     def check(rows, columns=slice(None), **changes):
-        """NaN in these rows of the scores, or in these columns of their output alone."""
+        """Check for NaN in these rows of the scores, or only in these columns of their output."""
         spoiled = dataclasses.replace(problem, **changes)
         output, weights, lse = attend(spoiled, **EVERYTHING)
         assert_same_bits(attend(spoiled, return_lse=True), (output, lse))
@@ -117,8 +118,8 @@ def test_nan_shows_where_it_is_seen(case, storage, target):
 @pytest.mark.parametrize("poison", [np.inf, -np.inf])
 @each_in_one_type(MIXES[::4], "dtype")
 def test_infinities_make_what_they_mean(case, poison, dtype, target):
-    """A score of -inf by value has no weight, one of +inf none that can be told; capped, both are
-    the cap."""
+    """A score of -inf by value has no weight, and the weight of a score of +inf is undefined. With
+    a cap, both scores equal the cap."""
     whole = case.build(dtype)
     problem = whole.entry((0,) * len(whole.batch))
     for name in ("query", "key"):
@@ -138,7 +139,8 @@ def test_infinities_make_what_they_mean(case, poison, dtype, target):
 
 
 def test_scores_of_minus_infinity_beside_a_sink(dtype, target):
-    """The sink takes all where every visible score is -inf by value; without one it is NaN."""
+    """If every visible score is -inf by value, the sink takes all weight. Without a sink, the row
+    is NaN."""
     query, key, value = np.ones((2, 9, 1), dtype), np.ones((2, 30, 1), dtype), np.ones((2, 30, 3))
     key[...] = -np.inf
     value = value.astype(dtype)

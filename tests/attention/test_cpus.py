@@ -1,4 +1,5 @@
-"""How many CPUs regard counts: the affinity on machines of any size, and the quotas of cgroups."""
+"""Test how many CPUs regard counts: the affinity on machines of any size, and the quotas of
+cgroups."""
 
 import math
 import os
@@ -20,13 +21,13 @@ THREADS = "import regard; print(regard.get_num_threads())"
 @pytest.mark.parametrize("kernel", [64, 1024, 1025, 4096, 8192, 2**20])
 @pytest.mark.parametrize("allowed", [1, 33, 64])
 def test_machines_of_any_size(kernel, allowed):
-    """A kernel that was built for more CPUs than a mask has bits refuses it."""
+    """A kernel that was built for more CPUs than a mask has bits refuses the mask."""
     assert testing.count_cpus(kernel, allowed) == allowed
     assert testing.count_cpus(kernel, kernel) == kernel
 
 
 def test_an_affinity_that_cannot_be_read():
-    """No number, rather than 1: the next source is asked."""
+    """The count is 0 rather than 1, so that the next source is asked."""
     assert testing.count_cpus(0, 0) == 0
     assert testing.count_cpus(2**21, 1) == 0
 
@@ -59,8 +60,8 @@ def test_the_list_of_this_process():
 
 @pytest.fixture
 def preload(tmp_path):
-    """Compile a library whose `sched_getaffinity` answers as the given statements do, and return
-    the environment that loads it."""
+    """Compile a library whose `sched_getaffinity` runs the given statements, and return the
+    environment that loads it."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("needs a C compiler")

@@ -1,4 +1,4 @@
-"""Few rows of queries run in a kernel of their own, with the bits of the forward kernel."""
+"""Few rows of queries run in a separate kernel, with the bits of the forward kernel."""
 
 import itertools
 
@@ -9,7 +9,7 @@ import regard
 from element_types import each_in_one_type
 from option_cases import MIXES
 
-# (heads, kv_heads, queries a call): 1, 2, 3, 4, 5, 6 and 8 rows for each head of keys.
+# (heads, kv_heads, queries per call): 1, 2, 3, 4, 5, 6 and 8 rows for each key head.
 ROWS = [(4, 4, 1), (4, 2, 1), (6, 2, 1), (2, 2, 4), (5, 1, 1), (3, 1, 2), (8, 1, 1), (4, 2, 4)]
 # Around tiles, steps, blocks of 96 keys and chunks of 1536.
 LENGTHS = [1, 15, 16, 17, 95, 96, 97, 200, 1535, 1536, 1537, 3100]
@@ -24,7 +24,7 @@ def arrays_of(dtype, heads, kv_heads, q_len, kv_len, head_dim=16, value_dim=24, 
 
 
 def same_bits(query, key, value, mask=None, *, step, query_offset, **options):
-    """`step` queries at a time give what all of them at once give."""
+    """Check that `step` queries at a time give the bits that all queries give at once."""
     attend = regard.scaled_dot_product_attention
     whole = attend(query, key, value, mask, query_offset=query_offset, return_lse=True, **options)
     assert regard.explain(query, key, value, mask, **options).kernel == "forward"
@@ -92,7 +92,7 @@ def test_nothing_hidden_reaches_a_row(poison, dtype, target):
 
 @each_in_one_type(MIXES, "storage")
 def test_rows_of_everything_at_once(case, storage, target):
-    """Every mixture of options, some rows of it beside all of them."""
+    """For every mixture of options, some rows have the bits that they have among all rows."""
     problem = case.build(storage)
     options = dict(problem.options, return_lse=True)
     mask, offset = options.pop("mask", None), options.pop("query_offset", 0)
@@ -126,7 +126,7 @@ LONG_OPTIONS = {
 
 @each_in_one_type(list(itertools.product(LONG_LENGTHS, HEADS, LONG_OPTIONS)), "dtype")
 def test_threads_share_the_keys_of_a_head(case, dtype, target):
-    """They gather chunks in any order; the bits are those of one thread."""
+    """The threads gather chunks in any order, but the bits equal the bits of one thread."""
     kv_len, (heads, kv_heads), name = case
     options = LONG_OPTIONS[name](heads)
     arrays = arrays_of(dtype, heads, kv_heads, 1, kv_len)

@@ -1,4 +1,4 @@
-"""Which kernels exist, which run, and how one is forced."""
+"""Test which kernels exist, which run, and how to force one."""
 
 import json
 import os
@@ -38,7 +38,8 @@ def test_a_target_is_forced(target, output_of):
     active, targets, digest = json.loads(output_of(SCRIPT, REGARD_TARGET=target))
     assert active == target
     assert tuple(targets) == regard.cpu_targets()
-    # The name must come with the kernels: same bits as those of the fixture's target here.
+    # The kernels must change along with the name: the bits here equal the bits of the fixture's
+    # target.
     assert json.loads(output_of(SCRIPT + SWITCHED.format(target)).splitlines()[1]) == digest
 
 
@@ -69,7 +70,8 @@ def test_an_unknown_or_unrunnable_target_raises(name, run_python):
     assert "Error" in last.split(":")[0]
 
 
-# What REGARD_DISABLE_CPU_FEATURES masks, over what the environment of these tests masks already.
+# Features that REGARD_DISABLE_CPU_FEATURES masks, in addition to those that the tests' environment
+# masks already.
 
 on_x86 = pytest.mark.skipif(not regard._core.cpu_features(), reason="no CPU features to mask")
 MASKED = [
@@ -136,7 +138,7 @@ def test_features_that_cannot_be_masked(masked, said, asked, run_python):
 
 @on_x86
 def test_these_tests_start_without_vnni(run_python):
-    """No target rounds to int8 there, and a fixture has no params."""
+    """Without VNNI no target rounds to int8, and a fixture has no params."""
     tests = Path(__file__).with_name("test_int8.py")
     script = f"""
     import os, pytest, sys

@@ -1,4 +1,4 @@
-"""The gradients of gradients against the oracle, and against derivatives of the gradients."""
+"""Test the gradients of gradients against the oracle, and against derivatives of the gradients."""
 
 import dataclasses
 import functools
@@ -19,7 +19,8 @@ from reference import assert_same_bits, lay_out, result_type
 double_backward = regard.scaled_dot_product_attention_double_backward
 ROLES = ("query", "key", "value")
 FIELDS = ("grad_output", *ROLES)
-# Every score is formed in float64 or float32 once more for each of these: a third as many cases.
+# Each of these cases forms every score once more in float64 or float32, so there are a third as
+# many.
 FEW, OTHERS = FEW[::3], OTHERS[::12]
 
 
@@ -41,7 +42,7 @@ def judged(problem, cotangents):
 
 @functools.lru_cache(maxsize=8)
 def solved(case, dtype):
-    """A problem, its cotangents and what the oracle says, worked out once for all targets."""
+    """Return a problem, its cotangents and the oracle's result, computed once for all targets."""
     problem = build(case, dtype)
     cotangents = cotangents_of(problem)
     return problem, cotangents, judged(problem, cotangents)
@@ -77,7 +78,8 @@ def test_no_cotangent_is_one_of_zeros(case, storage, target):
 
 @each_in_one_type([*MIXES[::12], *MORE[:10:3]], "dtype")
 def test_double_gradients_and_tangents_agree(case, dtype, target):
-    """The gradient of G is the derivative of the output along the cotangents: the same limits."""
+    """The gradient of G is the derivative of the output along the cotangents, within the same
+    limits."""
     problem, cotangents, want = solved(case, dtype)
     options = problem.options
     _, of_output = regard.scaled_dot_product_attention_jvp(*problem.arrays, *cotangents, **options)
@@ -87,8 +89,8 @@ def test_double_gradients_and_tangents_agree(case, dtype, target):
 
 @each_in_one_type([*MIXES[::12], *MORE[:10:3]], "dtype")
 def test_products_with_double_gradients_agree(case, dtype, target):
-    """<cotangents, gradients> is linear in G: its gradient times G is all of it, but for what
-    grad_lse adds."""
+    """<cotangents, gradients> is linear in G, so it equals its gradient times G, except for the
+    terms of grad_lse."""
     problem, cotangents, want = solved(case, dtype)
     problem = dataclasses.replace(problem, grad_lse=np.zeros_like(problem.grad_lse))
     wide = np.longdouble
@@ -120,7 +122,8 @@ LYING = Case(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_double_gradients_elsewhere(layout, dtype, target):
-    """All arrays in another layout: within the limits, and of the shape and type of the inputs."""
+    """With all arrays in another layout, results are within the limits and have the shape and type
+    of the inputs."""
     problem, cotangents, want = solved(LYING, dtype)
     lay, state = LAYOUTS[layout], problem.attend()
     moved = {name: lay(getattr(problem, name)) for name in (*FIELDS, "grad_lse")}

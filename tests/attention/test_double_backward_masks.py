@@ -1,5 +1,5 @@
-"""Second-order gradients under masks: the bits of sparse and of dense masks are the same, and the
-blocks have the keys that are seen."""
+"""Test second-order gradients under masks: sparse and dense masks give the same bits, and the
+blocks contain the visible keys."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ OPTIONS = {
 
 
 def second_order(arrays, mask, **options):
-    """The second-order gradients of a call, for drawn gradients."""
+    """Return the second-order gradients of a call, for drawn gradients."""
     state = regard.scaled_dot_product_attention(*arrays, mask, **options, return_lse=True)
     given = [drawn(x.shape, x.dtype, seed) for seed, x in enumerate((*arrays, state[0]), start=5)]
     double_backward = regard.scaled_dot_product_attention_double_backward
@@ -58,8 +58,8 @@ def test_a_mask_that_shows_everything_changes_no_bit():
 
 
 def test_hidden_distances_may_hold_anything():
-    """As -inf in a float mask does, a distance of -inf hides NaN."""
-    table = np.array([-np.inf, 0.5, 0.0, -np.inf, -np.inf])  # the key before, and the query's
+    """A distance of -inf hides NaN, as -inf in a float mask does."""
+    table = np.array([-np.inf, 0.5, 0.0, -np.inf, -np.inf])  # the previous key, and its own
     arrays = arrays_of(np.dtype(np.float64), 5, 9)
     wanted = second_order(arrays, None, distance_bias=table)
     mask = np.tri(5, 9, 0, bool) & ~np.tri(5, 9, -2, bool)

@@ -1,5 +1,5 @@
-"""Dropout of weights: which are dropped is a function of the seed and of a weight's place, by
-Philox4x32-10 as `tests/support/philox.py` has it, and of nothing else."""
+"""Test dropout of weights: only the seed and the position of a weight determine whether it is
+dropped, by Philox4x32-10 as in `tests/support/philox.py`."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ SEED = 0xFEDCBA9876543210
 
 @functools.lru_cache(maxsize=8)
 def solved(case, dtype):
-    """A problem and what the oracle says of it, worked out once for all targets."""
+    """Return a problem and the oracle's result, computed once for all targets."""
     problem = build(case, dtype, 0.35)
     return problem, judge(gradient_reference.forward, problem, *problem.arrays)
 
@@ -38,7 +38,7 @@ def check(case, dtype, threads=None):
     actual = sdpa(*problem.arrays, **options, **EVERYTHING)
     for name, judged, part in zip(want._fields, want, actual, strict=True):
         assert_within(judged, part, arithmetic(dtype) if name == "lse" else dtype, name)
-    # Without weights there is nowhere to keep a row of scores: another way through the kernel.
+    # Without weights the kernel cannot keep a row of scores and takes another code path.
     output, _, lse = actual
     assert_same_bits(sdpa(*problem.arrays, **options, return_lse=True), (output, lse))
     assert_same_bits(sdpa(*problem.arrays, **options), output)
@@ -58,14 +58,14 @@ def test_oracle_of_dropout_in_the_other_cases(case, storage, target):
 
 
 def uniform(shape, dtype=np.float32):
-    """Queries of zeros, so that every key has the same weight."""
+    """Return arrays whose queries are zeros, so that every key has the same weight."""
     *batch, heads, q_len, kv_len = shape
     query, key = np.zeros((*batch, heads, q_len, 1)), np.ones((*batch, heads, kv_len, 1))
     return tuple(x.astype(dtype) for x in (query, key, key))
 
 
 def kept_by_call(shape, p, seed, dtype=np.float32, **options):
-    """Which weights a call keeps, as booleans."""
+    """Return which weights a call keeps, as booleans."""
     _, weights = sdpa(
         *uniform(shape, dtype), dropout_p=p, dropout_seed=seed, return_weights=True, **options
     )
@@ -75,7 +75,8 @@ def kept_by_call(shape, p, seed, dtype=np.float32, **options):
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, SEED, 2**64 - 1])
 @pytest.mark.parametrize("p", [2.0**-40, 2.0**-32, 0.1, 0.5, 0.9, 1 - 2.0**-32, 1 - 2.0**-53])
 def test_what_is_kept_is_what_the_words_say(p, seed, dtype, target):
-    """To the bit, for any share, at positions below and beyond 32 bits, and for every head."""
+    """The kept weights are exact for any probability, at positions below and beyond 32 bits, and
+    for every head."""
     for shape, offset in [
         ((2, 3, 5, 37), 0),
         ((1, 300), 2**32 - 1),
@@ -100,7 +101,7 @@ def test_shares_of_any_real_kind(p, target):
 
 
 def test_a_share_is_compared_as_it_is(target):
-    """Words next to p 2^32, which float32 could not tell from it."""
+    """The words are next to p 2^32, so that float32 could not distinguish them from it."""
     shape = (4, 30, 50)
     all_words = words(shape, seed=11)
     for word in all_words[0, 0, :5].tolist():
@@ -111,7 +112,7 @@ def test_a_share_is_compared_as_it_is(target):
 
 @each_in_one_type(MIXES[::8], "storage")
 def test_no_dropout_has_the_bits_of_none(case, storage, target):
-    """And needs no seed; one that is given changes nothing."""
+    """A probability of 0 needs no seed, and a given seed changes nothing."""
     problem = case.build(storage)
     wanted = sdpa(*problem.arrays, **problem.options, **EVERYTHING)
     for extra in ({"dropout_p": 0.0}, {"dropout_p": 0}, {"dropout_p": 0.0, "dropout_seed": SEED}):
@@ -121,7 +122,7 @@ def test_no_dropout_has_the_bits_of_none(case, storage, target):
     assert_same_bits(none, wanted)
 
 
-# Statistics, of fixed seeds: what is drawn here once is drawn always.
+# Statistics with fixed seeds: every run draws the same numbers.
 
 
 def share_kept(shape, p, seed):
@@ -131,8 +132,8 @@ def share_kept(shape, p, seed):
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("seed", [0, 1, SEED])
 def test_statistics_of_what_is_kept(seed, p):
-    """Mean, variance, and no correlation between neighbors, rows, columns, heads, entries and
-    seeds: each within five standard deviations of what independent draws give."""
+    """Check the mean, the variance, and that neighbors, rows, columns, heads, entries and seeds are
+    not correlated, each within five standard deviations of independent draws."""
     shape = (2, 4, 160, 200)
     kept = kept_by_call(shape, p, seed).astype(np.float64)
     q, n = 1 - p, kept.size
@@ -151,8 +152,8 @@ def test_statistics_of_what_is_kept(seed, p):
 
 @pytest.mark.parametrize("p", [0.2, 0.5])
 def test_chi_squared_of_what_is_kept(p):
-    """Counts in rows, in columns, and of the patterns of four neighbors that share a counter. A
-    sum of squares of n standard normal numbers is n, with a deviation of sqrt(2 n)."""
+    """Check counts in rows, in columns, and of the patterns of four neighbors that share a counter.
+    A sum of squares of n standard normal numbers is about n, with a deviation of sqrt(2 n)."""
     kept = kept_by_call((4, 256, 512), p, 3)
     q = 1 - p
     for axes, size in (((0, 2), 4 * 512), ((0, 1), 4 * 256), ((1, 2), 256 * 512)):
@@ -167,7 +168,7 @@ def test_chi_squared_of_what_is_kept(p):
     assert abs(squared - 15) <= 5 * np.sqrt(2 * 15)
 
 
-# Bits
+# Bit equality
 
 
 @each_in_one_type(MIXES[::6], "storage")
@@ -180,7 +181,8 @@ def test_dropout_for_any_number_of_threads(case, storage, target, layer):
 
 @each_in_one_type(MIXES[::9], "dtype")
 def test_dropout_of_some_rows_and_of_fewer_keys(case, dtype, target):
-    """Rows alone drop the weights that they drop among all rows, and so do the first keys alone."""
+    """Some rows by themselves drop the weights that they drop among all rows, and so do the first
+    keys."""
     problem = build(case, dtype, 0.35)
     output, weights, lse = problem.attend(return_weights=True)
     q_len, kv_len = weights.shape[-2:]
@@ -208,7 +210,7 @@ SHAPES = (2, 4, 37, 19), (2, 2, 230, 19), (2, 2, 230, 23)
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (8, 1)], ids=str)
 @pytest.mark.parametrize("q_len", [1, 2, 5])
 def test_few_rows_drop_what_they_drop_among_many(q_len, heads, storage, target):
-    """Decoding, which another kernel computes where nothing is dropped."""
+    """Without dropout, another kernel would compute these decoding calls."""
     shapes = (2, heads[0], 40, 64), (2, heads[1], 700, 64), (2, heads[1], 700, 48)
     case = Case(
         "few rows", *shapes, is_causal=True, query_offset=(660, 500), key_lengths=(700, 650)
@@ -238,7 +240,7 @@ def test_dropout_in_any_layout(case, storage, target):
 
 
 def test_a_broadcast_batch_drops_by_its_entries(dtype, target):
-    """Each entry has a number of its own, also where all entries have the same arrays."""
+    """Each entry has its own number, even if all entries share the same arrays."""
     arrays = [drawn(shape, dtype, 1) for shape in ((2, 9, 8), (2, 21, 8), (2, 21, 6))]
     options = {"dropout_p": 0.4, "dropout_seed": 5, "return_weights": True}
     wide = [np.broadcast_to(x, (3, 2, *x.shape)) for x in arrays]
@@ -306,7 +308,7 @@ def test_errors_of_an_origin(dropout, origin, kind, message):
         sdpa(*uniform((1, 2, 3)), **dropout, dropout_origin=origin)
 
 
-# Beside the rest of regard
+# Together with the rest of regard
 
 
 @each_in_one_type(list(itertools.product(("end", 3, "each"), (0.0, 0.5))), "storage")
@@ -339,7 +341,8 @@ def test_sequences_drop_by_their_number(case, storage, target):
 
 @each_in_one_type(["plain", "causal", "lengths"], "single_or_half")
 def test_dropout_of_weights_from_integers(case, single_or_half, int8_target):
-    """The weights of 8-bit scores, times the same factors; lse is that of all of them."""
+    """The result has the weights of 8-bit scores, times the same factors; lse includes all of these
+    weights."""
     options = {
         "plain": {},
         "causal": {"is_causal": True, "query_offset": 190},
@@ -364,7 +367,7 @@ def test_dropout_of_weights_from_integers(case, single_or_half, int8_target):
         **exact.options,
         **{k: v for k, v in problem.options.items() if k.startswith("dropout")},
     )
-    # Errors of scores of rows twice as long; and each result is rounded as it is stored.
+    # The errors of scores with rows twice as long, and the rounding of each result as it is stored.
     limit, dropped = 128 * float(np.finfo(arithmetic(single_or_half)).eps), undropped * factors
     rounding = half_ulp(dropped, single_or_half) + factors * half_ulp(undropped, single_or_half)
     assert (np.abs(weights - dropped) <= limit * dropped + rounding).all()
@@ -376,7 +379,8 @@ def test_dropout_of_weights_from_integers(case, single_or_half, int8_target):
 
 @each_in_one_type(MIXES[::12], "dtype")
 def test_gradients_drop_what_the_forward_call_dropped(case, dtype, target):
-    """The gradient of values in which a row alone has a gradient of its output: its weights."""
+    """If only one row has a gradient of its output, the gradient of the values is that row's
+    weights."""
     problem = build(case, dtype, 0.35).whole()
     _, weights, lse = problem.attend(return_weights=True)
     group = problem.query.shape[-3] // problem.key.shape[-3]

@@ -1,5 +1,5 @@
-"""What is refused: the class of the error, and a message that names the argument, what came and
-what is needed. `out` is unchanged, and nothing is printed."""
+"""Test invalid arguments: the class of the error, and a message that names the argument, what was
+passed and what is needed. `out` is unchanged, and nothing is printed."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def normal(*shape, dtype=np.float32):
 
 
 def call(**changes):
-    """A problem whose sizes are all different, with changes."""
+    """Call with a problem whose sizes are all different, with changes."""
     arguments = {
         "query": normal(2, 14, 5, 64),
         "key": normal(2, 7, 11, 64),
@@ -33,7 +33,7 @@ class Anything:
 
 
 def kinds():
-    """Arrays of dtypes that are not computed with, and what a message calls them."""
+    """Yield arrays of unsupported dtypes, and the names of these dtypes in messages."""
     one = np.ones((2, 7, 11, 64))
     yield one.astype(np.complex64), "complex64"
     yield one.astype(np.complex128), "complex128"
@@ -196,7 +196,7 @@ def test_refused(error, changes, words):
 def test_a_mask_without_its_inner_axes_is_told_how_to_get_them(shape, remedy, dtype):
     mask = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
     if mask.dtype != bool:
-        mask *= dtype(0.5)  # a float mask of zeros and ones would be warned of
+        mask *= dtype(0.5)  # a float mask of zeros and ones would cause a warning
     with pytest.raises(ValueError, match=says("mask", *map(str, shape), "2", "14", "5", "11")) as e:
         call(mask=mask)
     assert str(e.value).endswith(f"pass {remedy}" if remedy else f"got shape {shape}")
@@ -209,7 +209,7 @@ def test_a_mask_without_its_inner_axes_is_told_how_to_get_them(shape, remedy, dt
 
 
 def one(entry):
-    """The arrays of one batch entry of `call`."""
+    """Return the arrays of one batch entry of `call`."""
     shapes = {"query": (2, 14, 5, 64), "key": (2, 7, 11, 64), "value": (2, 7, 11, 32)}
     return {name: normal(*shape)[entry] for name, shape in shapes.items()}
 
@@ -294,7 +294,7 @@ def test_out_over_an_input(role, overlap, storage, target):
     inputs[role], out = shared.reshape(12, 12), out.reshape(12, 12)
     before = buffer.copy()
     if role == "mask" and storage.itemsize == 2:
-        # It is converted before anything is written.
+        # The mask is converted before anything is written.
         wanted = sdpa(**inputs)
         assert_same_bits(sdpa(**inputs, out=out), wanted)
         return

@@ -1,4 +1,4 @@
-"""`explain` counts what the call computes: the tiles that some query sees."""
+"""Test that `explain` counts what the call computes: the tiles that some query sees."""
 
 import dataclasses
 import itertools
@@ -25,8 +25,8 @@ def plain(dtype=np.float32, *, q_len=300, kv_len=700):
 
 
 def strip_starts(explanation, rows, mask):
-    """Where strips begin: one after the other or, where a mask has rows of its own, anew at every
-    128 rows and then of equal width, to a third of a strip (a vector). Four vectors at a task's
+    """Return where strips begin. They follow one another or, if a mask has its own rows, restart
+    every 128 rows and have equal widths, to a third of a strip (a vector). Four vectors at a task's
     end are two strips of two."""
     if explanation.kernel == "decode":
         return np.array([0])  # one pass for all
@@ -36,7 +36,7 @@ def strip_starts(explanation, rows, mask):
     else:
         parts = np.array_split(np.arange(128 // vector), -(-128 // explanation.strip_rows))
     unit = vector * sum(len(part) for part in parts)
-    # A head's tasks have as many units each, and the last ones one more.
+    # The tasks of a head have the same number of units, except that the last tasks have one more.
     tasks = explanation.tasks // (explanation.batch * explanation.kv_heads)
     units, more = divmod(-(-rows // unit), tasks)
     begins = [unit * (units * task + max(0, task - tasks + more)) for task in range(tasks)]
@@ -55,7 +55,7 @@ def strip_starts(explanation, rows, mask):
 
 
 def seen_tiles(explanation, seen, mask):
-    """Tiles that hold something visible. A strip's rows are the heads of a group, query
+    """Return which tiles contain something visible. A strip's rows are the heads of a group, query
     after query."""
     heads, q_len, kv_len = seen.shape[-3:]
     rows, group = q_len * heads // explanation.kv_heads, heads // explanation.kv_heads
@@ -171,7 +171,8 @@ def test_who_shares_what(heads, kv_len, options, shape, target):
 
 @each_in_one_type(MIXES[::2], "storage")
 def test_explanations_of_everything(case, storage, target):
-    """All that is seen is counted; together, options may leave tiles that each of them needs."""
+    """Everything visible is counted. A tile that each option by itself needs may be computed even
+    if all options together hide it."""
     problem = case.build(storage)
     threads = (1, 2, 3, 16)[zlib.crc32(case.name.encode()) % 4]
     explanation = regard.explain(*problem.arrays, **problem.options, threads=threads)
@@ -227,8 +228,8 @@ def test_what_is_broadcast_is_one_piece_of_memory(dtype, target):
 
 
 def test_what_is_read_in_place_is_not_converted(target):
-    """A mask is read where it is, in either spelling of the native order; and windows of one array
-    are as large as that array."""
+    """A mask is read in place, with either spelling of the native byte order. Overlapping windows
+    of one array count as that array."""
     x = np.zeros((1, 64, 16), np.float32)
     order = "<" if np.little_endian else ">"
     masks = [np.zeros((64, 64), kind) for kind in ("f4", "f8", order + "f4", bool)]
@@ -237,8 +238,8 @@ def test_what_is_read_in_place_is_not_converted(target):
         assert "converted" not in notes
         assert ("a float mask is added" in notes) == (mask.dtype.kind == "f")
     for mask, why in (
-        (masks[0].astype("f2"), "it is of float16"),
-        (masks[0].astype(masks[0].dtype.newbyteorder()), "its bytes are in the other order"),
+        (masks[0].astype("f2"), "its dtype is float16"),
+        (masks[0].astype(masks[0].dtype.newbyteorder()), "its byte order is not native"),
         (np.zeros(64 * 64 * 4 + 1, np.uint8)[1:].view("f4").reshape(64, 64), "not aligned to"),
         (masks[3].tolist(), "it is a list"),
     ):
@@ -253,7 +254,7 @@ def test_what_is_read_in_place_is_not_converted(target):
 
 
 def test_the_workspace_is_told_without_being_taken(target):
-    """It would be larger than memory; the call says so, and so does the explanation."""
+    """The workspace would be larger than memory. The call and the explanation both say so."""
     x = np.broadcast_to(np.float32(1), (1, 2**40))
     explanation = regard.explain(x, x, np.ones((1, 1), np.float32), threads=1)
     assert explanation.workspace_bytes > 2**40 * 4 * 2
@@ -270,7 +271,7 @@ def test_why_values_are_copied(target):
 
 
 def test_keys_and_values_are_not_read(target):
-    """They may be anywhere, and longer than memory."""
+    """Keys and values may be anywhere, and larger than memory."""
     key = np.broadcast_to(np.float32(1), (1, 2**40, 8))
     explanation = regard.explain(key[:, :5], key, key, key_lengths=100, is_causal=True)
     assert explanation.kv_len == 2**40
@@ -287,7 +288,7 @@ def test_nothing_to_compute(target):
         explanation = regard.explain(*(np.ones(shape, np.float32) for shape in shapes))
         assert explanation.tiles_computed == explanation.scores_computed == explanation.flops == 0
         text = str(explanation)
-        assert "computed  nothing: no query has a key" in text
+        assert "computed  nothing: no key is visible" in text
         assert ("threads   none: the result is empty" in text) == (explanation.tasks == 0)
         assert not re.search(r"\b0 (tasks|rows|tiles)|note", text)
     one = np.ones((1, 8), np.float32)

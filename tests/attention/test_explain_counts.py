@@ -1,5 +1,5 @@
 """`explain` counts runs of tiles by arithmetic. Here they are counted one by one, from the keys
-that each row sees: the numbers are the same."""
+that each row sees, and the numbers must be equal."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ HEADS, KV_HEADS, BATCH = 4, 2, 2
 
 
 def seen_by(positions, kv_len, entry, options):
-    """The first key that each row sees by position, and where its keys and the entry's end."""
+    """Return the first key that each row sees by position, and the ends of its keys and of the
+    entry's keys."""
     begin = np.broadcast_to(options.get("left_padding", 0), BATCH)[entry]
     end = np.broadcast_to(options.get("key_lengths", kv_len), BATCH)[entry]
     left, right = options.get("window", (None, None))
@@ -25,7 +26,7 @@ def seen_by(positions, kv_len, entry, options):
 
 
 def count_of_strip(first, last, end, mask, bias, explanation):
-    """The tiles of one strip, those that are biased, and the scores. Of a tile that hides a key,
+    """Count the tiles of one strip, its biased tiles, and the scores. If a tile hides a key,
     vectors of rows at either end that see none of its keys by position are left out."""
     tiles = biased = scores = 0
     vector = explanation.strip_rows // 3
@@ -53,7 +54,8 @@ def count_of_strip(first, last, end, mask, bias, explanation):
 
 
 def count_of_decode(first, last, end, mask, bias, explanation):
-    """The same for steps. Of a block whose keys all rows see, none is biased."""
+    """Count the same for steps. If all rows see all keys of a block, none of its steps is
+    biased."""
     tiles = biased = scores = 0
     numbers = np.arange(end)
     seen = (first[:, None] <= numbers) & (numbers < last[:, None])
@@ -155,7 +157,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_call_is_counted_at_once(name, target):
-    """Tile by tile, this would take hours."""
+    """Counting tile by tile would take hours."""
     n, left = 2**22, 2**20
     x = np.broadcast_to(np.float32(1), (64, n, 64))
     found = regard.explain(x, x, x, **LONG[name])

@@ -1,5 +1,5 @@
-"""What `explain` says of masks: the share of the scores that is computed, the memory of the mask,
-and blocks that the kernels split."""
+"""Test what `explain` reports about masks: the share of the scores that is computed, the memory of
+the mask, and blocks that the kernels split."""
 
 import numpy as np
 import pytest
@@ -47,13 +47,13 @@ def test_memory_of_masks():
         assert found.mask_bytes == size
         assert found.bytes == plain.bytes + size
     assert plain.mask_bytes == 0
-    assert " of them of the mask, " in str(found)
-    assert " of them of the mask" not in str(plain)
+    assert " of them for the mask, " in str(found)
+    assert " of them for the mask" not in str(plain)
 
 
 @pytest.mark.parametrize("form", ["sparse", "dense"])
 def test_shares_of_packed_sequences(form, target):
-    """Only pairs of one sequence count."""
+    """Only pairs within the same sequence count."""
     starts = [0, 100, 100, 400], [0, 200, 250, 600]
     query, key, value = (np.zeros((n, 4, 16), np.float32) for n in (400, 600, 600))
     mask = masks.Ranges(np.arange(400) % 90, np.arange(400) % 90 + 9, kv_len=350)
@@ -68,25 +68,25 @@ def random_blocks(block, heads=None):
 
 
 SPLIT = "blocks of the mask are split, since "
-# A mask, heads and kv_heads, and what the note says, or None if there is no note.
+# A mask, heads and kv_heads, and the text of the note, or None if there is no note.
 SPLITS = {
     "fitting": (lambda: random_blocks((128, 128)), (4, 4), None),
     "larger": (lambda: random_blocks((256, 64)), (4, 4), None),
     "ranges": (lambda: masks.sliding(900, window=(9, 0)), (4, 4), None),
-    "queries": (lambda: random_blocks((100, 128)), (4, 4), "their 100 queries are no multiple of"),
-    "half": (lambda: random_blocks((64, 128)), (4, 4), "their 64 queries are no multiple of 128"),
+    "queries": (lambda: random_blocks((100, 128)), (4, 4), "100 queries are not a multiple of"),
+    "half": (lambda: random_blocks((64, 128)), (4, 4), "64 queries are not a multiple of 128"),
     "groups": (lambda: random_blocks((32, 128)), (4, 1), None),
-    "three": (lambda: random_blocks((64, 128)), (6, 2), "64 queries are no multiple of 128"),
-    "keys": (lambda: random_blocks((128, 50)), (4, 4), "their 50 keys are no multiple of "),
+    "three": (lambda: random_blocks((64, 128)), (6, 2), "64 queries are not a multiple of 128"),
+    "keys": (lambda: random_blocks((128, 50)), (4, 4), "their 50 keys are not a multiple of "),
     "both": (
         lambda: random_blocks((60, 50)),
         (4, 4),
-        "queries are no multiple of 128 and their 50",
+        "queries are not a multiple of 128 and their 50",
     ),
     "view": (lambda: random_blocks((128, 128))[37:], (4, 4), "do not begin at a multiple of 128 q"),
     "view of keys": (lambda: random_blocks((128, 128))[:, 3:], (4, 4), "begin at a multiple of "),
     "aligned view": (lambda: random_blocks((128, 128))[256:, 96:], (4, 4), None),
-    "heads": (lambda: random_blocks((100, 128), 4), (4, 4), "their 100 queries are no multiple"),
+    "heads": (lambda: random_blocks((100, 128), 4), (4, 4), "their 100 queries are not a multiple"),
     "one query": (lambda: random_blocks((100, 128))[5:6], (4, 4), None),
 }
 
@@ -105,7 +105,7 @@ def test_blocks_that_are_split(name):
 
 
 def test_blocks_that_are_split_cost_more_than_what_they_show(target):
-    """And blocks that are not split cost nothing else."""
+    """Blocks that are not split cost nothing else."""
     arrays = arrays_of(1024, 1024, 1, 1, 1)
     for block, is_split in (((128, 96), False), ((100, 96), True), ((128, 90), True)):
         mask = masks.random_blocks(1024, blocks_per_row=1, block=block, rng=0)

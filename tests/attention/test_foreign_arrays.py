@@ -1,4 +1,4 @@
-"""Arrays of other libraries: read where they lie, or refused by an error that says what to do."""
+"""Arrays of other libraries are read in place, or refused with an error that says what to do."""
 
 import gc
 import importlib.util
@@ -20,7 +20,7 @@ STARTS = np.array([0, 4, 9])
 
 
 class Exporter:
-    """What has DLPack and nothing else, as arrays of small libraries do."""
+    """An object that has DLPack and nothing else, like arrays of small libraries."""
 
     def __init__(self, array, device=(1, 0)):
         self.array, self.on = array, device
@@ -34,7 +34,7 @@ class Exporter:
 
 
 def strict(array):
-    """An array of the Python array API, and nothing beyond it."""
+    """Return an array that has the Python array API and nothing beyond it."""
     library = pytest.importorskip("array_api_strict", reason="pip install array-api-strict")
     return library.asarray(array, copy=False)
 
@@ -79,7 +79,7 @@ def attend_cached(query, key, value, mask, slopes):
 
 
 def ragged(query, key, value, starts, others):
-    """Length before heads: every head's array is a sequence."""
+    """Attend with the length before the heads, so that every head's array is a sequence."""
     return regard.scaled_dot_product_attention_ragged(query, key, value, starts, others)
 
 
@@ -92,7 +92,7 @@ ROWS_OUTPUT, ROWS_LSE = regard.scaled_dot_product_attention_ragged(
     ROWS, ROWS, ROWS, STARTS, STARTS, return_lse=True
 )
 
-# A call of every function that reads arrays, as a function of these alone.
+# A call of every function that reads arrays, as a function of only these arrays.
 CALLS = {
     "attention": (sdpa, ARRAYS),
     "masked": (lambda q, k, v, m: sdpa(q, k, v, m), (*ARRAYS, MASK)),
@@ -152,7 +152,7 @@ each_call = pytest.mark.parametrize("call", CALLS)
 def test_every_function_reads_foreign_arrays(call, make):
     function, arrays = CALLS[call]
     wanted = function(*arrays)
-    for i in range(len(arrays)):  # one of them, and then all
+    for i in range(len(arrays)):  # one at a time, then all
         mixed = [make(x) if j == i else x for j, x in enumerate(arrays)]
         assert_same_bits(function(*mixed), wanted)
     assert_same_bits(function(*map(make, arrays)), wanted)
@@ -203,7 +203,7 @@ def test_bfloat16_of_jax_is_read():
 @each_call
 @pytest.mark.parametrize("wrap", [dask_array, lambda x: xarray_array(dask_array(x))])
 def test_dask_arrays_are_refused_for_every_argument(call, wrap):
-    """They would be computed whole, in this process."""
+    """Dask would compute them as a whole, in this process."""
     function, arrays = CALLS[call]
     for i in range(len(arrays)):
         mixed = [wrap(x) if j == i else x for j, x in enumerate(arrays)]
@@ -254,7 +254,7 @@ def test_tensors_that_numpy_would_misread_are_refused():
         fake = torch.empty(4, 9, 8)
     refuse(fake, "regard.torch")
     with warnings.catch_warnings(), torch.autograd.forward_ad.dual_level():
-        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's own
+        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's own warning
         dual = torch.autograd.forward_ad.make_dual(tensor, tensor)
         refuse(dual, "gradient", "regard.torch")
     refuse(torch.nn.Parameter(tensor.clone()), "gradient")

@@ -1,17 +1,18 @@
-"""A forked child computes, whatever its parent did when it was forked."""
+"""A forked child computes, whatever its parent did before the fork."""
 
 import json
 import os
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_forked_children_compute(threads, target, layer, output_of):
-    """After the parent has; from a second thread; while another thread computes; a grandchild."""
+    """The fork happens after the parent has computed, from a second thread, and while another
+    thread computes. A grandchild computes too."""
     script = f"""
     import multiprocessing, threading, warnings
     import numpy as np, regard
@@ -127,11 +128,11 @@ print(json.dumps({"parent": told, "child": json.loads(os.read(read, 10_000))}))
 @pytest.mark.slow
 @pytest.mark.parametrize(("threads", "nested"), [(1, False), (2, True), (3, False)])
 def test_a_signal_handler_forks(threads, nested, layer, output_of):
-    """The parent goes on, and so does a child whose parent's call ran on one thread. Otherwise the
-    other threads' part is lost, and the child's call raises. Both compute afterwards."""
+    """The parent goes on, and so does a child if the parent's call ran on one thread. Otherwise the
+    work of the other threads is lost, and the child's call raises. Both compute afterwards."""
     handler = "assert attend(50, 2)[0, 3].tobytes() == row" if nested else "pass"
     script = FORKED_IN_A_HANDLER.replace("THREADS", str(threads)).replace("NESTED", handler)
-    # Where OpenMP's regions may contain regions, the handler's would.
+    # If OpenMP allows nested regions, the handler's call would start one.
     environment = {"REGARD_THREADING_LAYER": layer, "OMP_MAX_ACTIVE_LEVELS": "4"}
     told = json.loads(output_of(script, timeout=150, **environment))
     right = {"outcome": "right", "again": True}

@@ -1,5 +1,5 @@
-"""The oracle of the gradients, judged without the kernels: by known random numbers, by the oracle
-of the forward call, by differences, and by what derivatives have to do with each other."""
+"""Test the oracle of the gradients without the kernels: against known random numbers, the oracle of
+the forward call, finite differences, and the relations between derivatives."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ ROLES = ("query", "key", "value", "grad_output")
 
 
 def named(cases, every=1):
-    """Each of some cases. They test the tests: one of so many belongs to the default run."""
+    """Parametrize by some cases. They test the tests, so only one in `every` runs by default."""
     marks = [() if i % every == 0 else pytest.mark.exhaustive for i in range(len(cases))]
     marked = [pytest.param(c, marks=m) for c, m in zip(cases, marks, strict=True)]
     return pytest.mark.parametrize("case", marked, ids=lambda case: case.name)
@@ -48,7 +48,7 @@ def test_philox_gives_the_known_answers(counter, key, wanted):
 
 
 def test_a_word_is_that_of_its_place():
-    """One after the other, by the definition of the counter and the key."""
+    """Compare word by word with the definition of the counter and the key."""
     seed = 0xFEDCBA9876543210
     shape, offsets = (2, 3, 2, 5, 11), np.array([[0, -2, 7], [2**40, -(2**40), 3]])
     all_words = words(shape, seed=seed, query_offset=offsets)
@@ -60,7 +60,8 @@ def test_a_word_is_that_of_its_place():
 
 
 def test_the_share_of_what_is_kept():
-    """Exactly those words that are at least p 2^32; what is kept grows to keep the mean."""
+    """Exactly the words that are at least p 2^32 are kept, and kept weights grow to preserve the
+    mean."""
     shape = (3, 40, 500)
     all_words = words(shape, seed=3)
     for p in (0.0, 2.0**-32, 0.1, 0.5, 1 - 2.0**-32, float(all_words[1, 2, 3]) / 2**32):
@@ -74,7 +75,8 @@ def test_the_share_of_what_is_kept():
 
 @named(ALL, every=60)
 def test_forward_is_that_of_the_other_oracle(case):
-    """Row by row there and all at once here, where nothing is dropped; relative to the scores."""
+    """The other oracle computes row by row, this one all at once. Nothing is dropped. Errors are
+    relative to the scores."""
     problem = build(case, DOUBLE, 0.0)
     options = dict(problem.options)
     actual = gradient_reference.forward(*problem.arrays, **options)
@@ -86,7 +88,7 @@ def test_forward_is_that_of_the_other_oracle(case):
 
 
 def moved(problem, along, step):
-    """The problem with everything that has a direction moved along it."""
+    """Return the problem with everything that has a direction moved along it."""
     changes = {
         name: getattr(problem, name) + step * d for name, d in along.items() if name in ROLES
     }
@@ -108,13 +110,14 @@ def directions(problem, names, seed):
             shape = (mask[1] if isinstance(mask, tuple) else mask).shape
         else:
             shape = np.shape(getattr(problem, name, problem.options.get(name)))
-        # Slopes count by the distance: a small step of theirs is a large one of the scores.
+        # Slopes are multiplied by the distance, so a small step of a slope is a large step of the
+        # scores.
         size = 1 / problem.key.shape[-2] if name == "alibi_slopes" else 1
         yield name, size * drawn(shape, DOUBLE, seed)
 
 
 def loss(problem):
-    """Of the outputs and the sums that rows which see something have."""
+    """Return a loss of the outputs, and of the lse of rows that see some key."""
     output, _, lse = gradient_reference.forward(*problem.arrays, **problem.options)
     sums = np.where(np.isfinite(lse), lse, 0) * problem.grad_lse
     return (output * problem.grad_output).sum() + sums.sum()
@@ -127,7 +130,8 @@ def gradients_of(problem):
 
 
 def slope_of(function, problem, along, step=2e-4):
-    """The derivative by differences of order 4, whose errors are about step^4 and eps / step."""
+    """Return the derivative by differences of order 4, whose errors are about step^4 and eps /
+    step."""
     near, far = (
         function(moved(problem, along, n * step)) - function(moved(problem, along, -n * step))
         for n in (1, 2)
@@ -136,7 +140,8 @@ def slope_of(function, problem, along, step=2e-4):
 
 
 def is_smooth(case):
-    """Differences say something: the cap is not steep, nor do scores saturate everything."""
+    """Return whether differences are meaningful: the cap is not steep, and some scores do not
+    saturate."""
     case = getattr(case, "case", case)
     return np.min(case.softcap or 1) >= 0.5 and np.max(np.abs(case.scale or 1)) < 3
 
@@ -146,7 +151,7 @@ SMOOTH = [case for case in [*MORE[:-5], *MIXES, *ALL[::10]] if is_smooth(case)]
 
 @named(SMOOTH, every=50)
 def test_gradients_are_differences(case):
-    """In a direction of each input alone; relative to what the sum that gives it is made of."""
+    """Each input moves by itself in one direction. Errors are relative to the terms of the sum."""
     for dropout in (0.0, 0.3):
         problem = build(case, DOUBLE, dropout)
         gradients = gradients_of(problem)
@@ -158,7 +163,8 @@ def test_gradients_are_differences(case):
 
 
 def test_every_element_of_a_gradient_is_a_difference():
-    """Of one small problem with everything: a pair of masks, slopes and lengths of each entry."""
+    """Use one small problem with everything: a pair of masks, and slopes and lengths for each
+    entry."""
     case = next(case for case in MORE if case.name.startswith("pair of masks: (2, 1"))
     problem = build(case, DOUBLE, 0.2)
     options = problem.options | {
@@ -191,7 +197,7 @@ def test_every_element_of_a_gradient_is_a_difference():
 
 @named(SMOOTH, every=20)
 def test_tangents_and_gradients_agree(case):
-    """<tangent of the output, G> + <tangent of lse, grad_lse> is <tangents, gradients>."""
+    """<tangent of the output, G> + <tangent of lse, grad_lse> equals <tangents, gradients>."""
     for dropout in (0.0, 0.4):
         problem = build(case, DOUBLE, dropout)
         along = dict(directions(problem, ("query", "key", "value"), seed=5))
@@ -277,7 +283,7 @@ HIDING = Case("hiding", (2, 4, 9, 5), (2, 2, 20, 5), (2, 2, 20, 3), bool_mask=(9
 
 
 def test_what_is_hidden_changes_no_gradient():
-    """Keys 3 and 12 are seen by no row, key 7 not by row 4, and row 6 sees nothing."""
+    """No row sees keys 3 and 12, row 4 does not see key 7, and row 6 is fully masked."""
     problem = build(HIDING, DOUBLE, 0.0)
     mask = np.array(problem.options["mask"])
     mask[:, [3, 12]] = mask[6] = mask[4, 7] = False
@@ -301,8 +307,8 @@ def test_what_is_hidden_changes_no_gradient():
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 def test_magnitudes_bound_the_errors(name):
-    """The naive formula in the precision that is judged is within the limits for that precision:
-    they are not too narrow, and a small part of the gradients: they are not too wide."""
+    """The naive formula is within the limits for its own precision, so they are not too narrow. The
+    limits are a small part of the gradients, so they are not too wide."""
     dtype, ratios = type_named(name), []
     for case in ALL[::24]:
         problem = build(case, dtype)

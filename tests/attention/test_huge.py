@@ -1,5 +1,5 @@
-"""Sizes beyond 32 bits, results that fit nowhere, and the memory that a call takes: the right
-answer or a MemoryError, never a crash."""
+"""Test sizes beyond 32 bits, results that are too large for any memory, and the memory that a call
+needs: the result is right or a MemoryError, never a crash."""
 
 import json
 import sys
@@ -24,14 +24,14 @@ def normal(*shape, dtype=np.float32, seed=0):
 
 
 def spread(value, length, axis=-2):
-    """`value` seen `length` times along an axis, with a stride of zero."""
+    """Return a view that repeats `value` `length` times along an axis, with a stride of zero."""
     shape = list(value.shape)
     shape[axis] = length
     return np.broadcast_to(value, shape)
 
 
 def test_more_keys_than_32_bits_count(dtype, target):
-    """Hidden blocks are never computed, so causality makes short work of them."""
+    """Hidden blocks are never computed, so causal calls finish quickly."""
     key, value = normal(2, 1, 3, dtype=dtype), normal(2, 1, 4, dtype=dtype, seed=1)
     query = normal(2, 70, 3, dtype=dtype)
     for length in (BEYOND, 2**40):
@@ -65,8 +65,8 @@ def test_everything_hidden_is_quick(target):
 
 
 def test_a_window_costs_the_window(dtype, target):
-    """Of 2^40 keys only those that some row sees are touched, wherever the window stands; slopes
-    count the distance and not the position."""
+    """Of 2^40 keys, only the keys that some row sees are read, wherever the window is. Slopes
+    multiply the distance, not the position."""
     query, key, value = normal(2, 70, 3), normal(2, 1, 3), normal(2, 1, 4, seed=1)
     query, key, value = (x.astype(dtype) for x in (query, key, value))
     slopes = np.array([0.5, 0.125], dtype)
@@ -95,8 +95,8 @@ def test_a_window_costs_the_window(dtype, target):
 
 
 def test_top_keys_beyond_32_bits(dtype, target):
-    """Keys are named by their numbers in the array, wherever the window stands; of equal weights
-    the first ones."""
+    """Keys are identified by their index in the array, wherever the window is. Among equal weights,
+    the first keys are returned."""
     query, key = normal(2, 70, 3, dtype=dtype), normal(2, 1, 3, dtype=dtype)
     for offset in (2**31 - 30, 2**32 - 130, 2**39 + 1, 2**40 - 20):
         found = regard.summarize_attention(
@@ -123,7 +123,7 @@ def test_a_length_costs_the_length(storage, target):
 
 
 def test_a_mask_row_beside_a_window(target):
-    """One row of a mask for all, 2^40 long and with a stride of zero."""
+    """Each row of the mask repeats one element 2^40 times, with a stride of zero."""
     query, key, value = normal(1, 70, 3), normal(1, 1, 3), normal(1, 1, 4)
     rows = np.random.default_rng(0).random((70, 1)) < 0.5
     for mask in (rows, np.where(rows, 0, -np.inf).astype(np.float32)):
@@ -138,7 +138,7 @@ def test_a_mask_row_beside_a_window(target):
 
 
 def test_sequences_without_end(target):
-    """Packed keys beyond 32 bits: starts are 64-bit, and what is hidden is not touched."""
+    """Packed keys extend beyond 32 bits: starts are 64-bit, and hidden keys are not read."""
     query, key, value = normal(6, 2, 3), normal(1, 1, 3), normal(1, 1, 4)
     starts = np.array([0, 2**35, 2**35 + 7, 2**40])
     keys, values = spread(key, 2**40, 0), spread(value, 2**40, 0)
@@ -152,7 +152,7 @@ def test_sequences_without_end(target):
 
 @pytest.mark.parametrize("batch", [BEYOND, 2**45])
 def test_nothing_to_do_in_a_huge_batch(batch, target, output_of):
-    """An empty result is there at once, however long its other axes are."""
+    """An empty result is returned at once, however long its other axes are."""
     script = f"""
     import numpy as np, regard
     def empty(*shape):
@@ -179,7 +179,7 @@ def test_nothing_to_do_in_a_huge_batch(batch, target, output_of):
 
 @pytest.fixture
 def sparse(tmp_path):
-    """Floats in a file of 20 GiB in which almost nothing is stored."""
+    """Yield the memory map of a 20 GiB file that stores almost nothing."""
     try:
         memory = np.memmap(tmp_path / "sparse", np.uint8, "w+", shape=(20 * GIB,))
     except OSError as problem:
@@ -190,7 +190,7 @@ def sparse(tmp_path):
 
 
 def scatter(memory, array, axis, start):
-    """The array with 3 GiB between its entries along one axis."""
+    """Copy an array to memory, with 3 GiB between its entries along one axis."""
     strides = list(np.zeros(array.shape, array.dtype).strides)
     strides[axis] = 3 * GIB
     base = memory[start : start + 4].view(array.dtype)
@@ -201,7 +201,7 @@ def scatter(memory, array, axis, start):
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 def test_strides_beyond_32_bits(axis, sparse, target):
-    """Real offsets of up to 15 GiB, in every argument and in `out`."""
+    """Every argument and `out` have real offsets of up to 15 GiB."""
     shape = [2, 3, 4, 5]
     shape[axis] = 6
     query, key, value = (normal(*shape, seed=seed) for seed in range(3))
@@ -244,7 +244,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_a_result_that_fits_nowhere(name, target):
-    bytes_ = "more bytes than 64 bits count" if name == "past-64-bits" else r"\d{16,17} bytes"
+    bytes_ = "more bytes than 64 bits can count" if name == "past-64-bits" else r"\d{16,17} bytes"
     with pytest.raises(MemoryError, match=rf"^cannot allocate {bytes_} of output, shape \(\d.*\)$"):
         TOO_LARGE[name]()
 
@@ -263,7 +263,7 @@ def test_weights_that_fit_nowhere_leave_out_alone(target):
 @pytest.mark.slow
 @needs_linux
 def test_out_of_memory_at_any_point(target, output_of):
-    """Less and less room: each call is right, or a MemoryError that wrote nothing."""
+    """With less and less memory, each call is right, or raises a MemoryError and writes nothing."""
     script = """
     import resource
     import numpy as np, regard
@@ -339,8 +339,8 @@ print(json.dumps({
 
 @needs_linux
 def test_workspace_is_a_few_tiles(target, output_of):
-    """Scores of 144 MB and copies of keys of 41, 20, 19 and 10 MB would show; < 2 MB a thread is
-    the promise, the results are below 1 MB, and the pages of stacks and heap count too."""
+    """Scores of 144 MB and copies of keys of 41, 20, 19 and 10 MB would show. The promise is < 2 MB
+    per thread, the results are below 1 MB, and the pages of stacks and heap count too."""
     grown = json.loads(output_of(GROWTH, REGARD_TARGET=target))
     assert max(grown.values()) < 8 << 20, grown
 
@@ -363,7 +363,7 @@ print(growth_of_mask_gradient(0, 2**13))
 
 @needs_linux
 def test_a_mask_gradient_is_not_cleared_before_the_call_looks_at_signals(target, output_of):
-    """Of 256 MiB, a page is cleared where a task first adds to it: here nothing is added."""
+    """A page of the 256 MiB is cleared when a task first adds to it. Here nothing is added."""
     assert int(output_of(CLEARED, REGARD_TARGET=target)) < 64 << 20
 
 
@@ -387,7 +387,7 @@ def test_a_head_dim_beyond_memory_is_a_memory_error(exponent, target):
 
 
 def test_a_workspace_beyond_memory_says_how_large(target):
-    """2^40 numbers of each of a strip's rows, and of the keys beside them."""
+    """The workspace has 2^40 numbers for each row of a strip, and for the keys next to them."""
     x = np.broadcast_to(np.float32(1), (1, 2**40))
     with pytest.raises(MemoryError, match=r"^cannot allocate \d+ bytes of workspace") as raised:
         regard.scaled_dot_product_attention(x, x, np.ones((1, 1), np.float32))

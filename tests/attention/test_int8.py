@@ -1,5 +1,5 @@
-"""precision="int8": the integers of a NumPy model, on every target that multiplies them, and how
-far from float64 attention they lead; float32 elsewhere."""
+"""Test precision="int8": the integers of a NumPy model, on every target that multiplies them, and
+how far the results are from float64 attention. Other targets use float32."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ INT8 = {"precision": "int8"}
 
 @pytest.fixture
 def without_instruction(target):
-    """As on a CPU that has its target's features alone."""
+    """Run as on a CPU that has only its target's features."""
     regard._core.testing.forbid_int8(True)
     yield
     regard._core.testing.forbid_int8(False)
@@ -38,7 +38,7 @@ def normal(*shapes, dtype=np.float32, seed=0):
 
 
 def inputs(*, batch=(3,), heads=4, kv_heads=2, q_len=67, kv_len=230, dim=33, seed=0):
-    """Keys with a mean, as those of models have."""
+    """Return arrays whose keys have a mean, like the keys of models."""
     shapes = (
         (heads, q_len, dim),
         (kv_heads, kv_len, dim),
@@ -54,7 +54,7 @@ def inputs(*, batch=(3,), heads=4, kv_heads=2, q_len=67, kv_len=230, dim=33, see
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 4, 5, 15, 16, 17, 64, 127, 128, 1024])
 def test_integers(dim, int8_target):
-    """A query that sees one key has that key's score for its lse, which holds the integer."""
+    """The lse of a query that sees one key is that key's score, which contains the integer."""
     query, key, value = normal((60, dim), (60, dim), (60, 3), seed=dim)
     key -= mean_of(key)
     mean = mean_of(key)
@@ -67,8 +67,8 @@ def test_integers(dim, int8_target):
 
 @pytest.mark.parametrize("dim", [4, 64, 1024])
 def test_the_largest_sums(dim, int8_target):
-    """All of them 127 steps: 127 * 127 * 1024 is just below 2^24."""
-    query = np.zeros((2, dim), np.float32)  # rotated, one dimension becomes all
+    """All integers are 127 steps: 127 * 127 * 1024 is just below 2^24."""
+    query = np.zeros((2, dim), np.float32)  # rotation spreads one dimension over all
     query[:, 0] = 1, -1
     key = 2 * query
     value = np.eye(2, dtype=np.float32)
@@ -79,7 +79,7 @@ def test_the_largest_sums(dim, int8_target):
 
 @functools.lru_cache(maxsize=16)
 def solved_with_integers(case, dtype):
-    """A problem and what the model says of it, worked out once for all targets."""
+    """Return a problem and the model's result, computed once for all targets."""
     problem = case.build(dtype)
     return problem, expected_of_integers(*problem.arrays, **problem.options)
 
@@ -92,7 +92,7 @@ def test_every_option_on_the_integers_scores(case, single_or_half, int8_target):
     assert_same_bits(sdpa(*problem.arrays, **problem.options, **INT8), output)
 
 
-# How far from exact
+# Distance from the exact result
 
 
 @functools.lru_cache(maxsize=16)
@@ -125,7 +125,7 @@ def test_a_mean_costs_nothing(dim, offset, int8_target):
     assert (cosine / np.linalg.norm(exact, axis=-1)).min() >= 0.9995
 
 
-# Bits
+# Bit equality
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,8 @@ def test_keys_beyond_the_lengths_do_not_exist(int8_target):
 
 
 def test_keys_before_the_padding_do_not_exist(int8_target):
-    """Not in the mean of the keys either: a slice's numbers, whose blocks begin elsewhere."""
+    """The keys' mean does not include padding either. A slice has the same numbers, but its blocks
+    begin elsewhere."""
     query, key, value = inputs(batch=(2,))
     padding = np.array([96, 192])  # whole blocks: the slice has the same bits
     wanted = sdpa(query, key, value, left_padding=padding, **INT8)
@@ -208,8 +209,8 @@ def test_strides(kind, int8_target):
 
 
 def test_more_keys_than_come_to_int8_at_a_time(int8_target):
-    """Heads whose keys overlap in memory: each has its own mean and its own 7.2 MB
-    of integers, of which 8 MiB a thread come at a time."""
+    """The heads' keys overlap in memory. Each head has its own mean and its own 7.2 MB of integers,
+    of which the call forms 8 MiB per thread at a time."""
     base, value, query = normal((100_007, 64), (100_000, 3), (8, 1, 64))
     key = np.lib.stride_tricks.sliding_window_view(base, 100_000, axis=0).swapaxes(1, 2)
     assert key.shape == (8, 100_000, 64)
@@ -257,13 +258,13 @@ def test_a_bad_key_shows_in_the_rows_that_see_it(bad, int8_target):
     assert np.isfinite(output[0]).all()
     assert np.isfinite(output[1, :40]).all()
     assert not weights[1, :40, 40:].any()
-    without = np.where(np.isfinite(key), key, 0)  # takes part in the mean as 0
+    without = np.where(np.isfinite(key), key, 0)  # counts as 0 in the mean
     assert_same_bits(output[:, :40], sdpa(query, without, value, is_causal=True, **INT8)[:, :40])
 
 
 @pytest.mark.parametrize("power", [-124, -119, -60, 60, 99, 126])
 def test_numbers_near_the_ends_of_float32(power, int8_target):
-    """Large keys and small queries, or the other way round, score as usual ones do."""
+    """Large keys and small queries, or the reverse, have the same scores as ordinary ones."""
     query, key, value = inputs(batch=(), heads=2, kv_heads=2)
     key = np.clip(key, -1.9, 1.9)
     wanted = sdpa(query, key, value, **INT8)
@@ -359,7 +360,7 @@ def test_explain_names_the_instruction(int8_target):
     plan = regard.explain(*arrays, is_causal=True, **INT8)
     plain = regard.explain(*arrays, is_causal=True)
     assert (plan.kernel, plain.kernel, plain.instruction) == ("int8", "forward", None)
-    # The target of tests has no instruction, and plain arithmetic.
+    # The target for tests has no such instruction and uses plain arithmetic.
     instruction = {"x86_v4": "avx512_vnni", "x86_v3": "avx_vnni", "wide": "avx2"}[int8_target]
     assert plan.instruction == instruction
     assert f"8-bit integers multiplied by {instruction}\n" in str(plan)
@@ -371,7 +372,7 @@ def test_explain_names_the_instruction(int8_target):
     assert few.kernel == "int8"
 
 
-# Where no instruction makes it faster
+# Targets on which no instruction makes it faster
 
 
 @named(OPTIONS[::2])
@@ -383,7 +384,7 @@ def test_float32_on_other_cpus(case, target, without_instruction):
 
 
 def test_some_targets_have_no_instruction(target):
-    """Float32 runs, or 8-bit integers where explain says so."""
+    """The call runs in float32, or in 8-bit integers if `explain` says so."""
     arrays = inputs()
     is_float32 = regard.explain(*arrays, **INT8).instruction is None
     assert is_float32 or target in ("x86_v3", "x86_v4", "wide")

@@ -1,4 +1,5 @@
-"""Attention and its derivative along tangents, against the oracle and against the gradients."""
+"""Test attention and its derivative along tangents, against the oracle and against the
+gradients."""
 
 import dataclasses
 import functools
@@ -27,14 +28,14 @@ def tangents_of(problem, seed=3):
 
 
 def along(problem, tangents, **extra):
-    """Output, its tangent, lse and its tangent."""
+    """Return the output, its tangent, lse and its tangent."""
     options = problem.options | {"return_lse": True} | extra
     return sdpa_jvp(*problem.arrays, *tangents, **options)
 
 
 @functools.lru_cache(maxsize=8)
 def solved(case, dtype):
-    """A problem, its tangents and what the oracle says, worked out once for all targets."""
+    """Return a problem, its tangents and the oracle's result, computed once for all targets."""
     problem = build(case, dtype)
     tangents = tangents_of(problem)
     return problem, tangents, judge(gradient_reference.jvp, problem, *problem.arrays, *tangents)
@@ -65,8 +66,8 @@ def test_oracle_of_tangents_in_the_other_cases(case, storage, target):
 
 @each_in_one_type([*MIXES[::8], *MORE[:10:3]], "dtype")
 def test_tangents_and_gradients_agree(case, dtype, target):
-    """<tangent of the output, G> + <tangent of lse, grad_lse> is <tangents, gradients>, up to what
-    the limits of each leave."""
+    """<tangent of the output, G> + <tangent of lse, grad_lse> equals <tangents, gradients>, within
+    the limits of each."""
     problem, tangents, want = solved(case, dtype)
     wide = np.longdouble
     _, output, _, lse = (x.astype(wide) for x in along(problem, tangents))
@@ -93,7 +94,7 @@ def test_no_tangent_is_one_of_zeros(case, storage, target):
             assert_within(judged, like, like.dtype, name)
 
 
-# Bits
+# Bit equality
 
 
 @each_in_one_type([*MIXES[::8], *MORE[-5:]], "storage")
@@ -127,7 +128,7 @@ LYING = Case("lying", *SHAPES, float_mask=(37, 101), is_causal=True, query_offse
 
 @each_in_one_type(LAYOUTS, "storage")
 def test_tangents_elsewhere(case, storage, target):
-    """One after the other, and all arrays together."""
+    """First one tangent after another has another layout, then all arrays have it."""
     problem = build(LYING, storage, 0.3)
     lay, tangents = LAYOUTS[case], tangents_of(problem)
     wanted = along(problem, tangents)
@@ -194,7 +195,8 @@ def test_what_is_hidden_reaches_no_tangent_in_every_mix(case, storage, target):
 
 @each_in_one_type([MIXES[i] for i in (1, 17, 33, 49)], "storage")
 def test_nan_shows_in_tangents_where_it_is_seen(case, storage, target):
-    """In one element of each array: NaN where the oracle has it, the bits of before in the rest."""
+    """NaN is in one element of each array: it appears where the oracle has it, and the other bits
+    do not change."""
     whole = build(case, storage, 0.0).whole()
     problem = whole.entry((0,) * len(whole.batch))
     seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
@@ -216,7 +218,7 @@ def test_nan_shows_in_tangents_where_it_is_seen(case, storage, target):
         assert np.isnan(actual[1][h, i]).any()
 
 
-# What is refused
+# Invalid arguments
 
 ERRORS = {
     "query-shape": ({"tangent_query": np.zeros((2, 14, 5, 63))}, ValueError, "tangent_query 63 64"),

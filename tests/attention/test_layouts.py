@@ -1,4 +1,5 @@
-"""Where an array lies in memory changes no bit of the result, and nothing outside it is touched."""
+"""The location of an array in memory changes no bit of the result, and nothing outside the array is
+touched."""
 
 import hashlib
 import itertools
@@ -111,7 +112,7 @@ def test_memory_mapped_file(storage, target, tmp_path):
 
 
 def test_fused_projection_is_read_and_written_where_it_lies(storage, target):
-    """Query, key, value and output interleaved in one array share it and overlap nowhere."""
+    """Query, key, value and output are interleaved in one array, and overlap nowhere."""
     packed = np.random.default_rng(0).standard_normal((2, 37, 4, 3, 16)).astype(storage)
     query, key, value, out = (packed[:, :, i].swapaxes(1, 2) for i in range(4))
     wanted = regard.scaled_dot_product_attention(query.copy(), key.copy(), value.copy())
@@ -132,8 +133,8 @@ def test_out_of_any_layout(layout, storage, target):
     before = around.copy()
     attend(arrays, out=out)
     assert_same_bits(out, wanted)
-    out[...] = 7  # what is left to differ lies around it
-    assert around.tobytes() == before.tobytes(), "something around `out` was written to"
+    out[...] = 7  # any remaining difference is around it
+    assert around.tobytes() == before.tobytes(), "memory around `out` was written to"
 
 
 def test_byte_swapped_out_is_refused(dtype, target):
@@ -198,7 +199,7 @@ def test_inputs_are_left_alone(dtype, target):
 
 
 def test_nothing_outside_the_arrays_is_read_or_written(target, output_of):
-    """Each array ends right before, or begins right after, a page that may not be touched."""
+    """Each array ends right before, or begins right after, a page that must not be touched."""
     script = """
     import ctypes, itertools, mmap
     import numpy as np, regard

@@ -1,5 +1,5 @@
-"""More threads than CPUs, as many as large machines have, on small ones: the same bits in every
-layer, and an answer or a MemoryError."""
+"""Small machines run more threads than they have CPUs, as many as large machines have: every layer
+returns the same bits, and each call returns a result or raises a MemoryError."""
 
 import sys
 
@@ -8,7 +8,7 @@ import pytest
 import regard
 from call_families import with_families
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="sets limits as Linux has them")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="sets limits as on Linux")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_same_bits_on_any_number_of_threads(cpus, layer, output_of):
     assert output_of(with_families(script), **environment) == "done"
 
 
-# 512 MB of memory for everything that a process writes to: heap, stacks, NumPy's arrays.
+# 512 MB for everything that a process writes to: heap, stacks, NumPy's arrays.
 SMALL = """
 import resource
 resource.setrlimit(resource.RLIMIT_DATA, (512 << 20, 512 << 20))
@@ -44,7 +44,7 @@ ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 @on_linux
 def test_the_main_job_in_512_mb(output_of):
-    # With more threads, the BLAS of the NumPy that it times would need the memory for itself.
+    # With more threads, NumPy's BLAS, which the demo times, would need this memory for itself.
     script = SMALL + "import runpy, sys\nsys.argv[1:] = ['demo', '--threads', '4']\n"
     script += "runpy.run_module('regard', run_name='__main__')"
     printed = output_of(script, **ONE_BLAS_THREAD)
@@ -54,7 +54,7 @@ def test_the_main_job_in_512_mb(output_of):
 
 @on_linux
 def test_decoding_and_training_in_512_mb(layer, output_of):
-    """Also with 256 threads: stacks of the usual size would leave no room for arrays."""
+    """With 256 threads, stacks of the usual size would leave no room for arrays."""
     script = """
     query, key, value = (
         np.random.default_rng(i).standard_normal((1, 8, 1024, 64)).astype("f4") for i in range(3)
@@ -94,8 +94,8 @@ def test_decoding_and_training_in_512_mb(layer, output_of):
 
 @on_linux
 def test_256_threads_with_little_memory(layer, output_of):
-    """Whatever is left of the memory when a call begins, it computes with the threads that it gets,
-    or raises MemoryError."""
+    """Whatever memory is left when a call begins, it computes with the threads that it gets, or
+    raises MemoryError."""
     if not (regard.threading_layer().runtime or "libgomp").startswith("libgomp"):
         pytest.skip("LLVM's runtime ends a process that has no memory left for it")
     script = """

@@ -1,4 +1,4 @@
-"""Attention over parts of the keys, joined, against attention over all of them."""
+"""Test attention over parts of the keys, merged, against attention over all keys."""
 
 import itertools
 
@@ -20,8 +20,8 @@ def normal(shape, dtype="float64", seed=0):
 
 
 def split(problem, cuts):
-    """The same problem over neighboring blocks of keys. Block `start` begins that much later, so
-    that its queries sit that much nearer to its first key."""
+    """Yield the same problem over neighboring blocks of keys. A block begins at key `start`, so its
+    queries are `start` positions nearer to its first key."""
     kv_len = problem.key.shape[-2]
     for start, stop in itertools.pairwise([0, *cuts, kv_len]):
         options = dict(problem.options)
@@ -38,10 +38,10 @@ def split(problem, cuts):
 
 
 def within(whole, parts):
-    """What the whole's result may differ by, given what the parts' may.
+    """Return the allowed error of the whole result, given the allowed errors of the parts.
 
-    Sums that are off by e move a weight by 2 e of itself, as it enters above and below the
-    fraction; weights, products and sums are rounded.
+    Sums that are off by e move a weight by 2 e of itself, since they enter the numerator and the
+    denominator; weights, products and sums are rounded.
     """
     eps = float(np.finfo(whole.dtype).eps)
     e = max(part.limit.lse for part in parts)
@@ -80,8 +80,8 @@ def exactly(outputs, lses):
 @pytest.mark.parametrize("parts", [1, 2, 3, 17])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_merge_is_the_formula(dtype, parts, spread, target):
-    """Shares are off by eps of the difference of two sums in float64, or rounded to float32; each
-    of `parts` products and sums is rounded; then the output is, to its type."""
+    """Shares are off by eps of the difference of two sums in float64, or rounded to float32. Each
+    of `parts` products and sums is rounded, and then the output is rounded to its type."""
     dtype = type_named(dtype)
     wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
     outputs = normal((parts, 2, 40, 6)).astype(dtype)
@@ -99,7 +99,7 @@ def test_merge_is_the_formula(dtype, parts, spread, target):
     assert (np.abs(lse - exact_lse) <= eps * (parts + np.abs(exact_lse))).all()
 
 
-# outputs and lses of the parts in one row, and what they make.
+# The outputs and lses of the parts in one row, and the merged output and lse.
 ROWS = {
     "one part": ([3.0], [1.5], 3.0, 1.5),
     "one part, signed zeros": ([-0.0], [-0.0], -0.0, -0.0),
@@ -126,7 +126,7 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_of_special_numbers(name, dtype, target):
-    """Beside an ordinary row, in which they may change nothing."""
+    """Special rows must not change the ordinary row next to them."""
     outputs, lses, output, lse = ROWS[name]
     states = np.array([[[o, o], [0.25, -0.5]] for o in outputs], dtype)
     sums = np.array([[x, 0.0] for x in lses], dtype)
@@ -179,7 +179,7 @@ def test_order_matters_little(dtype):
 
 
 def test_grouping_matters_little(dtype):
-    """Each merge rounds an lse, by eps of itself."""
+    """Each merge rounds an lse by eps of itself."""
     outputs, lses = several(dtype)
     wanted = merge(outputs, lses)
     for first, second in [(1, 2), (2, 3), (1, 4), (3, 4)]:
@@ -212,7 +212,7 @@ def test_a_row_alone_has_the_bits_of_all(parts, dtype, target):
 
 
 def test_the_number_of_threads_changes_no_bit(dtype, target):
-    """Enough rows for four threads, the last task with fewer of them."""
+    """There are enough rows for four threads, and fewer rows in the last task."""
     outputs, lses = several(dtype, rows=(3, 5, 401), value_dim=67)
     results = []
     try:
@@ -365,7 +365,7 @@ OUTPUT, LSE = np.zeros((3, 5, 2)), np.zeros((3, 5))
             "with (3, 5, 2): pass lse[..., 0]",
         ),
         (
-            # As NumPy broadcasts, these would be 8 heads of 8 queries.
+            # With NumPy's broadcasting, these would be 8 heads of 8 queries.
             [np.zeros((1, 8, 1, 4))] * 2,
             [np.zeros((1, 8, 1)), np.zeros((1, 8, 1, 1))],
             ValueError,

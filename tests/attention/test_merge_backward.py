@@ -1,4 +1,5 @@
-"""The gradients of merged attention states: the formula, and those of attention over all keys."""
+"""Test the gradients of merged attention states against the formula, and against the gradients of
+attention over all keys."""
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ TYPES = ["float16", "bfloat16", "float32", "float64"]
 
 
 def states(dtype, shapes, spread=2.0, value_dim=4):
-    """Outputs and lses of parts, and the gradients of what they make."""
+    """Return outputs and lses of parts, and the gradients of the merged output and lse."""
     dtype = type_named(dtype)
     inner = arithmetic(dtype)
     outputs = [drawn((*shape, value_dim), dtype, i) for i, shape in enumerate(shapes)]
@@ -29,7 +30,8 @@ def states(dtype, shapes, spread=2.0, value_dim=4):
 
 
 def check(outputs, lses, grad_output, grad_lse, limit=1.0):
-    """The shares are off by eps of the sum of squares of what they are formed of: lse, twice."""
+    """Check the gradients. The shares are off by eps of the sum of squares of the two lse that form
+    them."""
     actual = merge_backward(grad_output, outputs, lses, *merge(outputs, lses), grad_lse=grad_lse)
     assert type(actual) is tuple
     assert [type(part) for part in actual] == [list, list]
@@ -53,7 +55,7 @@ def check(outputs, lses, grad_output, grad_lse, limit=1.0):
         for part, right, like, rows in zip(parts, wanted, inputs, lses, strict=True):
             assert part.dtype == like.dtype
             assert part.shape == like.shape
-            # What a part is broadcast to is summed.
+            # The gradients of a broadcast part are summed.
             count = max(grad_output[..., 0].size // max(rows.size, 1), 1)
             off = np.abs(part.astype(np.longdouble) - right) - half_ulp(np.abs(right), like.dtype)
             assert off.max(initial=0) <= limit * count * bound
@@ -114,7 +116,7 @@ def test_states_elsewhere(layout, dtype):
 
 
 def test_a_part_that_saw_nothing_has_no_gradients(dtype):
-    """In a row: whatever its output holds, and whatever the others' gradients are."""
+    """This holds for each row, whatever its output holds and whatever the other gradients are."""
     outputs, lses, grad_output, grad_lse = states(dtype.name, [(3, 20)] * 3)
     lses[1][:, ::2] = -INF
     lses[2][0] = -INF
@@ -161,7 +163,7 @@ def test_nan_in_a_row_shows_in_its_gradients_alone(dtype):
 
 
 def halves(problem, split):
-    """The keys before and from `split` on, as two problems; the sinks stand in the first."""
+    """Return the keys before and from `split` on as two problems; the first has the sinks."""
     first, options = problem.keys(split), dict(problem.options)
     options["query_offset"] = np.asarray(options.get("query_offset", 0)) - split
     mask = options.get("mask")
@@ -177,7 +179,7 @@ def halves(problem, split):
 
 @each_in_one_type(MIXES[::12], "dtype")
 def test_gradients_through_halves_are_those_of_the_whole(case, dtype):
-    """Attention over two sets of keys, merged, and back: the gradients of one call."""
+    """Attention over two sets of keys, merged and differentiated, has the gradients of one call."""
     problem = build(case, dtype, 0.0).whole()
     want = problem.expected()
     split = problem.key.shape[-2] // 3
@@ -199,7 +201,8 @@ def test_gradients_through_halves_are_those_of_the_whole(case, dtype):
         actual[name] = np.concatenate([getattr(x, name) for x in gradients], axis=-2)
     for name, gradient in actual.items():
         exact, limit = getattr(want, name)
-        # Each part is as good as the whole, and is read with an output and an lse that are rounded.
+        # Each part has the same error as the whole, and reads an output and an lse that are
+        # rounded.
         off = np.abs(gradient - exact).max(initial=0)
         assert off <= 4 * limit, f"{name}: error {off:.3g}, allowed {4 * limit:.3g}"
 

@@ -1,4 +1,4 @@
-"""matmul with weights of 16 and 8 bits: it has the bits of the product with the same floats."""
+"""matmul with weights of 16 and 8 bits has the bits of the product with the same floats."""
 
 import pickle
 
@@ -33,7 +33,7 @@ def floats_of(weight):
 
 
 def as_written(weight):
-    """What a weight stands for, in float64 and without the class."""
+    """Return the values of a weight, in float64 and computed without the class."""
     if not isinstance(weight, regard.QuantizedWeight):
         return weight.astype(np.float64)
     scales = np.repeat(weight.scales.astype(np.float64), 64, axis=1)
@@ -49,8 +49,8 @@ def test_the_product_is_that_of_the_floats(shape, kind, target):
         a = normal((rows, shape[1]), rows)
         actual = regard.matmul(a, weight.T)
         exact = a.astype(np.float64) @ as_written(weight).T
-        # Blocks of 128 terms are summed in order, and then added in order; a step rounds once, or
-        # twice without fma.
+        # Blocks of 128 terms are summed in order, and their sums are then added in order. A step
+        # rounds once, or twice without fma.
         steps = 2 * min(shape[1], 128) + shape[1] // 128 + 1
         sizes = np.abs(a).astype(np.float64) @ np.abs(as_written(weight)).T
         assert actual.dtype == np.float32
@@ -84,7 +84,7 @@ def test_bits_do_not_depend_on_rows_threads_or_strides(kind, target, layer):
 
 @pytest.mark.parametrize("kind", [None, "float16", "int8"])
 def test_long_rows_have_the_same_bits_for_any_number_of_rows_and_threads(kind, target):
-    """So long that a task is done in pieces, whose length follows from the rows."""
+    """The rows are so long that a task is done in pieces, whose length depends on the rows."""
     weight = normal((400, 40000))
     weight = weight if kind is None else narrow(weight, kind)
     a = normal((8, 40000), 1)
@@ -116,7 +116,8 @@ def test_arrays_of_16_bits_in_any_order(order, kind, target):
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_every_number_of_16_bits(kind, target):
-    """Subnormal ones, infinities and NaN: a product with 1 is the number itself."""
+    """The numbers include subnormals, infinities and NaN. The product of a number and 1 is that
+    number."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(type_named(kind)).reshape(-1, 1)
     with np.errstate(invalid="ignore"):
         wanted = numbers.astype(np.float32).T
@@ -130,7 +131,8 @@ def test_every_number_of_16_bits(kind, target):
 
 @pytest.mark.parametrize("scale", [2.0**-102, 2.0**-60 / 3, 0.1, 2.0**119 / 3, 0.0, -0.7])
 def test_every_number_of_8_bits(scale, target):
-    """Each is multiplied by its scale with one rounding, the smallest and the largest too."""
+    """Every number is multiplied by its scale with one rounding, even the smallest and the
+    largest."""
     numbers = np.tile(np.arange(-128, 128, dtype=np.int8), (3, 1))
     scales = np.full((3, 4), scale, np.float32)
     scales[1] *= np.float32(1.0625)
@@ -167,7 +169,7 @@ def test_no_weight_is_off_by_more_than_half_a_scale(shape):
     assert kept.shape == shape
     assert kept.numbers.dtype == np.int8
     assert kept.scales.shape == (shape[0], -(-shape[1] // 64))
-    # The quotient and the float32 that was divided are rounded before.
+    # The quotient and the float32 dividend have been rounded before.
     allowed = np.repeat(kept.scales, 64, axis=1)[:, : shape[1]] * (0.5 + 2**-15)
     assert (np.abs(as_written(kept) - weight) <= allowed).all()
     assert np.array_equal(kept.dequantize(), as_written(kept))  # exact in float32
@@ -178,7 +180,8 @@ def test_no_weight_is_off_by_more_than_half_a_scale(shape):
 
 
 def test_what_is_lost_of_a_product():
-    """An error of half a scale at most, which is as good as random: sums grow with its root."""
+    """The errors are at most half a scale and as good as random, so sums grow with the square root
+    of their number."""
     weight, a = normal((600, 576)), normal((20, 576), 1)
     exact = a.astype(np.float64) @ weight.T.astype(np.float64)
     root = np.sqrt(np.square(exact).mean())
@@ -319,7 +322,7 @@ def test_lists_and_other_byte_orders():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_that_are_packed_for_all_threads(kind, target):
-    """So many rows and columns that each is packed once, for the tasks of all threads."""
+    """There are so many rows and columns that each is packed once, for the tasks of all threads."""
     weight = narrow(normal((1300, 1111)), kind)
     a = normal((1100, 1111), 1)
     expected = regard.matmul(a, floats_of(weight).T, threads=1)

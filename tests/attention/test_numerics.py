@@ -1,5 +1,5 @@
-"""The numerical contract: what is hidden cannot matter, what is visible must show, extreme scores
-give what they mean, and errors stay near those of the naive formula."""
+"""Test the numerical contract: hidden elements cannot matter, visible ones must show, extreme
+scores have their exact meaning, and errors stay near those of the naive formula."""
 
 import functools
 import itertools
@@ -24,7 +24,7 @@ def arrays(dtype, *, q_len=21, kv_len=KV_LEN, head_dim=12, value_dim=20, seed=0)
 
 
 def hiding(kind, hidden, dtype, q_len):
-    """Options that hide the keys in `hidden` from every query."""
+    """Return options that hide the keys in `hidden` from every query."""
     seen = np.ones((q_len, KV_LEN), bool)
     seen[:, hidden] = False
     if kind == "causal":
@@ -41,7 +41,7 @@ def hiding(kind, hidden, dtype, q_len):
 @pytest.mark.parametrize("poison", [*POISONS, 3e38])
 @pytest.mark.parametrize("kind", ["bool", "bool_row", "float", "causal", "window", "lengths"])
 def test_hidden_keys_and_values_cannot_matter(kind, poison, dtype, target):
-    """One after the other at the edges of tiles and inside them, then a whole tail."""
+    """Hide single keys, at the edges of tiles and inside them, then a whole tail."""
     for q_len in (1, 21):
         query, key, value = arrays(dtype, q_len=q_len)
         tails_only = kind in ("causal", "window", "lengths")
@@ -61,7 +61,7 @@ def test_hidden_keys_and_values_cannot_matter(kind, poison, dtype, target):
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("where", [0, 17, 95, 96, 150, KV_LEN - 1])
 def test_a_key_is_hidden_from_some_rows_only(where, poison, dtype, target):
-    """Rows that share a tile with one that sees the poison keep every bit."""
+    """Rows that share a tile with a row that sees the poison keep every bit."""
     query, key, value = arrays(dtype, q_len=50)
     mask = np.random.default_rng(where).random((50, KV_LEN)) < 0.8
     mask[::3, where] = False
@@ -98,7 +98,7 @@ def test_causality_hides_the_future(position, dtype, target):
 
 @pytest.mark.parametrize("extra", [{}, {"return_weights": True}], ids=["fused", "weights"])
 def test_nan_shows_exactly_where_it_is_seen(extra, dtype, target):
-    """In one query element, one key element, one value element, one float mask element."""
+    """NaN is in one element of a query, a key, a value or a float mask."""
     query, key, value = arrays(dtype)
     mask = np.where(np.tri(21, KV_LEN, 150), 0, -np.inf).astype(dtype)
     places = [(0, (1, 3, 4, 5)), (1, (0, 1, 160, 11)), (2, (1, 0, 168, 19)), (3, (20, 9))]
@@ -131,7 +131,7 @@ def test_nan_in_a_query_that_sees_nothing(dtype, target):
 
 
 def test_nan_in_a_value_of_vanishing_weight(dtype, target):
-    """Visible is visible, even where the weight underflows to zero."""
+    """A visible key stays visible even if its weight underflows to zero."""
     query, key, value = arrays(dtype)
     bias = np.zeros((21, KV_LEN), dtype)
     bias[:, [2, 120]] = -1e4
@@ -144,7 +144,8 @@ def test_nan_in_a_value_of_vanishing_weight(dtype, target):
 
 
 def test_scores_of_minus_infinity_are_not_a_mask(dtype, target):
-    """Visible keys whose scores all are -inf by value: a NaN row, as the formula says, not zero."""
+    """If all visible scores are -inf by value, the row is NaN, as the formula says, and not
+    zero."""
     query, key, value = (np.abs(x) for x in arrays(dtype, head_dim=1))
     output = sdpa(query, np.full_like(key, -np.inf), value)
     assert np.isnan(output).all()
@@ -169,7 +170,7 @@ def test_rows_without_keys_beside_rows_with(kv_len, dtype, target):
 
 
 def with_scores(scores, dtype):
-    """One-column queries and keys whose products are `scores`, one row for all queries."""
+    """Return one-column queries and keys whose products are `scores`, one row for all queries."""
     key = np.asarray(scores, dtype)[None, :, None]
     value = np.random.default_rng(0).standard_normal((1, key.shape[1], 5)).astype(dtype)
     return np.ones((1, 19, 1), dtype), key, value
@@ -200,8 +201,8 @@ STEADY = np.arange(700.0)
     ids=lambda scores: f"{scores[0]:g}..{scores[350]:g}..{scores[-1]:g}",
 )
 def test_the_running_maximum(scores, dtype, target):
-    """Maxima that rise, fall, jump and stay, so that every rule for rescaling is used; without a
-    sink, and with one far below, beside and far above them."""
+    """Maxima rise, fall, jump and stay, so that every rescaling rule is used, without a sink and
+    with a sink far below, near and far above them."""
     query, key, value = with_scores(scores, dtype)
     top = dtype.type(max(scores))
     for sink in (None, top - 1000, top - 10, top, top + 10, top + 1000):
@@ -231,7 +232,7 @@ def test_the_running_maximum_of_capped_and_sloping_scores(slope, cap, dtype, tar
 
 @pytest.mark.parametrize("size", [1e4, 1e10, 1e30, 1e38])
 def test_huge_scores(size, dtype, target):
-    """Exact multiples of `size`: the largest takes all, ties share it."""
+    """Scores are exact multiples of `size`: the largest takes all weight, and ties share it."""
     steps = np.arange(300) % 7 - 3
     query, key, value = with_scores(steps * dtype.type(size / 4), dtype)
     for sign in (1, -1):
@@ -251,7 +252,8 @@ def test_huge_scores(size, dtype, target):
 
 @pytest.mark.parametrize("extra", [{}, {"return_weights": True}], ids=["fused", "weights"])
 def test_a_mask_of_the_most_negative_number(extra, dtype, target):
-    """It is not -inf: a row of it sees every key alike; beside zeros it leaves no weight."""
+    """This number is not -inf. A row full of it weights all keys equally; next to zeros it has no
+    weight."""
     query, key, value = arrays(dtype)
     bias = np.zeros((21, KV_LEN), dtype)
     bias[4] = np.finfo(dtype).min
@@ -267,7 +269,7 @@ def test_a_mask_of_the_most_negative_number(extra, dtype, target):
 
 
 def test_equal_scores_average_the_values(dtype, target):
-    """Powers of two in number: the mean of small integers is exact in every order."""
+    """The number of keys is a power of two, so the mean of small integers is exact in any order."""
     query, key, _ = arrays(dtype, kv_len=256)
     value = np.random.default_rng(0).integers(-8, 9, (2, 2, 256, 20)).astype(dtype)
     for k in (np.zeros_like(key), np.broadcast_to(key[..., :1, :], key.shape)):
@@ -279,15 +281,15 @@ def test_equal_scores_average_the_values(dtype, target):
 @pytest.mark.parametrize("q_len", [1, 40])
 @pytest.mark.parametrize("rise", [0.0, 5.5, -5.5, 400.0])
 def test_the_largest_values(rise, q_len, dtype, target):
-    """Means are finite while values times visible keys times 256 are (docs/numerics.md), wherever
-    the larger scores stand: the first key, or blocks and chunks later."""
+    """Means are finite while values times visible keys times 256 are finite (docs/numerics.md),
+    whether the larger scores come at the first key, or blocks and chunks later."""
     kv_len = 2000
     value = np.full((kv_len, 3), np.finfo(dtype).max / (256 * kv_len), dtype)
     query, key = np.ones((q_len, 1), dtype), np.zeros((kv_len, 1), dtype)
-    key[200:] = rise  # beyond 8 in units of log2 the reference follows
+    key[200:] = rise  # beyond 8 in units of log2, the reference follows
     key[1700:] = 2 * rise
     output = sdpa(query, key, value, scale=1.0)
-    # All values are equal, and so is their mean, but for the rounding of two sums.
+    # All values are equal, so their mean equals them, up to the rounding of two sums.
     limit = 2 * kv_len * np.finfo(dtype).eps
     assert np.allclose(output / value[0, 0], 1, rtol=limit, atol=0)
 
@@ -330,7 +332,8 @@ YARDSTICKS = {
 
 @functools.lru_cache(maxsize=16)
 def yardstick_of(name, numbers, dtype):
-    """The arrays, what is exact, and what the naive formula makes of them, for all targets."""
+    """Return the arrays, the exact results and the naive formula's results, computed once for all
+    targets."""
     heads, q_len, kv_len, dim, options = YARDSTICKS[name]
     random = np.random.default_rng(kv_len)
     draw = {
@@ -350,8 +353,8 @@ NUMBERS = ["normal", "uniform", "peaked", "offset"]
 
 @each_in_one_type(list(itertools.product(YARDSTICKS, NUMBERS)), "dtype", quick=3, often=3)
 def test_error_is_at_most_twice_the_naive_one(case, dtype, target):
-    """Contract 4 as it stands, with enough elements that luck averages out: in the largest error
-    and in the root mean square. On top only one rounding of the stored result."""
+    """Contract 4 holds literally, with enough elements to average out luck, for the largest error
+    and for the root mean square. Only one rounding of the stored result is allowed in addition."""
     if np.finfo(reference.wider(dtype)).eps == np.finfo(dtype).eps:
         pytest.skip("nothing here is more precise than float64")
     inputs, options, exact, plain = yardstick_of(*case, dtype)
@@ -367,7 +370,8 @@ def test_error_is_at_most_twice_the_naive_one(case, dtype, target):
 
 @pytest.mark.parametrize("value", [np.finfo(np.float64).min, -1e300, -1e39, 1e300])
 def test_a_finite_float64_mask_hides_nothing_from_float32(value, target):
-    """Only -inf hides: what float32 cannot hold is a bias, as far away as float32 goes."""
+    """Only -inf hides. A number that float32 cannot hold is a bias, as far from zero as float32
+    allows."""
     random = np.random.default_rng(0)
     query, key, value_ = (random.standard_normal((5, 4)).astype("f4") for _ in range(3))
     mask = np.zeros((5, 5))
@@ -384,7 +388,7 @@ def test_a_finite_float64_mask_hides_nothing_from_float32(value, target):
 
 
 def test_every_weight_of_a_row_that_sees_nan_is_nan(target):
-    """A score that would lift the reference stands beside the NaN that hides it."""
+    """A score that would raise the reference is next to the NaN that hides it."""
     query = np.ones((1, 1), np.float32)
     for scores in ([129 * np.log(2), 0, 0, np.nan], [1e3, np.nan], [np.nan, 1e30, 5]):
         key = np.array(scores, np.float32)[:, None]

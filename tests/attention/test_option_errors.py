@@ -1,5 +1,5 @@
-"""What each option refuses: the class of the error, and a message that names the option, what came
-and what is needed. `out` is unchanged, and nothing is printed."""
+"""Test invalid values of each option: the class of the error, and a message that names the option,
+what was passed and what is needed. `out` is unchanged, and nothing is printed."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def normal(*shape):
 
 
 def call(**changes):
-    """A problem whose sizes are all different: batch 2, 14 heads of 7, 5 queries, 11 keys."""
+    """Call with sizes that are all different: batch 2, 14 heads of 7, 5 queries, 11 keys."""
     arguments = {
         "query": normal(2, 14, 5, 64),
         "key": normal(2, 7, 11, 64),
@@ -34,13 +34,14 @@ def call(**changes):
 
 
 def with_one(value, *, heads=14):
-    """As many numbers as there are heads, one of them unfit."""
+    """Return one number per head, of which one is invalid."""
     numbers = np.zeros(heads)
     numbers[3] = value
     return numbers
 
 
-# Option, value, the numbers and words that the message must hold beside the option's name.
+# The option, its value, and the numbers and words that the message must contain in addition to the
+# option's name.
 RANGES = [
     ("window", (), ""),
     ("window", (1,), "1"),
@@ -179,7 +180,7 @@ KINDS = [
     ("sinks", [None] * 14, ""),
     ("sinks", Anything(), ""),
 ]
-# The same integers for the keys before which none exist.
+# The same integers for left_padding.
 for table in (RANGES, KINDS):
     table += [("left_padding", *row[1:]) for row in table if row[0] == "key_lengths"]
 
@@ -203,7 +204,7 @@ def test_refused(error, name, value, words):
 
 @pytest.mark.parametrize(("error", "name", "value", "words"), REFUSED)
 def test_refused_without_anything_to_compute(error, name, value, words):
-    """Neither an empty result nor an input that Python converts first avoids a check."""
+    """Neither an empty result nor an input that Python converts first skips a check."""
     empty = normal(2, 14, 0, 64)
     with pytest.raises(error, match=says(name)):
         call(**{name: value}, query=empty)
@@ -239,7 +240,7 @@ WRONG = {
 
 @each_in_one_type(MIXES, "storage")
 def test_one_wrong_option_among_right_ones(case, storage):
-    """Whatever else is asked for, the message is about the one that is wrong."""
+    """Whatever else is requested, the message is about the invalid option."""
     problem = case.build(storage)
     wanted = sdpa(*problem.arrays, **problem.options)
     out = np.full(wanted.shape, 7, storage)
@@ -253,7 +254,7 @@ def test_one_wrong_option_among_right_ones(case, storage):
 
 @pytest.mark.parametrize("role", ["query", "key", "value", "mask"])
 def test_other_small_types_are_refused(role):
-    """float16 and bfloat16 are read; what else ml_dtypes has is not."""
+    """float16 and bfloat16 are accepted; the other types of ml_dtypes are not."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     shapes = {"query": (2, 14, 5, 64), "key": (2, 7, 11, 64), "value": (2, 7, 11, 32)}
     shapes["mask"] = (5, 11)
@@ -264,7 +265,7 @@ def test_other_small_types_are_refused(role):
 
 
 def test_two_bytes_are_not_bfloat16():
-    """A void of the same size is not a number."""
+    """A void type of the same size is not a number."""
     query = np.zeros((2, 14, 5, 64), "V2")
     with pytest.raises(TypeError, match=says("query")):
         call(query=query)
@@ -288,7 +289,7 @@ def test_out_has_the_type_of_the_result(right, wrong):
 
 @pytest.mark.parametrize("name", ["alibi_slopes", "sinks"])
 def test_out_over_slopes_or_sinks(name, dtype):
-    """Refused, or right: never silent."""
+    """The call is refused, or the result is right. It never fails silently."""
     inputs = [normal(*s).astype(dtype) for s in ((14, 5, 64), (7, 11, 64), (7, 11, 32))]
     memory = np.full((14, 5, 32), 0.25, dtype)
     numbers = memory[:, 0, 0]
@@ -301,7 +302,7 @@ def test_out_over_slopes_or_sinks(name, dtype):
 
 
 class Tensor:
-    """Of another library: it has a type and axes, but not NumPy's."""
+    """A tensor of another library: it has a type and axes, but not NumPy's."""
 
     dtype, ndim, shape = "float32", 0, ()
 
@@ -343,8 +344,8 @@ def test_complex_numbers_of_small_types_are_refused(name):
     "option", ["query_offset", "key_lengths", "left_padding", "threads", "window"]
 )
 def test_a_number_that_resizes_an_array_while_it_is_read(option, resized):
-    """Python code runs while options are read: whatever it does to the arrays, the call computes
-    with what there is afterwards, or refuses it."""
+    """Reading options runs Python code. Whatever this code does to the arrays, the call computes
+    with the arrays as they are afterwards, or refuses them."""
     arrays = {name: normal(300, 64) for name in ("query", "key", "value")}
 
     class Number:

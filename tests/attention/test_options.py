@@ -1,4 +1,5 @@
-"""What the options mean, said in other ways: as a mask, as a slice of the keys, as nothing."""
+"""Test the meaning of options against equivalent calls: with a mask, with a slice of the keys, and
+without the option."""
 
 import itertools
 
@@ -47,7 +48,7 @@ def plain(dtype, *, q_len=19, kv_len=130):
     "dtype",
 )
 def test_visibility_is_one_thing(case, dtype, target):
-    """What positions hide and what one mask hides leave the same bits."""
+    """Hiding by position and hiding by one mask give the same bits."""
     problem = case.build(dtype)
     wanted = attend(problem, **EVERYTHING)
     seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
@@ -92,7 +93,7 @@ def test_causality_is_a_window(offset, storage, target):
 @pytest.mark.parametrize("sides", [(0, 0), (None, 0), (0, None), (5, 2), (2**63 - 1, 2**63 - 1)])
 @pytest.mark.parametrize("offset", [2**63 - 1, 2**62, -(2**62), -(2**63)])
 def test_windows_at_the_ends_of_the_integers(offset, sides, dtype, target):
-    """p - left and p + right may lie beyond 64 bits; what is seen is plain arithmetic."""
+    """p - left and p + right may exceed 64 bits; visibility follows exact arithmetic."""
     arrays = plain(dtype, q_len=3, kv_len=40)
     left, right = sides
     seen = np.array(
@@ -167,7 +168,7 @@ def test_lengths_per_entry_are_slices_per_entry(storage, target):
 
 @named([c for c in OPTIONS if c.is_causal or c.window or c.alibi_slopes])
 def test_the_last_query_stands_at_the_last_key(case, target):
-    """The end of each entry's own keys, written as numbers and as a word."""
+    """The end of each entry's own keys is given as numbers and as a word."""
     problem = case.build(np.dtype(np.float32))
     q_len, kv_len = problem.query.shape[-2], problem.key.shape[-2]
     lengths = np.asarray(problem.options.get("key_lengths", kv_len))
@@ -241,7 +242,8 @@ def test_slopes_of_each_entry(shape, q_len, storage, target):
 
 
 def test_options_that_say_nothing(dtype, target):
-    """No window, no sink and so on: the call without them, to the bit."""
+    """Options that mean nothing, such as no window or no sink, give the bits of the call without
+    them."""
     arrays = plain(dtype)
     wanted = sdpa(*arrays, **EVERYTHING)
     nothing = dict.fromkeys(
@@ -266,7 +268,7 @@ def test_options_that_change_nothing(storage, target):
 
 @pytest.mark.parametrize("cap", [1e-40, 1e-300, 5e-324])
 def test_a_cap_that_leaves_nothing(cap, storage, target):
-    """Any positive number is a cap, also one that float32 cannot hold."""
+    """Any positive number is a cap, even a number that float32 cannot hold."""
     query, key, value = plain(storage)
     want = expected(query, np.zeros_like(key), value)
     output, weights = sdpa(query, key, value, softcap=cap, return_weights=True)
@@ -274,7 +276,7 @@ def test_a_cap_that_leaves_nothing(cap, storage, target):
 
 
 def test_a_cap_takes_what_overflows(dtype, target):
-    """Scores beyond the type are infinite; capped, they are the cap."""
+    """Scores beyond the range of the type are infinite. Once capped, they equal the cap."""
     top = float(np.finfo(dtype).max)
     key = np.array([[1.0], [-1.0], [0.0], [0.5]], dtype) * dtype.type(np.sqrt(top))
     query, value = key[:1] * 4, np.eye(4, dtype=dtype)
@@ -286,7 +288,7 @@ def test_a_cap_takes_what_overflows(dtype, target):
 
 
 def test_the_cap_comes_before_the_mask_and_the_slopes(dtype, target):
-    """What is added after the cap is not capped: it hides, and it moves, as far as it says."""
+    """Terms added after the cap are not capped: they hide or move a score as far as they say."""
     arrays = plain(dtype)
     bias = np.zeros((19, 130), dtype)
     bias[:, ::2] = -1000
@@ -298,7 +300,7 @@ def test_the_cap_comes_before_the_mask_and_the_slopes(dtype, target):
 
 
 def test_slopes_beyond_float32(storage, target):
-    """A slope may be any finite number: where it is steep the nearest key takes all."""
+    """A slope may be any finite number. If it is steep, the nearest key takes all weight."""
     query, key, value = plain(storage, q_len=19, kv_len=130)
     for slope in (1e30, 1e300, float(np.finfo(np.float64).max)):
         options = {"alibi_slopes": np.full(4, slope), "query_offset": 60}
@@ -321,7 +323,8 @@ def test_alibi_is_a_float_mask(storage, target):
 
 
 def test_slopes_and_sinks_of_any_kind(target):
-    """Any real type and any sequence; they do not set the type of the result."""
+    """They may have any real type and be any sequence; they do not determine the type of the
+    result."""
     arrays = plain(np.float32)
     numbers = [1.0, 0.0, -2.0, 0.5]
     for name in ("alibi_slopes", "sinks"):
@@ -359,7 +362,7 @@ def test_strided_slopes_sinks_lengths_and_offsets(step, storage, target):
 
 
 def test_a_sink_is_a_key_without_a_value(dtype, target):
-    """Its logit as the score of one more key, whose value is 0."""
+    """The sink's logit acts like the score of one more key, whose value is 0."""
     query, key, value = plain(dtype)
     sinks = np.array([1.5, -2.0, 0.25, 4.0], dtype)
     bias = np.zeros((4, 19, 131), dtype)
@@ -402,7 +405,8 @@ FOREIGN = ["bfloat16", "float8_e4m3fn", "int4"]
 
 @pytest.mark.parametrize("name", NUMBERS + FOREIGN)
 def test_numbers_of_any_real_type(name, target):
-    """Scalars and arrays without axes, of NumPy's types and of those that ml_dtypes adds."""
+    """Numbers may be scalars and arrays without axes, of NumPy's types and of the types that
+    ml_dtypes adds."""
     kind = getattr(np if name in NUMBERS else pytest.importorskip("ml_dtypes"), name)
     x = np.random.default_rng(0).standard_normal((3, 5, 8)).astype(np.float32)
     wanted = sdpa(x, x, x, scale=2.0, softcap=3.0)

@@ -1,6 +1,6 @@
-"""The patterns that FlexAttention, its examples and xFormers document, in regard's masks and
-options: values and gradients in float64 against the plain formula with a mask that a predicate
-says, and the bits of the call with that dense mask."""
+"""Test the patterns that FlexAttention, its examples and xFormers document, as regard's masks and
+options. Values and gradients in float64 are compared with the plain formula under a mask from a
+predicate, and the bits with the call with that dense mask."""
 
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ VISIBILITY = ("is_causal", "window", "key_lengths")
 
 
 def both(query, key, value, grad, mask, options):
-    """The output, the lse and the gradients of query, key and value."""
+    """Return the output, the lse and the gradients of query, key and value."""
     output, lse = regard.scaled_dot_product_attention(
         query, key, value, mask, **options, return_lse=True
     )
@@ -33,7 +33,7 @@ def both(query, key, value, grad, mask, options):
 
 
 def assert_formula(found, query, key, value, grad, seen, bias=0.0, options=None):
-    """Values and gradients are those of the plain formula, in which a bool array hides."""
+    """Compare values and gradients with the plain formula, in which a bool array hides."""
     mask = (seen, np.broadcast_to(np.float64(bias), seen.shape))
     options = options or {}
     exact = gradient_reference.forward(query, key, value, mask, **options)
@@ -58,7 +58,7 @@ def test_formula(name, target):
 
 @pytest.mark.parametrize("name", pattern_cases.FLEX)
 def test_bits_of_the_dense_mask(name, target):
-    """The dense mask replaces a sparse one, and in the forward call the options too."""
+    """The dense mask replaces a sparse mask and, in the forward call, the options too."""
     pattern = pattern_cases.FLEX[name]
     arrays, at = pattern_cases.arrays(pattern, np.float32), pattern_cases.indices(pattern)
     seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
@@ -72,7 +72,7 @@ def test_bits_of_the_dense_mask(name, target):
 
 
 def test_gradients_of_swins_table(target):
-    """The gradient of a bias of two distances is where the bias was."""
+    """The gradient of a bias of two distances has the same places as the bias."""
     pattern = pattern_cases.FLEX["Swin, shifted"]
     query, key, value, grad = pattern_cases.arrays(pattern)
     at = pattern_cases.indices(pattern)
@@ -106,7 +106,7 @@ def test_a_scales_gradient_follows_from_the_querys(target):
     scale = pattern.options["scale"]
     gradients = both(query, key, value, grad, pattern.mask, pattern.options)[2]
     found = (gradients * query).sum(axis=(0, 2, 3)) / scale
-    # The gradient of a query without scale, summed with the query, is that of its factor.
+    # The gradient of a query without scale, summed with the query, is the gradient of its factor.
     scaled = query * scale[:, None, None]
     at = pattern_cases.indices(pattern)
     seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
@@ -114,7 +114,7 @@ def test_a_scales_gradient_follows_from_the_querys(target):
     np.testing.assert_allclose(found, (plain * query).sum(axis=(0, 2, 3)), rtol=1e-9)
 
 
-# What xFormers names. Its lengths of queries and keys are those of sequences, one after another.
+# The biases of xFormers. Its lengths of queries and keys are the lengths of consecutive sequences.
 Q_LENS, K_LENS, ROOM = [20, 1, 33, 7], [41, 9, 33, 40], 45
 Q_STARTS, K_STARTS = (np.cumsum([0, *lengths]) for lengths in (Q_LENS, K_LENS))
 PADDED = ROOM * np.arange(5)
@@ -142,7 +142,7 @@ def local(i, j, q, k):
 
 
 class Packed(NamedTuple):
-    """A bias of xFormers: where keys begin, a rule within a block, and regard's options."""
+    """An xFormers bias: where keys begin, a rule within a block, and regard's options."""
 
     starts: Any
     rule: Any
@@ -181,7 +181,7 @@ PACKED = {
 
 
 def block_diagonal(starts, rule):
-    """The dense mask of sequences that are packed."""
+    """Return the dense mask of packed sequences."""
     seen = np.zeros((Q_STARTS[-1], starts[-1]), bool)
     for (begin, end), first, keys in zip(pairwise(Q_STARTS), starts, K_LENS, strict=False):
         i, j = np.ogrid[: end - begin, :keys]
@@ -224,7 +224,8 @@ def test_packed_formula(name, target):
 
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_bits(name, target):
-    """Those of each sequence alone with its dense mask, and of a sparse mask instead of options."""
+    """The bits equal the results of each sequence by itself with its dense mask, and of a sparse
+    mask instead of options."""
     case = PACKED[name]
     arrays = packed_arrays(case.starts[-1], np.float32)
     output, lse, *_ = ragged(*arrays, case.starts, None, case.options)
@@ -247,8 +248,8 @@ def test_packed_bits(name, target):
 
 @pytest.mark.parametrize("rule", [whole, bottom_right], ids=["all", "causal"])
 def test_keys_in_pages(rule, target):
-    """PagedBlockDiagonalPaddedKeysMask, and the one that is CausalWithOffset: sequences own pages
-    of the keys, in any order. A mask by arrays says the owner and the number of each key."""
+    """PagedBlockDiagonalPaddedKeysMask and its CausalWithOffset variant: sequences own pages of the
+    keys, in any order. Arrays in the mask give the owner and the number of each key."""
     size, tables = 15, [[7, 0, 3], [5], [2, 8, 1], [9, 4, 6]]
     owner, number = np.full((2, 10 * size), -1)
     for sequence, pages in enumerate(tables):
@@ -354,7 +355,7 @@ MAKERS = [_documents, _sliding, _ranges, _blocks, _global_tokens, _function]
 
 
 def composed(data, q, k, depth):
-    """A mask that is made of others, and the same as a bool array."""
+    """Return a mask composed of others, and the same mask as a bool array."""
     if depth == 0 or data.draw(st.integers(0, 3)) == 0:
         return data.draw(st.sampled_from(MAKERS))(data, q, k)
     way = data.draw(st.sampled_from(["&", "|", "^", "~", "slice", "dense"]))

@@ -1,5 +1,5 @@
-"""What holds of attention under all options: weights share one, order and a shift do not matter,
-parts make the whole."""
+"""Test properties of attention under all options: weights add up to one, order and a shift do not
+matter, and parts make the whole."""
 
 import dataclasses
 import functools
@@ -30,8 +30,8 @@ def plain(dtype, *, q_len=19, kv_len=130):
 
 @each_in_one_type(MIXES, "storage")
 def test_weights_and_the_sink_share_one(case, storage, target):
-    """Whatever the scores: their sum is off by the additions (kv_len / 2 eps), the division and the
-    rounding of each weight; a sink's share is as good as its lse."""
+    """Whatever the scores, the sum is off by the additions (kv_len / 2 eps), the division and the
+    rounding of each weight. A sink's share is as accurate as its lse."""
     problem = case.build(storage)
     _, weights, lse = attend(problem, **EVERYTHING)
     sinks = problem.options.get("sinks", [-np.inf])
@@ -70,7 +70,7 @@ def test_the_order_of_keys_does_not_matter(kind, storage, target):
 
 @pytest.mark.parametrize("shift", [-3.0, 0.5, 20.0])
 def test_a_shift_of_all_scores_does_not_matter(shift, storage, target):
-    """Of the sink's too. The lse moves with it."""
+    """The sink is shifted too, and lse moves with it."""
     arrays, inner = plain(storage), arithmetic(storage)
     sinks = np.array([0.0, 1, -np.inf, 2], inner)
     options = {"softcap": 2.0, "alibi_slopes": np.array([0.1, 0.2, 0, -0.1], inner)}
@@ -87,7 +87,7 @@ def test_a_shift_of_all_scores_does_not_matter(shift, storage, target):
 
 
 def halves(problem, split):
-    """The keys before and from `split` on, as two problems; the sinks stand in the first."""
+    """Return the keys before and from `split` on as two problems; the first has the sinks."""
     first = problem.keys(split)
     options = dict(problem.options)
     options["query_offset"] = np.asarray(options.get("query_offset", 0)) - split
@@ -115,7 +115,7 @@ def limits_of_halves(case, dtype, split):
 
 @each_in_one_type(MIXES, "dtype", quick=2, often=2)
 def test_two_halves_are_the_whole(case, dtype, target):
-    """Merged, each half counts as its lse says, so that its error in the lse is one of its weight;
+    """When merged, each half counts by its lse, so an error in its lse is an error of its weight.
     exp, sums and a division are worth 4 eps (1 + |lse|)."""
     problem, want = solved(case, dtype)
     kv_len = problem.key.shape[-2]

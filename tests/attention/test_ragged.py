@@ -1,4 +1,4 @@
-"""Sequences of different lengths packed one after the other: the bits of each sequence alone."""
+"""Packed sequences of different lengths have the bits of a separate call for each sequence."""
 
 import dataclasses
 import itertools
@@ -41,7 +41,7 @@ class Packed:
         return ragged(*self.arguments, **self.options | extra)
 
     def sequences(self):
-        """(rows, number of keys, the sequence's own arrays, its own options)."""
+        """Yield (rows, number of keys, the sequence's own arrays, its own options)."""
         count = len(self.query_starts) - 1
         for s in range(count):
             rows = slice(*self.query_starts[s : s + 2])
@@ -165,8 +165,8 @@ def test_ragged_oracle(case, storage, target):
 @pytest.mark.parametrize("options", ["plain", "causal", "float", "everything"])
 @pytest.mark.parametrize("lengths", ["uneven", "empty", "decode"])
 def test_other_sequences_are_anything(lengths, options, storage, target):
-    """Nothing of a sequence is read for another, and nothing beyond a sequence's keys: neither
-    what lies past its length nor the columns of the mask that it has no keys for."""
+    """No sequence reads another sequence, or anything beyond its own keys: neither elements past
+    its length, nor mask columns for which it has no keys."""
     packed = build(lengths, options, storage)
     clean = packed.attend(return_lse=True)
     count = len(packed.query_starts) - 1
@@ -181,7 +181,7 @@ def test_other_sequences_are_anything(lengths, options, storage, target):
         changed = {"query": query, "key": key, "value": value}
         mask = packed.options.get("mask")
         if mask is not None:
-            spoiled = np.full_like(mask, np.nan)  # True, if it is of bool
+            spoiled = np.full_like(mask, np.nan)  # True in a bool mask
             spoiled[rows, :, :length] = mask[rows, :, :length]
             changed["options"] = packed.options | {"mask": spoiled}
         output, lse = dataclasses.replace(packed, **changed).attend(return_lse=True)
@@ -207,7 +207,7 @@ def test_packed_arrays_of_any_layout(layout, storage, target):
     "axes", [(), (1,), (300,), (4, 1), (1, 300), (188, 1, 1), (1, 4, 1), (188, 4, 300)], ids=str
 )
 def test_masks_broadcast(axes, dtype, target):
-    """To (total, heads, longest kv_len)."""
+    """Masks broadcast to (total, heads, longest kv_len)."""
     packed = build("uneven", "plain", dtype)
     mask = np.asarray(np.random.default_rng(0).random(axes) < 0.6)
     for kind in (mask, np.where(mask, 0.5, -np.inf).astype(dtype)):
@@ -257,7 +257,7 @@ def test_inputs_are_left_alone(storage, target):
     assert [x.tobytes() for x in everything] == before
 
 
-# What is refused
+# Invalid arguments
 
 
 def normal(*shape):

@@ -1,4 +1,4 @@
-"""The gradients of packed sequences: the bits of each sequence alone."""
+"""The gradients of packed sequences have the bits of a separate call for each sequence."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ def starts(lengths):
 
 
 def turned(rows):
-    """(length, heads, ...) as (heads, length, ...), and back."""
+    """Return (length, heads, ...) as (heads, length, ...), and back."""
     return rows.swapaxes(0, 1)
 
 
@@ -61,7 +61,7 @@ class Packed:
         )
 
     def sequences(self):
-        """(rows, keys, the problem of the sequence alone)."""
+        """Yield (rows, keys, the problem of a single sequence)."""
         count = len(self.query_starts) - 1
         for s in range(count):
             rows = slice(*self.query_starts[s : s + 2])
@@ -202,7 +202,8 @@ def test_gradients_of_each_sequence_of_every_case_as_if_alone(case, storage, tar
     "storage",
 )
 def test_oracle_of_ragged_gradients(case, storage, target):
-    """Dropout knows a sequence by its number; slopes and sinks have sums over all sequences."""
+    """Dropout identifies a sequence by its number. The gradients of slopes and sinks are sums over
+    all sequences."""
     lengths, options, dropout = case
     packed = build(lengths, options, storage, dropout)
     actual, sums = packed.gradients(), {}
@@ -231,7 +232,8 @@ def test_oracle_of_ragged_gradients(case, storage, target):
     "axes", [(), (1,), (300,), (4, 1), (1, 300), (188, 1, 1), (1, 4, 1), (1, 4, 300)], ids=str
 )
 def test_gradients_of_ragged_masks_are_summed_as_they_broadcast(axes, dtype, target):
-    """To (total, heads, longest kv_len): the whole mask's gradient, summed."""
+    """Masks broadcast to (total, heads, longest kv_len), and the gradient of the whole mask is
+    summed."""
     packed = build("uneven", "plain", dtype)
     mask = drawn(axes, dtype, 8)
     whole = np.broadcast_to(mask, (188, HEADS, 300)).copy()
@@ -243,7 +245,8 @@ def test_gradients_of_ragged_masks_are_summed_as_they_broadcast(axes, dtype, tar
     axes = tuple(i for i in range(3) if axes[i] == 1)
     full = wanted.mask.astype(np.longdouble)
     exact = full.sum(axis=axes).reshape(mask.shape)
-    # Each term is rounded as it is formed, each of their sums in float64, and the result.
+    # Each term is rounded as it is formed, each sum of terms is rounded in float64, and then the
+    # result is rounded.
     share = np.finfo(dtype).eps + np.finfo(np.float64).eps / 2 * full.size / max(mask.size, 1)
     limit = float(share * np.abs(full).sum(axis=axes).max())
     assert_within(Judged(exact, limit), actual.mask, dtype)
@@ -252,7 +255,8 @@ def test_gradients_of_ragged_masks_are_summed_as_they_broadcast(axes, dtype, tar
 @pytest.mark.parametrize("options", ["plain", "causal-end", "float", "everything"])
 @pytest.mark.parametrize("lengths", ["uneven", "empty", "decode"])
 def test_other_sequences_reach_no_gradient(lengths, options, dtype, target):
-    """Nor does what lies past a sequence's length, or in columns of the mask beyond its keys."""
+    """Elements past a sequence's length, or in mask columns beyond its keys, reach no gradient
+    either."""
     packed = build(lengths, options, dtype)
     clean = packed.gradients()
     for kept, (rows, keys, _) in enumerate(packed.sequences()):

@@ -1,4 +1,4 @@
-"""Attention rollout, against the product of all layers' weights."""
+"""Test attention rollout against the product of all layers' weights."""
 
 import numpy as np
 import pytest
@@ -20,10 +20,11 @@ def layers_of(dtype, batch=(BATCH,), length=N):
 
 
 def dense(layers, mask=None, *, residual=0.5, shares=None, **options):
-    """The product of whole matrices, and how far the result may be from it.
+    """Return the product of whole matrices, and the allowed error of the result.
 
-    A row of the product is not negative and adds up to 1. Where the weights of a layer are off by
-    at most d, it is off by at most d more; a sum over n positions and the heads rounds on top.
+    A row of the product is not negative and adds up to 1. If the weights of a layer are off by at
+    most d, the row is off by at most d more. The sum over n positions and the heads rounds in
+    addition.
     """
     product, limit = None, 0.0
     for number, (query, key) in enumerate(layers):
@@ -142,7 +143,8 @@ def test_weights_of_heads(dtype):
 
 
 def test_layers_that_differ(dtype):
-    """In heads and head_dim: they come in lists, and so do the weights of their heads."""
+    """The layers differ in heads and head_dim, so they come in lists, and so do the weights of
+    their heads."""
     sizes = [(4, 2, 8), (2, 2, 16), (3, 1, 4)]
     query = [drawn((2, heads, N, dim), dtype, i) for i, (heads, _, dim) in enumerate(sizes)]
     key = [drawn((2, heads, N, dim), dtype, 9 + i) for i, (_, heads, dim) in enumerate(sizes)]
@@ -176,7 +178,7 @@ def test_sparse_masks_give_the_bits_of_dense_ones(dtype):
 
 @pytest.mark.parametrize("hole", [NAN, INF])
 def test_padding_may_be_anything(hole, dtype):
-    """The queries of padding too, as long as no row reaches them."""
+    """The queries of padding may be anything too, as long as no row reaches them."""
     query, key = layers_of(dtype)
     sinks = np.zeros(HEADS)
     options = {"key_lengths": 15, "queries": slice(0, 15), "sinks": sinks}
@@ -200,12 +202,12 @@ def test_nan_is_in_the_rows_that_reach_it(spoiled, dtype):
 
 
 def test_previous_tokens_make_a_triangle():
-    """Each layer stays or goes back by one: binomial coefficients, known by hand."""
+    """Each layer stays or goes back by one, which makes binomial coefficients, known by hand."""
     query = np.full((4, 1, 9, 1), 1.0)
     mask = np.eye(9, k=-1, dtype=bool)
     got = regard.rollout(query, query, mask, queries=8)
     assert_same_bits(got, np.array([0, 0, 0, 0, 1, 4, 6, 4, 1]) / 16)
-    # The first position sees nothing, and keeps what it has.
+    # The first position is fully masked, and keeps its own weight.
     assert regard.rollout(query, query, mask)[0].tolist() == [1.0] + [0.0] * 8
 
 

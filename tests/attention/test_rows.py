@@ -1,4 +1,4 @@
-"""The weights of some queries, against those of all of them."""
+"""Test the weights of some queries against the weights of all queries."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_out_and_precision():
         ({"rows": slice(0, 4, 2)}, ValueError, "rows must have slices without steps, got slice"),
         ({"rows": slice(0.5, None)}, TypeError, "rows must have slices of ints, got slice"),
         ({"rows": slice(3), "return_weights": False}, TypeError, "rows need return_weights=True"),
-        ({"rows": slice(3), "device": "cuda"}, TypeError, "the kernels for GPUs do not keep"),
+        ({"rows": slice(3), "device": "cuda"}, TypeError, "the GPU kernels do not keep"),
         ({"rows": slice(3), "mask": np.ones((3, 5), bool)}, ValueError, "mask"),
         ({"rows": slice(3), "query_offset": "start"}, ValueError, "query_offset"),
     ],

@@ -1,7 +1,7 @@
-"""Functions of scores, in every call that takes one, against the same formula in NumPy.
+"""Test functions of scores, in every call that accepts one, against the same formula in NumPy.
 
-The functions are ctypes callbacks, which need no compiler. What kinds of functions there are is
-tested in test_score_function_class.py.
+The functions are ctypes callbacks, which need no compiler. test_score_function_class.py tests the
+different kinds of functions.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ OFFSET = 5
 
 
 def tile(scores, queries, keys, stride, dtype):
-    """The tile as an array (keys, queries) that shares its memory."""
+    """Return the tile as an array (keys, queries) that shares its memory."""
     address = ctypes.addressof(scores.contents)
     size = (keys - 1) * stride + queries
     flat = np.frombuffer((ctypes.c_char * (size * dtype.itemsize)).from_address(address), dtype)
@@ -29,7 +29,7 @@ def tile(scores, queries, keys, stride, dtype):
 
 
 def bend(scores, distances, head, entry):
-    """A function that is not linear, and differs with everything that it may depend on."""
+    """Apply a nonlinear function that depends on everything that it may depend on."""
     return np.sin(scores) + 0.1 * scores * (head + 1) - 0.01 * distances**2 + 0.3 * entry
 
 
@@ -54,7 +54,8 @@ def function_of(dtype, formula=bend, derivative=slope):
 
 
 def formula(query, key, value, hidden, *, scale=DIM**-0.5, softcap=None, offset=OFFSET, entry=0):
-    """Output, weights and lse in float64, and the scores' derivative by the products."""
+    """Return the output, weights and lse in float64, and the derivative of the scores by the
+    products."""
     query, key, value = (x.astype(np.float64) for x in (query, key, value))
     group = query.shape[-3] // key.shape[-3]
     key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
@@ -106,7 +107,7 @@ def test_attention(softcap, q_len, arrays, dtype, target):
     near(weights, wanted[1], dtype)
     near(lse, wanted[2], dtype)
     assert not weights[..., HIDDEN[:q_len]].any()
-    # Without weights, few queries are computed by another kernel.
+    # Without weights, another kernel computes few queries.
     assert_same_bits(attend(query, key, value, **options, threads=2), output)
     alone = attend(query[1], key[1], value[1], **options, dropout_origin=(1, 0, 0))
     assert_same_bits(alone, output[1])
@@ -114,7 +115,7 @@ def test_attention(softcap, q_len, arrays, dtype, target):
 
 @pytest.mark.parametrize("heads", [3, 5, 40])
 def test_heads_of_groups_that_strips_divide(heads, dtype, target):
-    """Rows are queries times heads: a strip begins with any of these."""
+    """Rows are queries times heads, so a strip may begin with any of the heads."""
     arrays = [
         drawn(shape, dtype, seed)
         for seed, shape in enumerate([(heads, 30, DIM), (1, KV_LEN, DIM), (1, KV_LEN, 6)])
@@ -163,7 +164,7 @@ def test_statistics(arrays, dtype, target):
 
 
 def test_ragged(arrays, dtype):
-    """A sequence has its own number and positions."""
+    """Each sequence has its own number and positions."""
     query, key, value = (x.swapaxes(1, 2).reshape(-1, *x.shape[1:2], x.shape[-1]) for x in arrays)
     starts = [0, Q_LEN, 2 * Q_LEN], [0, KV_LEN, 2 * KV_LEN]
     options = {**CAUSAL, "score_function": function_of(dtype)}
@@ -183,7 +184,7 @@ def test_the_bits_do_not_depend_on_neighbors(arrays, dtype, target):
 
 
 def test_hidden_keys_do_not_matter(arrays, dtype, target):
-    """Whatever a function makes of them."""
+    """Hidden keys do not matter, whatever a function returns for them."""
     query, key, value = arrays
     shown = np.arange(KV_LEN) < 13
     mixed = shown | (np.arange(Q_LEN)[:, None] == 4)
@@ -207,7 +208,7 @@ def test_nan_of_a_function_shows_in_its_rows_alone(arrays, dtype, target):
     )
     assert np.isnan(output[1, 1]).all()
     output[1, 1] = plain[1, 1]
-    # The other rows' scores went through other units and back.
+    # The scores of the other rows were converted to other units and back.
     near(output, plain, dtype)
 
 

@@ -1,4 +1,5 @@
-"""Handles to C functions of scores: every library's functions, their signatures, and user data."""
+"""Test handles to C score functions: the functions of every library, their signatures, and user
+data."""
 
 import copy
 import ctypes
@@ -28,7 +29,7 @@ PARAMETERS = (
     *("scores", "queries", "keys", "stride", "query_positions", "first_key", "head", "entry"),
     "user_data",
 )
-# 2 * score + what all other arguments are, so that one in the wrong place is seen.
+# 2 * score plus all other arguments, so that an argument in the wrong place shows.
 C_SOURCE = """
 #include <stdint.h>
 #define FUNCTIONS(function, derivative, real)                                                   \\
@@ -82,13 +83,14 @@ C_TYPES = ("{}", "int64_t", "int64_t", "int64_t", "int64_t *", *["int64_t"] * 3,
 
 
 def c_signature(real="float", **others):
-    """The signature as cffi writes it, with other types for some parameters."""
+    """Return the signature as cffi writes it, with other types for some parameters."""
     types = [others.get(name, each) for name, each in zip(PARAMETERS, C_TYPES, strict=True)]
     return ", ".join(types).format(f"{real} *")
 
 
 def call(address, dtype, user_data=None):
-    """What a function makes of a tile, (queries, keys); the numbers between its rows must stay."""
+    """Return a tile, (queries, keys), before and after a call of the function. The numbers between
+    its rows must not change."""
     scores = np.arange(KEYS * STRIDE, dtype=dtype)
     before = scores.copy()
     ScoreFunction.c_type(dtype)(address)(
@@ -101,7 +103,8 @@ def call(address, dtype, user_data=None):
 
 
 def assert_computes(score_function, dtype, addend=0):
-    """The function, and the derivative if there is one, do what those of C_SOURCE do."""
+    """Check that the function, and the derivative if there is one, compute what C_SOURCE
+    computes."""
     assert score_function.dtype == np.dtype(dtype)
     data = score_function.user_data_address
     before, after = call(score_function.address, dtype, data)
@@ -139,7 +142,7 @@ def build(source, *options):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """The path of a shared library of C_SOURCE."""
+    """Return the path of a shared library of C_SOURCE."""
     source = tmp_path_factory.mktemp("library") / "functions.c"
     source.write_text(C_SOURCE, encoding="utf-8")
     return build(source)
@@ -184,7 +187,7 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, c_
 _set_context = ctypes.PYFUNCTYPE(c_int, ctypes.py_object, c_void_p)(
     ("PyCapsule_SetContext", ctypes.pythonapi)
 )
-KEPT = []  # what a PyCapsule or an address does not keep
+KEPT = []  # objects that a PyCapsule or an address does not keep alive
 
 
 def capsule(address, name):
@@ -222,7 +225,8 @@ def capsule_of(library, dtype):
     return capsule(address_in(library, dtype), f"void ({c_signature(real(dtype))})")
 
 
-# Every kind of function, from the path of a library and a dtype, and whether its types are known.
+# Every kind of function, made from the path of a library and a dtype, and whether its types are
+# known.
 KINDS = {
     "address": (address_in, False),
     "np.uint64": (lambda *given: np.uint64(address_in(*given)), False),
@@ -268,7 +272,7 @@ def test_functions_of_every_library(kind, dtype, library):
         wanted = "double*" if dtype == "float32" else "float*"
         with pytest.raises(TypeError, match=says("function", wanted, "scores", "argument 1")):
             ScoreFunction(function, dtype=other)
-        # Functions and derivatives are read alike.
+        # Functions and derivatives are read in the same way.
         main = address_in(library, other)
         with pytest.raises(TypeError, match=says("derivative", wanted, "scores")):
             ScoreFunction(main, function, dtype=other)
@@ -306,7 +310,7 @@ def test_signatures_of_numba_are_checked():
         ScoreFunction(narrow, dtype="float64")
 
     class Stand:
-        """Only the types are another: compiling is slow."""
+        """A stand-in that differs only in its types, since compiling is slow."""
 
         __module__ = "numba.core.ccallback"
         address = 1
@@ -403,7 +407,7 @@ def test_other_types_are_refused(dtype):
 
 CTYPES = [POINTER(c_float), *[c_int64] * 3, POINTER(c_int64), *[c_int64] * 3, c_void_p]
 INTEGERS = [name for name, each in zip(PARAMETERS, CTYPES, strict=True) if each is c_int64]
-# Types that an argument may not have, in ctypes and in C.
+# Types that an argument must not have, in ctypes and in C.
 WRONG = [
     ("scores", c_float, "float"),
     ("scores", POINTER(c_int32), "int32_t *"),
@@ -484,7 +488,7 @@ def test_functions_that_need_the_gil_are_refused():
 
 
 def test_pointers_without_types_are_accepted():
-    """As argtypes have them where somebody was short of time."""
+    """Someone in a hurry may write argtypes in this way."""
     types = [each if each is c_int64 else c_void_p for each in CTYPES]
     function = ctypes.CFUNCTYPE(None, *types)(1)
     assert ScoreFunction(function, dtype="float64").dtype == np.float64
@@ -691,7 +695,7 @@ def test_user_data_of_low_level_callables(library):
 
 
 def test_the_context_of_a_capsule_is_user_data(library):
-    """As in SciPy."""
+    """The same holds in SciPy."""
     data = np.array([3], np.float32)
     function = capsule_of(library, "float32")
     assert _set_context(function, data.ctypes.data) == 0

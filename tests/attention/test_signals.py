@@ -1,4 +1,4 @@
-"""Signals during a call, and the end of the interpreter: a call gives way, and ends well."""
+"""Test signals during a call, and the end of the interpreter: a call gives way and ends cleanly."""
 
 import json
 import signal
@@ -74,7 +74,7 @@ def cost_of(n):
     return testing.looks() - looks, time.thread_time() - begin
 """
 
-# The multiplications of each operation for n = 1.
+# The number of multiplications of each operation for n = 1.
 MULTIPLICATIONS = {
     "attention": 2 * 64 * 8192,
     "one_row": 2 * 64 * 1024,
@@ -86,8 +86,9 @@ MULTIPLICATIONS = {
     "long_sums": 16 * 16 * 1024,
 }
 
-# How often a call looks is counted, and so is what it does after a signal: no clock tells how long
-# it takes. This one only makes the call so long that one thread would compute for about 10 s.
+# The tests count how often a call checks for signals and how much it does after one; no clock tells
+# how long it takes. This script only makes the call so long that one thread would compute for about
+# 10 s.
 LONG_CALL = (
     OPERATIONS
     + """
@@ -126,8 +127,8 @@ print(json.dumps({
 )
 
 
-# Every target asks in the same places of its one source: each operation on the best of them. What
-# is cut like another operation is exhaustive.
+# All targets check in the same places of their shared source, so each operation runs on the best of
+# them. Operations that are divided like another operation are exhaustive.
 INTERRUPTED_CALLS = [("attention", 2, target) for target in regard.cpu_targets()]
 INTERRUPTED_CALLS += [
     pytest.param(operation, threads, regard.cpu_targets()[0], marks=mark)
@@ -148,7 +149,7 @@ INTERRUPTED_CALLS += [
 
 @pytest.mark.parametrize(("operation", "threads", "target"), INTERRUPTED_CALLS)
 def test_interrupt_of_a_long_call(operation, threads, target, layer, output_of):
-    """A call of about 10 s does less than a twentieth of its work after a signal, and the next one
+    """A call of about 10 s does less than a twentieth of its work after a signal, and the next call
     is right."""
     script = INTERRUPTED.replace("OPERATION", operation).replace("THREADS", str(threads))
     environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
@@ -163,18 +164,18 @@ def test_interrupt_of_a_long_call(operation, threads, target, layer, output_of):
 def test_a_call_looks_for_signals_between_pieces_of_a_few_milliseconds(
     operation, target, output_of
 ):
-    """These are some 10 million multiplications, on average."""
+    """A piece has some 10 million multiplications on average."""
     n = 10**9 // MULTIPLICATIONS[operation]
     script = OPERATIONS.replace("OPERATION", operation).replace("THREADS", "1")
     made = int(output_of(script + f"print(cost_of({n})[0])", REGARD_TARGET=target))
     assert n * MULTIPLICATIONS[operation] < made * 2**26
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="there is no SIGALRM here")
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="the system has no SIGALRM")
 @pytest.mark.parametrize("handler", ["raises", pytest.param("forks", marks=pytest.mark.slow)])
 def test_while_the_caller_waits_for_a_worker(handler, layer, output_of):
-    """A handler runs that raises, or forks: its child has no worker to wait for. Nothing else ends
-    the worker, so that whoever waits for it does so forever."""
+    """A handler runs that raises or forks. Its child has no worker to wait for. Nothing else ends
+    the worker, so a caller that still waited for it would wait forever."""
     if layer == "serial":
         pytest.skip("there is no worker")
     script = """
@@ -210,9 +211,10 @@ def test_while_the_caller_waits_for_a_worker(handler, layer, output_of):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="there is no SIGALRM here")
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="the system has no SIGALRM")
 def test_signal_handlers_run_meanwhile(target, layer, output_of):
-    """One that returns, and computes itself, lets the call go on; one that raises ends it."""
+    """A handler that returns, and computes itself, lets the call continue. A handler that raises
+    ends it."""
     script = (
         LONG_CALL.replace("OPERATION", "attention").replace("THREADS", "2")
         + """
@@ -263,8 +265,8 @@ print(json.dumps({"handled": len(during), "right": right, "outcome": outcome, "s
 
 @pytest.mark.parametrize("size", [5, 5000])
 def test_exit_while_daemon_threads_compute(size, target, layer, output_of):
-    """Threads that come back from a kernel, or look for signals, while the interpreter goes away.
-    What is torn down late keeps it going long enough for them to meet that."""
+    """Threads return from a kernel, or check for signals, while the interpreter shuts down. An
+    object that is torn down late keeps the interpreter alive long enough for this to happen."""
     script = f"""
     import threading, time
     import numpy as np, regard

@@ -1,4 +1,5 @@
-"""The gradients of the stages: their derivatives, and together those of the fused call."""
+"""Test the gradients of the stages: each is a derivative, and together they are the gradients of
+the fused call."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ INF, NAN = float("inf"), float("nan")
 
 
 def assert_near(actual, exact, magnitudes, terms, dtype):
-    """Sums of so many terms, whose magnitudes add up to `magnitudes`."""
+    """Compare sums of `terms` terms, whose magnitudes add up to `magnitudes`."""
     assert type(actual) is np.ndarray
     assert actual.dtype == dtype
     assert actual.shape == exact.shape
@@ -75,7 +76,7 @@ def test_gradient_of_softmax(shape, axis, dtype):
 
 
 def test_softmax_reads_no_gradient_of_what_is_hidden(dtype):
-    """NaN times a weight of 0 is NaN, and would reach the whole row."""
+    """NaN times a weight of 0 is NaN, which would reach the whole row."""
     scores = drawn((5, 6), dtype)
     scores[1, 2:], scores[3] = -INF, -INF
     weights, grad = regard.softmax(scores), drawn((5, 6), dtype, 1)
@@ -103,7 +104,7 @@ MASKS = [(2, 3, 4), (3, 4), (4,), (3, 1), (2, 1, 1), (1, 3, 4), ()]
 
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_gradients_of_a_mask(shape, dtype, target):
-    """Of the sum, where nothing is hidden."""
+    """At places that are not hidden, the gradient is that of the sum."""
     grad = drawn((2, 3, 4), dtype, 1)
     hidden = np.asarray(np.random.default_rng(2).random(shape) < 0.4)
     bias = np.where(hidden, -np.inf, drawn(shape, dtype, 3)).astype(dtype)
@@ -133,8 +134,8 @@ def test_gradients_of_a_sparse_mask_are_those_of_the_dense_one(dtype):
         assert_same_bits(actual, wanted)
 
 
-# The sizes of the notebooks: six words in two dimensions, four in eight under a mask of -inf, three
-# in four, and one layer's batch with fewer key dimensions than value dimensions.
+# The sizes in the notebooks: six words in two dimensions, four in eight under a mask of -inf, three
+# in four, and the batch of one layer with fewer key dimensions than value dimensions.
 NOTEBOOKS = {
     "000": ((6, 2), (6, 2), (6, 2), "none", 1 / 16),
     "001": ((4, 8), (4, 8), (4, 8), "float", None),

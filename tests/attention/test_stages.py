@@ -1,4 +1,5 @@
-"""matmul, scale, apply_mask and softmax: as NumPy would, and together what the fused call gives."""
+"""matmul, scale, apply_mask and softmax compute what NumPy does, and together what the fused call
+does."""
 
 import tracemalloc
 
@@ -19,7 +20,7 @@ def normal(shape, dtype, seed=0):
 
 
 def assert_product(a, b, dtype, **options):
-    """Twice NumPy's own error, and four roundings where NumPy is exact by luck: a partial sum is
+    """Allow twice NumPy's own error, and four roundings if NumPy is exact by luck: a partial sum is
     about as large as the root of the sum of the squares of its terms."""
     wide = wider(dtype)
     actual = regard.matmul(a, b, **options)
@@ -32,7 +33,7 @@ def assert_product(a, b, dtype, **options):
 
 @pytest.mark.parametrize("size", [*SIZES, 3000])
 def test_matmul_is_exact_on_small_integers(size, dtype, target):
-    """Every product and sum fits: one wrong, missing or doubled term shows."""
+    """Every product and sum is exact, so a term that is wrong, missing or doubled shows."""
     i = SIZES.index(size) if size in SIZES else 0
     random = np.random.default_rng(size)
     around = [(size, SIZES[i - 3], SIZES[i - 7]), (SIZES[i - 5], size, SIZES[i - 2])]
@@ -53,7 +54,7 @@ def test_matmul_of_long_shapes(m, k, n, dtype, target):
 
 
 def test_matmul_of_few_rows_so_deep_that_it_pauses(dtype, target):
-    """It looks at the stop signal in between, and goes on with the sum that it has."""
+    """matmul checks the stop signal in between, and then continues with the sum so far."""
     random = np.random.default_rng(0)
     a, b = random.integers(-8, 9, (8, 140_000)), random.integers(-8, 9, (140_000, 5))
     wanted = (a @ b).astype(dtype)
@@ -136,7 +137,7 @@ def test_apply_mask_hides_or_adds(size, dtype, target):
         assert got.dtype == dtype
         bias = np.where(hidden, -np.inf, random.standard_normal(shape)).astype(dtype)
         got = regard.apply_mask(scores, bias)
-        # -inf hides; it is not added, or a NaN in a hidden score would show.
+        # -inf hides instead of being added; otherwise a NaN in a hidden score would show.
         wanted = np.where(bias == -np.inf, bias, scores + bias)
         assert np.array_equal(got, wanted, equal_nan=True)
         assert got.dtype == dtype
@@ -158,8 +159,9 @@ def softmax(x, axis, dtype):
 
 
 def assert_softmax(x, axis, dtype, **options):
-    """Twice NumPy's own error, and what exp2 has and exp has not: log2(e) is rounded (eps |x|,
-    above and below the fraction), and 4 eps for the rest, as in `reference.expected`."""
+    """Allow twice NumPy's own error, and the errors that exp2 has and exp does not: log2(e) is
+    rounded (eps |x|, in numerator and denominator), and 4 eps for the rest, as in
+    `reference.expected`."""
     actual = regard.softmax(x, axis, **options)
     assert actual.dtype == dtype
     exact = softmax(x, axis, wider(dtype))
@@ -204,7 +206,8 @@ def test_softmax_shows_nan_in_its_row_only(dtype, target):
 
 
 def test_softmax_of_one_number_far_above_the_others(dtype, target):
-    """Wherever it stands; what overflows where the maximum misses it is not a 1."""
+    """This holds wherever the number is. A number that overflows because the maximum misses it does
+    not become 1."""
     ones = np.eye(300, dtype=dtype)
     for x in (3000 * ones, 3000 * ones[:, ::-1].copy()[:, ::-1]):
         assert_same_bits(regard.softmax(x), ones)
@@ -213,7 +216,7 @@ def test_softmax_of_one_number_far_above_the_others(dtype, target):
 
 @pytest.mark.parametrize("shift", [-1e30, -1e4, 1e4, 1e30])
 def test_softmax_far_from_zero(shift, dtype, target):
-    """Steps that are exact there: only the differences count."""
+    """The steps are exact at this magnitude, so only the differences count."""
     steps = np.arange(50) % 7 * (abs(shift) / 8)
     x = (shift + steps).astype(dtype)
     top = steps == steps.max()
@@ -246,7 +249,7 @@ def test_out_of_every_stage(layout, dtype, target):
         before = around.copy()
         assert call(out=out) is out
         assert_same_bits(out, wanted)
-        out[...] = 7  # what is left to differ lies around it
+        out[...] = 7  # any remaining difference is around it
         assert around.tobytes() == before.tobytes()
 
 
@@ -287,7 +290,8 @@ def test_stages_one_by_one_give_the_fused_call(kind, dtype, target):
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)], ids=str)
 @pytest.mark.parametrize("shape", [(3, 70, 600), (2, 150, 33), (130, 2, 5)], ids=str)
 def test_the_order_of_axes_in_memory_changes_no_bit(shape, order, dtype, target):
-    """Rows that lie side by side are computed in lanes, and results lie as NumPy's do."""
+    """Rows that are next to each other are computed in SIMD lanes, and results have the same memory
+    layout as NumPy's."""
     x = normal(shape, dtype) * 3
     x[0, 1, :2] = -np.inf
     bits = np.random.default_rng(1).random(shape) < 0.5
@@ -325,7 +329,7 @@ def test_one_long_row_is_shared_out(dtype, target):
 
 
 def test_sparse_masks_are_applied_as_dense_ones(dtype):
-    """Some rows at a time, in any layout, in place, and where keys are missing."""
+    """The mask is applied some rows at a time, in any layout, in place, and with missing keys."""
     for name, mask in sparse_cases.sparse_masks(2, 3, 500, 800).items():
         scores = normal((2, 3, 500, 800), dtype).swapaxes(0, 1).copy().swapaxes(0, 1)
         scores[..., 7, :] = np.nan
@@ -345,7 +349,8 @@ def test_sparse_masks_that_do_not_fit_the_scores(shape):
 
 
 def test_a_sparse_mask_takes_little_memory():
-    """Its dense form would be as large as the scores, of which half the bytes are allowed."""
+    """The dense form of the mask would be as large as the scores; half of their bytes are
+    allowed."""
     scores = np.zeros((4000, 4000), np.float32)
     mask = regard.masks.sliding(4000, window=(9, 0))
     tracemalloc.start()

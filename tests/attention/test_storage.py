@@ -1,4 +1,4 @@
-"""float16 and bfloat16: stored in 16 bits, computed in float32, rounded once."""
+"""float16 and bfloat16 are stored in 16 bits, computed in float32, and rounded once."""
 
 import itertools
 
@@ -26,7 +26,7 @@ def plain(dtype, *, q_len=19, kv_len=130):
 
 
 def widened(problem):
-    """The same numbers in float32."""
+    """Return the same numbers in float32."""
     mask = problem.options.get("mask")
     options = dict(problem.options)
     if mask is not None and mask.dtype != bool:
@@ -36,8 +36,8 @@ def widened(problem):
 
 @each_in_one_type([*cases.SIZES[1::2], *MIXES], "half")
 def test_halves_are_float32_rounded_once(case, half, target):
-    """Reading them is exact and the arithmetic is that of float32: the same call on the same
-    numbers in float32, rounded to nearest, is the answer to the bit."""
+    """Reading is exact and the arithmetic is float32, so the result has the bits of the same call
+    on the same numbers in float32, rounded to nearest."""
     problem = case.build(half)
     arrays, options = widened(problem)
     output, weights, lse = sdpa(*arrays, **options, **EVERYTHING)
@@ -48,8 +48,8 @@ def test_halves_are_float32_rounded_once(case, half, target):
 
 
 def test_every_number_comes_through(half, target):
-    """A single key has weight 1: each of the 65,536 patterns as a value, subnormals, infinities
-    and NaN among them, comes out as it went in."""
+    """A single key has weight 1, so each of the 65,536 patterns as a value, including subnormals,
+    infinities and NaN, comes out unchanged."""
     value = np.arange(2**16, dtype=np.uint16).view(half)[None]
     one = np.ones((1, 8), half)
     output = sdpa(one, one, value)
@@ -61,8 +61,8 @@ def test_every_number_comes_through(half, target):
 
 
 def test_results_are_rounded_to_nearest_even(half, target):
-    """Equal weights on numbers that are neighbors: every mean lies halfway, and goes to the even
-    one; where a third and a fourth number move it off the middle, to the nearer."""
+    """Equal weights average neighboring numbers: every mean is halfway, and rounds to the even one.
+    If a third and a fourth number move it off the middle, it rounds to the nearer one."""
     # Sums of four must fit float32.
     end = np.array({"float16": np.inf, "bfloat16": 2.0**126}[half.name], half).view(np.uint16)
     patterns = np.arange(int(end), dtype=np.uint16)
@@ -77,8 +77,8 @@ def test_results_are_rounded_to_nearest_even(half, target):
 
 
 def test_numbers_beyond_the_type_stay_within(half, target):
-    """Scores far beyond float16 are float32's business, 64 additions in any order; a mean of the
-    largest is the largest."""
+    """float32 handles scores far beyond float16, with 64 additions in any order. The mean of the
+    largest numbers is the largest number."""
     top = {"float16": 65504.0, "bfloat16": 2.0**124}[half.name]
     value = np.full((7, 3), top, half)
     query, key = np.full((5, 64), 200, half), np.full((7, 64), 200, half)
@@ -88,13 +88,13 @@ def test_numbers_beyond_the_type_stay_within(half, target):
     assert np.isclose(lse, 200 * 200 * 64 + np.log(7), limit, 0).all()
 
 
-# Of query, key, value, and in turn of a mask.
+# The types of query, key and value, with the types of a mask in rotation.
 MIXED = list(zip(itertools.product(TYPES, repeat=3), itertools.cycle([None, *TYPES])))
 
 
 @pytest.mark.parametrize(("types", "mask_type"), MIXED, ids=str)
 def test_mixed_types(types, mask_type, target):
-    """The result has NumPy's type of query, key and value; the mask does not take part."""
+    """The result has NumPy's result type for query, key and value; the mask does not count."""
     pytest.importorskip("ml_dtypes")
     shapes = (2, 9, 16), (1, 101, 16), (1, 101, 5)
     arrays = [a.astype(t) for a, t in zip(normal(np.float64, *shapes), types, strict=True)]
@@ -114,7 +114,7 @@ def test_mixed_types(types, mask_type, target):
 
 
 def test_integers_beside_halves(half, target):
-    """Integers and lists are float64, and so is what they are computed with."""
+    """Integers and lists are read as float64, and so is everything they are computed with."""
     query, key, value = plain(half)
     whole = np.random.default_rng(0).integers(-3, 4, query.shape)
     wide = [x.astype(np.float64) for x in (query, key, value)]
@@ -148,7 +148,7 @@ def test_out_of_halves_is_cleared_where_nothing_is_seen(half, target):
 
 
 def test_subnormal_values(half, target):
-    """Below the normal range a result is rounded to a multiple of the smallest number."""
+    """Below the normal range, a result is rounded to a multiple of the smallest number."""
     query, key, _ = plain(half)
     steps = np.random.default_rng(0).integers(-700, 700, (2, 2, 130, 12)) / 700
     value = (steps * {"float16": 2.0**-14, "bfloat16": 2.0**-126}[half.name]).astype(half)
@@ -168,7 +168,7 @@ def test_inputs_of_halves_are_left_alone(half, target):
 
 
 def test_bfloat16_is_told_by_its_name_and_not_imported(target, output_of):
-    """ml_dtypes is imported by those who use it."""
+    """Only code that uses ml_dtypes imports it."""
     script = """
     import sys
     import numpy as np, regard
@@ -181,7 +181,7 @@ def test_bfloat16_is_told_by_its_name_and_not_imported(target, output_of):
 
 
 def test_lse_and_slopes_are_in_the_precision_of_the_arithmetic(half, target):
-    """A sink and slopes that 16 bits cannot hold count as they are in float32."""
+    """A sink and slopes that 16 bits cannot hold keep their float32 values."""
     arrays = plain(half)
     fine = np.float32(1 + 2**-20)
     options = {

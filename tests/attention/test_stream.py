@@ -1,4 +1,5 @@
-"""Attention to keys that come in chunks: right, and the same bits however they come."""
+"""Attention to keys that come in chunks is right, and has the same bits however the chunks are
+cut."""
 
 import dataclasses
 import functools
@@ -24,7 +25,8 @@ def normal(*shape, dtype="float64", seed=0):
 
 
 def cuts_of(kv_len):
-    """Lengths of chunks: one key each where they are few, and several beside the kernels' own."""
+    """Return lengths of chunks: one key each if there are few, and several lengths near the
+    kernels' own."""
     lengths = {1 if kv_len <= 300 else kv_len // 200, 7, 96, max(1, kv_len // 3), kv_len + 1}
     return sorted(length for length in lengths if kv_len <= 400 * length)
 
@@ -56,7 +58,7 @@ def merge(first, second):
 
 
 def documented(query, key, value, mask=None, *, length, sinks=None, **options):
-    """What the notes of attend_stream promise, state by state."""
+    """Compute what the notes of attend_stream promise, state by state."""
     dtype = reference.result_type(query, key, value)
     if query.dtype.itemsize == 2:
         query = query.astype(np.float32)
@@ -129,7 +131,7 @@ def test_the_bits_are_those_of_the_documented_order(case, storage):
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 255, 256, 257, 272, 273, 4097])
 def test_groups_of_groups(count):
-    """Every way in which the last groups may be incomplete."""
+    """The last groups may be incomplete in every possible way."""
     query, key, value = normal(3, 4), normal(count, 4, seed=1), normal(count, 2, seed=2)
     chunks = regard.KeyValueChunks(key, value, length=1)
     actual = stream(query, chunks, return_lse=True)
@@ -156,7 +158,7 @@ def test_one_chunk_has_the_bits_of_a_single_call(storage):
 
 
 def relative(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
-    """Add what depends on every argument."""
+    """Add a term that depends on every argument."""
     for k in range(keys):
         for q in range(queries):
             distance = positions[q] - (first_key + k)
@@ -164,7 +166,7 @@ def relative(scores, queries, keys, stride, positions, first_key, head, entry, u
 
 
 def test_a_score_function_gets_the_positions_of_a_single_call():
-    """Wherever the cuts are; in a part of a larger call too."""
+    """This holds wherever the cuts are, and in a part of a larger call too."""
     function = regard.ScoreFunction(regard.ScoreFunction.c_type("float64")(relative))
     query = normal(2, 2, 3, 8)
     key, value = normal(2, 1, 23, 8, seed=1), normal(2, 1, 23, 5, seed=2)
@@ -178,7 +180,7 @@ def test_a_score_function_gets_the_positions_of_a_single_call():
 
 
 def test_dropout_drops_what_a_single_call_drops(dtype):
-    """Wherever the cuts are; the part of a larger call too."""
+    """This holds wherever the cuts are, and in a part of a larger call too."""
     query, key = normal(2, 4, 9, 8).astype(dtype), normal(2, 2, 103, 8, seed=1).astype(dtype)
     value = np.broadcast_to(np.eye(103, dtype=dtype), (2, 2, 103, 103))
     options = {"dropout_p": 0.5, "dropout_seed": 11, "query_offset": 20}
@@ -295,7 +297,7 @@ def test_out_may_lie_between_an_input():
 
 
 def test_overflow_to_a_narrower_type_is_silent():
-    """As in a single call. Two chunks of the largest float16 give the largest float16."""
+    """A single call is silent too. Two chunks of the largest float16 give the largest float16."""
     value = np.full((1, 4, 2), 65504, np.float16)
     key = np.zeros((1, 4, 2), np.float16)
     with warnings.catch_warnings(action="error"):
@@ -333,7 +335,8 @@ def test_what_is_hidden_changes_no_bit_and_what_is_seen_shows(place):
     ids=str,
 )
 def test_offsets_at_the_ends_of_64_bits(offset, window):
-    """As many queries as keys, so that each chunk may have some that see a part of it."""
+    """There are as many queries as keys, so each chunk may have some queries that see a part of
+    it."""
     query = normal(*([3] if isinstance(offset, list) else []), 2, 40, 8)
     options = {"query_offset": offset, "window": window}
     for is_causal in (False, True):
@@ -345,7 +348,8 @@ def test_offsets_at_the_ends_of_64_bits(offset, window):
 
 
 def test_rows_of_special_numbers_merge_as_states_do():
-    """-inf scores in one chunk, +inf in another: a state has no output there, or outweighs all."""
+    """Scores are -inf in one chunk and +inf in another: a state has no output there, or outweighs
+    all others."""
     key = np.zeros((1, 6, 1))
     key[0, 1], key[0, 4] = -INF, INF
     value = np.arange(6.0).reshape(1, 6, 1)
@@ -357,7 +361,8 @@ def test_rows_of_special_numbers_merge_as_states_do():
 
 
 def test_a_mask_of_two_sequences_is_one_array():
-    """As in a single call: a tuple of two rows, unless the two differ in kind or shape."""
+    """A tuple of two rows is one array, as in a single call, unless the two differ in kind or
+    shape."""
     query, key = normal(2, 2, 4), normal(2, 3, 4)
     rows = (True, False, True), (False, True, True)
     wanted = attend(query, key, key, rows)

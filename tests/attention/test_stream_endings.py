@@ -1,4 +1,4 @@
-"""How attend_stream ends: exceptions and forks; and what it tells of its progress."""
+"""Test how attend_stream ends after exceptions and forks, and how it reports its progress."""
 
 import contextlib
 import threading
@@ -46,7 +46,7 @@ def test_exceptions_of_the_iterator_are_raised_as_they_are(error, at):
 
 
 class Reader:
-    """A generator of chunks that says when it was closed."""
+    """A generator of chunks that records when it was closed."""
 
     def __init__(self, error=None):
         self.closed, self.error = [], error
@@ -82,7 +82,8 @@ def test_a_generator_is_closed_where_it_ran(options):
 
 
 def test_what_closing_raises():
-    """It is raised if nothing else was, and else noted on what was."""
+    """An error on closing is raised if nothing else was raised; otherwise it is a note on the other
+    error."""
     with pytest.raises(Ended):
         stream(QUERY, Reader(Ended()).chunks())
     with pytest.raises(Ended):

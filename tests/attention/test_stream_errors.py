@@ -1,4 +1,5 @@
-"""What attend_stream and KeyValueChunks refuse: the argument, what came, and what is needed."""
+"""Test invalid arguments of attend_stream and KeyValueChunks: the message names the argument, what
+was passed and what is needed."""
 
 import re
 import sys
@@ -15,8 +16,8 @@ CUT = regard.KeyValueChunks(KEY, VALUE, length=10)
 
 
 def unread():
-    """An iterable that must not be asked for anything."""
-    raise AssertionError("a chunk was asked for")
+    """Fail on the first request: this iterable must not be read."""
+    raise AssertionError("a chunk was requested")
     yield
 
 
@@ -34,11 +35,11 @@ def refused(error, message, query, chunks, mask=None, **options):
     ],
 )
 def test_messages_show_the_shapes_of_the_caller(query, mask, message):
-    """If the number of keys is known."""
+    """This holds if the number of keys is known."""
     refused(ValueError, message, query, [(KEY, VALUE)], mask)
 
 
-# Before any chunk is asked for.
+# These errors are raised before any chunk is requested.
 @pytest.mark.parametrize(
     ("error", "message", "options"),
     [
@@ -119,7 +120,7 @@ def test_queries_are_refused_before_a_chunk_is_asked_for(error, message, query):
         ),
         (
             ValueError,
-            "chunk 1: key must have shape (2, kv_len, 8) like that of chunk 0, got (2, 30, 7)",
+            "chunk 1: key must have shape (2, kv_len, 8) as in chunk 0, got (2, 30, 7)",
             [PAIR, (KEY[..., 1:], VALUE)],
         ),
         (ValueError, "chunk 2: key must have shape (2, kv_len, 8)", [PAIR, PAIR, (KEY[:1], VALUE)]),
@@ -131,7 +132,7 @@ def test_queries_are_refused_before_a_chunk_is_asked_for(error, message, query):
         (ValueError, "chunk 1: key must have shape (2, kv_len, 8)", [PAIR, (KEY[None], VALUE)]),
         (
             TypeError,
-            "chunk 1: key must be of float64 like that of chunk 0, got float32",
+            "chunk 1: key must be of float64 as in chunk 0, got float32",
             [PAIR, (KEY.astype("f4"), VALUE)],
         ),
         (TypeError, "chunk 1: value must be of float64", [PAIR, (KEY, VALUE.astype("f4"))]),
@@ -143,14 +144,15 @@ def test_queries_are_refused_before_a_chunk_is_asked_for(error, message, query):
 )
 @pytest.mark.parametrize("kind", ["known", "iterator"])
 def test_chunks(kind, error, message, chunks):
-    """From a sequence, and as they come, after chunks before the bad one have been computed."""
+    """The chunks come from a sequence or from an iterator, in which the chunks before the bad one
+    have been computed."""
     if kind == "iterator" and hasattr(chunks, "__iter__"):
         chunks = iter(chunks)
     refused(error, message, QUERY, chunks)
 
 
 class Counted:
-    """An array in a file: it counts how often it is read."""
+    """An array in a file that counts how often it is read."""
 
     def __init__(self, array):
         self.array, self.shape, self.dtype, self.reads = array, array.shape, array.dtype, 0

@@ -1,4 +1,5 @@
-"""How attend_stream ends by Ctrl-C, after errors beside hidden chunks, and without a thread."""
+"""Test how attend_stream ends after Ctrl-C, after errors next to hidden chunks, and without a
+thread."""
 
 import os
 import sys
@@ -7,8 +8,8 @@ import pytest
 
 import streams
 
-# These wait for what must come, however slow the machine is, and would wait forever for what must
-# not be waited for: then the process is ended after a minute.
+# These scripts wait for an event that must happen, however slow the machine is. They would wait
+# forever for something that must not be waited for, so the process is ended after a minute.
 STREAM = (
     f"SUPPORT = {os.path.dirname(streams.__file__)!r}"
     """
@@ -196,13 +197,14 @@ assert_all_is_over()
 
 
 def test_no_thread_to_start(output_of):
-    """Nor one that dies before its first line, as it does where memory ends just then."""
+    """No thread can be started, or it dies before its first line, as it does if memory ends just
+    then."""
     assert output_of(STREAM + NO_THREAD) == "over"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sets RLIMIT_AS")
 def test_memory_for_a_part_of_the_thread(output_of):
-    """It ends before the thread's stack, behind it, or in the thread's first steps."""
+    """Memory ends before the thread's stack, after it, or in the thread's first steps."""
     script = """
     import os, resource
     import numpy as np, regard

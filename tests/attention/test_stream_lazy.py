@@ -1,4 +1,5 @@
-"""Lazy objects as keys, values and masks of attend_stream: what they hand over is kept apart."""
+"""Lazy objects may be keys, values and masks of attend_stream, and what they return is kept
+apart."""
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, no_thread_remains, stream  
 
 
 class Lazy:
-    """What netCDF's variables do: slices are masked arrays, or shorter than they should be."""
+    """An object like netCDF variables: slices are masked arrays, or shorter than they should be."""
 
     def __init__(self, array, make):
         self.array, self.make = array, make
@@ -38,7 +39,7 @@ def test_what_a_lazy_array_hands_over_is_checked(make, kind, message):
 
 
 class Decoder:
-    """It decodes arrays into one buffer, like a codec that reuses its memory."""
+    """A decoder that decodes arrays into one buffer, like a codec that reuses its memory."""
 
     def __init__(self):
         self.buffer = np.empty(2 * SIZE * 8)
@@ -67,7 +68,7 @@ class LazyChunk:
 
 @pytest.mark.parametrize("kind", ["list", "tuple", "iterator", "KeyValueChunks"])
 def test_lazy_objects_may_decode_into_one_buffer(kind):
-    """The next chunk, and the value after its key, overwrite what came before."""
+    """The next chunk, and the value after its key, overwrite the previous data."""
     make = Decoder().part_of_buffer
     mask = np.random.default_rng(7).random((2, 3, 200)) < 0.7
     if kind == "KeyValueChunks":
@@ -88,7 +89,7 @@ def test_lazy_objects_may_decode_into_one_buffer(kind):
 )
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_what_a_lazy_object_keeps_is_copied(make, is_copied, is_cut):
-    """And what it makes anew is not."""
+    """Newly created data is not copied."""
     made = []
 
     def noted(array):

@@ -1,4 +1,4 @@
-"""Sparse masks in streams: the bits of the dense masks, and chunks that are never read."""
+"""Sparse masks in streams give the bits of dense masks, and some chunks are never read."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ OPTIONS = {
 
 
 def pieces(length):
-    """Chunks of keys and values, with their first key."""
+    """Yield chunks of keys and values, with their first key."""
     for start in range(0, KV_LEN, length):
         yield start, KEY[..., start : start + length, :], VALUE[..., start : start + length, :]
 
@@ -64,7 +64,7 @@ def test_masks_of_chunks(name, kind):
 
 
 class Counted:
-    """An array that is not in memory, and the first keys of the parts that were read of it."""
+    """An array that is not in memory, and the first keys of the parts that were read."""
 
     def __init__(self, array):
         self.array, self.shape, self.dtype, self.read = array, array.shape, array.dtype, []
@@ -78,7 +78,7 @@ class Counted:
 
 
 def chunks_of(mask, **options):
-    """The first keys of the chunks of 10 that a call reads."""
+    """Return the first keys of the chunks of 10 that a call reads."""
     key, value = Counted(KEY), Counted(VALUE)
     stream(QUERY, regard.KeyValueChunks(key, value, length=10), mask, **options)
     assert key.read == value.read
@@ -131,7 +131,7 @@ def test_no_chunk_is_requested_after_the_last_that_a_query_sees():
     ],
 )
 def test_shapes(kind, message, mask):
-    """Before any chunk is read."""
+    """Shapes are checked before any chunk is read."""
     mask = Ranges(0, np.ones(mask[:-1], int), kv_len=mask[-1])
     with pytest.raises(kind, match=message):
         chunks_of(mask)
@@ -151,7 +151,8 @@ def test_errors_of_iterators_and_chunks():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_keys_that_a_mask_shows(name):
-    """Of views too: exactly those of ranges, and at least those of blocks."""
+    """The visible keys of ranges are exact; blocks give at least the visible keys. The same holds
+    for views."""
     random = np.random.default_rng(0)
     for _ in range(40):
         query, key = random.integers(0, Q_LEN), random.integers(0, KV_LEN)

@@ -1,4 +1,4 @@
-"""How attend_stream reads: what, when, in which thread and in how much memory."""
+"""Test how attend_stream reads: what, when, in which thread and with how much memory."""
 
 import contextlib
 import gc
@@ -17,7 +17,7 @@ from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, WHOLE, no_thread_remains, n
 
 
 class Stored:
-    """An array in a file, which remembers which keys were read, and in which thread."""
+    """An array in a file that records which keys were read, and in which thread."""
 
     def __init__(self, array):
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
@@ -29,10 +29,10 @@ class Stored:
         return self.array[index]
 
     def __array__(self, dtype=None, copy=None):
-        raise AssertionError("all of it was read at once")
+        raise AssertionError("the whole array was read at once")
 
 
-# What is seen by 3 queries of the 20 chunks of 10 keys, by their first keys.
+# The chunks of 10 keys, out of 20, that 3 queries see, by their first keys.
 @pytest.mark.parametrize(
     ("options", "seen"),
     [
@@ -60,7 +60,7 @@ class Stored:
         ({"left_padding": np.array([185, 199])}, [180, 190]),
         ({"left_padding": 30, "key_lengths": 50, "is_causal": True, "query_offset": 36}, [30]),
         ({"is_causal": True, "query_offset": "end", "key_lengths": 50, "window": (9, 0)}, [30, 40]),
-        # One entry sees keys 3 to 5, the other none: not 0 to 5.
+        # One entry sees keys 3 to 5, the other none; their union is not 0 to 5.
         ({"left_padding": np.array([3, 60]), "key_lengths": np.array([6, 40])}, [0]),
     ],
 )
@@ -82,7 +82,8 @@ def test_what_no_query_sees_is_not_read(options, seen):
         assert ends == done[-1:]
         assert [each for each, _ in done[:-1]] == [start + SIZE for start in list(seen)[:-1]]
 
-    # As they come, the chunks after the last one are not asked for, and those before are not read.
+    # With an iterator, chunks after the last visible one are not requested, and earlier ones are
+    # not read.
     asked = []
 
     def lazily():
@@ -99,8 +100,8 @@ def test_what_no_query_sees_is_not_read(options, seen):
 
 
 def test_the_next_chunk_is_read_while_one_is_computed():
-    """Neither before it is time, nor after: each function that is told of progress waits until the
-    next chunk has been asked for, and sees that the next but one has not."""
+    """The read happens neither too early nor too late. Each progress call waits until the next
+    chunk has been requested, and checks that the one after it has not been."""
     asked = [threading.Event() for _ in CHUNKS]
 
     def chunks():
@@ -111,7 +112,7 @@ def test_the_next_chunk_is_read_while_one_is_computed():
     def progress(done, total):
         assert total is None
         number = done // SIZE
-        if 1 < number < len(asked):  # the second one is asked for after the first was computed
+        if 1 < number < len(asked):  # the second one is requested after the first was computed
             assert asked[number].wait(10)
         time.sleep(0.01)
         assert not any(event.is_set() for event in asked[number + 1 :])
@@ -121,7 +122,7 @@ def test_the_next_chunk_is_read_while_one_is_computed():
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 def test_an_iterator_may_fill_the_same_memory_again(buffers):
-    """When it fills a buffer, what was there before has been computed."""
+    """When it fills a buffer, the previous contents have been computed."""
     key, value = np.empty((buffers, 2, SIZE, 8)), np.empty((buffers, 2, SIZE, 4))
     done = [0]
 
@@ -140,7 +141,7 @@ def test_an_iterator_may_fill_the_same_memory_again(buffers):
 
 
 def test_a_mask_may_be_filled_again():
-    """The chunk's own mask is copied, so that reading ahead does not change it."""
+    """The mask of each chunk is copied, so that reading ahead does not change it."""
     random = np.random.default_rng(0)
     query, key, value = (random.standard_normal((4, n, 16)) for n in (300, 2000, 2000))
     mask = random.random((300, 2000)) < 0.5
@@ -171,7 +172,7 @@ def test_memory_that_is_filled_again_too_late_is_an_error():
 
 
 def test_neighbors_in_one_array_are_read_ahead():
-    """Parts of one array interleave with others in memory, but share none of it."""
+    """Parts of one array interleave with others in memory, but share no memory with them."""
     key = np.random.default_rng(0).standard_normal((2, 400, 8))
     parts = ((key[:, i : i + 100], key[:, i : i + 100]) for i in range(0, 400, 100))
     want = regard.scaled_dot_product_attention(key, key, key)
@@ -179,7 +180,7 @@ def test_neighbors_in_one_array_are_read_ahead():
 
 
 def test_a_stream_inside_a_stream():
-    """The values are themselves attention to all keys, from the thread that reads."""
+    """The values are themselves attention to all keys, computed in the thread that reads."""
 
     def chunks():
         for key, _ in CHUNKS:
@@ -225,7 +226,7 @@ def test_the_context_of_the_caller_holds_in_the_iterator():
     ],
 )
 def test_memory_is_two_chunks_and_the_states(source, tmp_path):
-    """64 chunks of 1 MB, and states of 16 KB."""
+    """There are 64 chunks of 1 MB, and states of 16 KB."""
     query, shape = normal(1, 32, 64, dtype="f4"), (1, 64 * 2048, 64)
     if source == "generator":
 
@@ -249,7 +250,7 @@ def test_memory_is_two_chunks_and_the_states(source, tmp_path):
         if source == "list of memmaps":
             given = [tuple(m[:, i : i + 2048] for m in maps) for i in range(0, shape[1], 2048)]
     size = 2 * 2048 * 64 * 4
-    stream(query, [(np.zeros((1, 9, 64), "f4"),) * 2])  # what is imported or kept by a first call
+    stream(query, [(np.zeros((1, 9, 64), "f4"),) * 2])  # imports, and caches of a first call
     gc.collect()
     tracemalloc.start()
     try:
@@ -261,7 +262,7 @@ def test_memory_is_two_chunks_and_the_states(source, tmp_path):
 
 
 def test_a_read_of_a_file_stops_between_pieces(tmp_path):
-    """After Ctrl-C the thread ends although a chunk may take seconds to read."""
+    """After Ctrl-C the thread ends, although a chunk may take seconds to read."""
     file = np.memmap(tmp_path / "file", np.float32, "w+", shape=(2, 1 << 17, 64))
     answers = iter([False, False, True])
     array, is_lent = read("key", file, lambda: next(answers))
@@ -292,7 +293,8 @@ def test_nothing_holds_a_chunk_when_the_call_has_ended():
 
 @pytest.mark.parametrize("kind", ["memmap", "zarr", "zarr shards", "h5py", "h5py contiguous"])
 def test_arrays_in_files(kind, tmp_path):
-    """The bits of arrays in memory, masks included; nothing is read of hidden chunks."""
+    """The bits equal the result with arrays in memory, masks included, and hidden chunks are not
+    read."""
     mask = np.random.default_rng(4).random((2, 3, 200)) < 0.7
     bias = normal(200, seed=5)
     arrays = {"key": KEY, "value": VALUE, "mask": mask, "bias": bias}
@@ -348,6 +350,6 @@ def test_arrays_in_files(kind, tmp_path):
 def test_the_default_length():
     key = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (8, 10**7, 64), (0, 0, 0))
     length = regard.KeyValueChunks(key, key).length
-    assert length == 15360  # 64 MiB are 16384 keys; a multiple of 1536
+    assert length == 15360  # 64 MiB hold 16384 keys; a multiple of 1536
     big = np.broadcast_to(np.float32(0), (1, 5, 10**6))
     assert regard.KeyValueChunks(big, big).length == 1536

@@ -1,4 +1,4 @@
-"""What `summarize_attention` says of weights, against all of them."""
+"""Test `summarize_attention` against statistics of all weights."""
 
 import functools
 import sys
@@ -42,7 +42,7 @@ def solved(case, dtype):
 def summarize(problem, options, **more):
     more = {"statistics": ALL, "top_k": 7, **numbers_of(problem)} | more
     query = problem.query
-    if problem.batch != query.shape[:-3]:  # some of its axes may be those of the values alone
+    if problem.batch != query.shape[:-3]:  # some axes may belong to the values only
         inner = query.shape[-3:] if query.ndim > 2 else (1, *query.shape)
         query = np.broadcast_to(query, (*problem.batch, *inner))
     return regard.summarize_attention(query, problem.key, **options, **more)
@@ -52,10 +52,10 @@ def check(case, dtype):
     problem, options, want = solved(case, dtype)
     got = summarize(problem, options)
     inner = arithmetic(result_type(problem.query, problem.key))
-    least = problem.key.shape[-2] * 2.0 ** {4: -100, 8: -960}[inner.itemsize]  # which counts as 0
+    least = problem.key.shape[-2] * 2.0 ** {4: -100, 8: -960}[inner.itemsize]  # counts as 0
     for name, judged in want._asdict().items():
         if name == "effective_share":
-            # Weights whose squares cannot be held, because a sink has all the rest, count as none.
+            # If a sink has nearly all weight, weights whose squares underflow count as none.
             can_be_squared = want.max.exact**2 > 2**20 * np.finfo(inner).tiny
             actual = np.where(can_be_squared, 0, judged.exact).astype(inner)
             np.divide(1, got.effective_count, out=actual, where=can_be_squared)
@@ -80,7 +80,7 @@ def check_top(problem, options, top, limit):
     at = np.take_along_axis(weights, np.maximum(keys, 0), axis=-1) if weights.shape[-1] else 0
     assert np.all((np.abs(at - given) <= limit + 1e-6 * limit) | (keys == -1))
     for places in np.moveaxis(keys, -1, 0):
-        assert ((keys == places[..., None]).sum(axis=-1) == 1)[places >= 0].all()  # once each
+        assert ((keys == places[..., None]).sum(axis=-1) == 1)[places >= 0].all()  # each key once
     largest = -np.sort(-weights, axis=-1)[..., :7]
     assert np.all(np.abs(given[..., : largest.shape[-1]] - largest) <= limit * (1 + 1e-6))
 
@@ -109,15 +109,15 @@ def _flat(summary):
 
 
 def test_top_keys_far_apart(dtype, target):
-    """Lanes hold numbers of fewer bits than keys may need: these count from a base, which moves on
-    every 2^20 keys. The largest weights come from before and after, in any order."""
+    """SIMD lanes hold numbers with fewer bits than keys may need, so they count from a base, which
+    moves on every 2^20 keys. The largest weights come from before and after, in any order."""
     places = np.array([2**20, 7, 2**20 + 2047, 2**21 + 1500, 2**20 - 1, 0, 2**21 + 1])
     key = np.zeros((2**21 + 3000, 1), dtype)
     key[places, 0] = np.arange(len(places), 0, -1)
     query = np.array([[1], [0], [-1]], dtype)
     found = regard.summarize_attention(query, key, statistics=["top_k"], top_k=len(places) + 2)
     keys, weights = found.top_k
-    others = [1, 2]  # the first of all that have one weight
+    others = [1, 2]  # the first of all keys with the same weight
     assert keys[0].tolist() == [*places, *others]
     assert keys[1].tolist() == list(range(len(places) + 2))
     assert keys[2].tolist() == [k for k in range(1, len(places) + 4) if k != 7]
@@ -209,7 +209,7 @@ def test_rows_without_keys(dtype, target):
 
 def test_of_equal_weights_the_first_keys_come_first(dtype, target):
     query, key = np.ones((2, 1, 5, 8), dtype), np.ones((2, 1, 110, 8), dtype)
-    key[1, :, ::3] = 1.5  # those between have the smaller weight, and places after them
+    key[1, :, ::3] = 1.5  # keys in between weigh less and come later
     top = regard.summarize_attention(query, key, statistics="top_k", top_k=40).top_k
     order = np.argsort(np.arange(110) % 3 > 0, kind="stable")
     assert np.array_equal(top.keys, np.broadcast_to([[[range(40)]], [[order[:40]]]], (2, 1, 5, 40)))
@@ -253,7 +253,7 @@ LSE = np.zeros((2, 5))
 @pytest.mark.parametrize("array", [np.zeros(()), np.zeros(3), 2.5], ids=str)
 @pytest.mark.parametrize("lse", [None, np.zeros((2, 5)), 1.0], ids=["", "lse", "no lse"])
 def test_too_few_axes(name, array, lse):
-    """Before anything is computed from their shapes."""
+    """The check comes before anything is computed from their shapes."""
     arrays = {"query": X, "key": X} | {name: array}
     starts = {"query_starts": [0, 2], "key_starts": [0, 2]}
     for function in (regard.summarize_attention, regard.attention_map):
@@ -307,7 +307,7 @@ def test_bad_input(words, kind, message):
 )
 @pytest.mark.parametrize("is_given", [True, False], ids=["with lse", "without"])
 def test_bad_input_of_ragged_calls(words, kind, message, is_given):
-    """Before starts, options and lse are read."""
+    """The check comes before starts, options and lse are read."""
     arguments = {"query_starts": [0, 2], "key_starts": [0, 2]} | ({"lse": LSE} if is_given else {})
     with pytest.raises(kind, match=message):
         regard.summarize_attention_ragged(
@@ -354,7 +354,7 @@ def test_tokens_may_be_texts():
 
 
 def test_effective_count_beside_a_sink():
-    """Equal weights count as so many, whatever a sink has of the rest."""
+    """Equal weights count by their number, whatever share a sink has."""
     zeros = np.zeros((1, 5, 4), np.float32)
     for sink in (-np.inf, 0.0, 5.0, 30.0):
         summary = regard.summarize_attention(
@@ -365,7 +365,7 @@ def test_effective_count_beside_a_sink():
 
 @pytest.mark.parametrize("form", ["ranges", "blocks", "heads", "fewer keys", "pair"])
 def test_packed_sequences_under_sparse_masks(form, dtype, target):
-    """Rows are the packed queries, and keys count from each sequence's first."""
+    """Rows are the packed queries; keys are counted from the first key of each sequence."""
     query_starts, key_starts = [0, 3, 3, 150, 200], [0, 40, 90, 220, 260]
     random = np.random.default_rng(0)
     query, key = (random.standard_normal((n, 4, 8)).astype(dtype) for n in (200, 260))

@@ -1,4 +1,4 @@
-"""Summaries as tables of pandas and as dictionaries, beside the arrays that they are made of."""
+"""Test summaries as pandas tables and as dictionaries, against the arrays that they are made of."""
 
 import sys
 
@@ -92,7 +92,7 @@ TELLING = [("max",), ("effective_count",), ("top_k",)]
 
 @pytest.mark.parametrize("telling", TELLING)
 def test_means_leave_out_queries_that_see_no_key(telling, pandas):
-    """The first query has entropy 0 too, and counts: it sees one key."""
+    """The first query has entropy 0 too, but counts, because it sees one key."""
     options = {"left_padding": 3, "mask": np.arange(HEADS)[:, None, None] != 1}
     summary = summary_of((HEADS, N, 4), ("entropy", *telling), **options)
     means = summary.to_frame()["entropy"]

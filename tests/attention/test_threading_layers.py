@@ -1,4 +1,5 @@
-"""Which layer runs the threads of a call, when that is decided, and that no bit depends on it."""
+"""Test which layer runs the threads of a call, when that is decided, and that no bit depends on
+it."""
 
 import importlib.util
 import json
@@ -89,7 +90,7 @@ def test_the_function_comes_before_the_environment(output_of):
     script = "import regard; regard.set_threading_layer('serial'); print(regard.threading_layer())"
     for name in ("pool", "no such layer"):
         assert "name='serial'" in output_of(script, REGARD_THREADING_LAYER=name)
-    # An empty variable is one that is not set.
+    # An empty variable counts as not set.
     script = "import regard; print(regard.threading_layer())"
     assert "name='pool', reason='default'" in output_of(script, REGARD_THREADING_LAYER="")
 
@@ -105,7 +106,7 @@ def test_unknown_names():
 
 
 def test_unknown_name_in_the_environment(output_of):
-    """Importing regard does not fail for it; every use does, and says why."""
+    """Importing regard does not fail because of it, but every use does and says why."""
     script = """
     import numpy as np, regard
     x = np.ones((2, 3, 4))
@@ -129,7 +130,7 @@ def test_unknown_name_in_the_environment(output_of):
 
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_the_choice_is_final_when_threads_have_run(name, output_of):
-    """Calls of one thread decide nothing, and the serial layer leaves none behind."""
+    """Calls on one thread decide nothing, and the serial layer leaves no threads behind."""
     script = f"""
     other = {OTHERS[name]!r}
     regard.set_threading_layer(other)
@@ -168,7 +169,7 @@ def test_a_refused_layer_is_not_loaded(output_of):
 
 
 def test_choosing_beside_calls(output_of):
-    """Threads choose and compute at once: one layer wins, and no result is wrong."""
+    """Threads choose and compute at the same time: one layer wins, and no result is wrong."""
     script = f"""
     names = {["pool", "serial", *(["openmp"] if has_openmp else [])]}
     wanted, failures, kept = compute(1), [], []
@@ -194,11 +195,11 @@ def test_choosing_beside_calls(output_of):
     assert output_of(PREAMBLE + textwrap.dedent(script)) == "done"
 
 
-# Where there is no OpenMP, or another
+# Without OpenMP, or with another runtime
 
 
 def other_module(folder, replacements):
-    """A copy of regard._openmp that asks for other names, as one on another machine would."""
+    """Copy regard._openmp so that it asks for other names, like a module from another machine."""
     origin = pathlib.Path(importlib.util.find_spec("regard._openmp").origin)
     content = origin.read_bytes()
     assert any(name in content for name in replacements)
@@ -238,7 +239,7 @@ def test_a_build_without_openmp(output_of):
 
 @needs_openmp
 def test_a_machine_without_a_runtime(tmp_path, output_of):
-    """The loader looks for a library that does not exist: what it says is passed on."""
+    """The loader looks for a library that does not exist, and its message is passed on."""
     lost = other_module(tmp_path, {b"libgomp.so": b"libgone.so", b"libomp.so": b"libone.so"})
     script = f"""
     import regard
@@ -255,7 +256,7 @@ def test_a_machine_without_a_runtime(tmp_path, output_of):
     assert "apt-get install libgomp1" in told
 
 
-# The same bits
+# Bit equality
 
 
 @needs_openmp
@@ -335,7 +336,7 @@ def test_many_short_calls_of_several_threads(layer, output_of):
 
 @pytest.fixture
 def libgomp(output_of):
-    """The layer uses GCC's runtime."""
+    """Skip the test unless the layer uses GCC's runtime."""
     script = "import regard; print(regard.threading_layer().runtime)"
     if not output_of(script, REGARD_THREADING_LAYER="openmp").startswith("libgomp.so.1"):
         pytest.skip("this build uses another runtime")
@@ -344,8 +345,8 @@ def libgomp(output_of):
 @needs_openmp
 @pytest.mark.usefixtures("libgomp")
 def test_within_a_region_of_another_library(output_of):
-    """regard computes on the thread that calls it, each of the team with the right bits. The
-    runtime was loaded by someone else before, and stays the only one."""
+    """In each thread of the team, regard computes on the calling thread, with the right bits. Other
+    code loaded the runtime before, and it stays the only one."""
     script = """
     import ctypes
     runtime = ctypes.CDLL("libgomp.so.1")
@@ -373,7 +374,7 @@ def test_within_a_region_of_another_library(output_of):
     print(len(runtimes()))
     """
     script = PREAMBLE + textwrap.dedent(script)
-    # Where regions may contain regions, regard's would start threads within them.
+    # If nested regions are allowed, regard's regions would start threads inside them.
     environment = {"REGARD_THREADING_LAYER": "openmp", "OMP_MAX_ACTIVE_LEVELS": "4"}
     assert output_of(script, **environment) == "1"
 
@@ -381,8 +382,8 @@ def test_within_a_region_of_another_library(output_of):
 @needs_openmp
 @pytest.mark.usefixtures("libgomp")
 def test_a_runtime_that_does_not_survive_forks(tmp_path, output_of):
-    """As GCC's of before version 9, whose threads cannot be ended: a region in the child would wait
-    for them for ever. The child computes on one thread and says so once, and so does its own."""
+    """GCC's runtime before version 9 cannot end its threads: a region in the child would wait for
+    them forever. The child computes on one thread and says so once, and so does its own child."""
     old = other_module(tmp_path, {b"omp_pause_resource_all": b"omp_pause_nothing_here"})
     script = """
     import warnings

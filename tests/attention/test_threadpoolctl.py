@@ -65,7 +65,8 @@ print("done")
 
 
 def test_no_trace_is_left(imports, output_of):
-    """Once threadpoolctl has been imported, its module and the finders are as without regard."""
+    """Once threadpoolctl has been imported, its module and the finders are the same as without
+    regard."""
     script = """
 import inspect, sys
 assert not [each for each in sys.meta_path if type(each).__module__.startswith("regard")]
@@ -83,7 +84,7 @@ def test_regard_does_not_import_it(output_of):
 
 
 def test_without_threadpoolctl(tmp_path, output_of):
-    """Its absence is reported as ever; one that is too old for controllers is left as it is."""
+    """Its absence is reported as usual. A version too old for controllers is left unchanged."""
     script = f"""
     import importlib, sys
     import regard

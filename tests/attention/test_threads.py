@@ -1,4 +1,5 @@
-"""How many threads a call uses, what happens when there are fewer, and several callers at once."""
+"""Test how many threads a call uses, what happens if there are fewer, and several callers at
+once."""
 
 import os
 import sys
@@ -67,7 +68,7 @@ def test_environment(environment, wanted, output_of):
     assert output_of(script, **environment) == "2"
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
 def test_default_is_what_the_process_may_use(output_of):
     cpus = os.sched_getaffinity(0)
     script = "import regard; print(regard.get_num_threads())"
@@ -77,7 +78,7 @@ def test_default_is_what_the_process_may_use(output_of):
 
 
 def test_absurd_number_of_threads(target, layer, run_python):
-    """More than the system can start: the right answer or a ValueError."""
+    """More threads than the system can start give the right answer or a ValueError."""
     script = """
     import numpy as np, regard
     x = np.random.default_rng(0).standard_normal((64, 300, 8))
@@ -96,8 +97,8 @@ def test_absurd_number_of_threads(target, layer, run_python):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux counts it")
 def test_memory_for_some_of_the_threads(target, layer, output_of):
-    """The system gives room for a part of the threads and of what they need: a call computes with
-    those that it gets, or raises MemoryError."""
+    """The system has room for only some of the threads and the memory they need: a call computes
+    with the threads that it gets, or raises MemoryError."""
     if not (regard.threading_layer().runtime or "libgomp").startswith("libgomp"):
         pytest.skip("LLVM's runtime ends a process that has no memory left for it")
     script = """
@@ -131,7 +132,7 @@ def test_memory_for_some_of_the_threads(target, layer, output_of):
 @pytest.mark.skipif(sys.platform != "linux", reason="sets how a thread rounds through glibc")
 @pytest.mark.parametrize("starts_workers", [True, False], ids=["of the starter", "of the caller"])
 def test_how_threads_round(starts_workers, target, layer, output_of):
-    """All threads of a call round as the calling one does, whoever started them and in whichever
+    """All threads of a call round like the calling thread, whoever started them and in whichever
     mode: other libraries change it for a while, or for their own threads."""
     script = f"""
     import ctypes, platform
@@ -168,7 +169,8 @@ def test_how_threads_round(starts_workers, target, layer, output_of):
 
 
 def test_python_threads_compute_at_once(target, layer):
-    """Each with its own problem and number of threads, with the bits of a lone call."""
+    """Each thread has its own problem and number of threads, and gets the bits of a call that runs
+    by itself."""
     problems = [
         [normal(2, 60 + 20 * i, 8 + 7 * i, seed=i, dtype=("f4", "f8")[i % 2])] * 3 for i in range(4)
     ]
@@ -195,8 +197,8 @@ def test_python_threads_compute_at_once(target, layer):
 
 @pytest.mark.slow
 def test_other_python_threads_run_meanwhile(target, output_of):
-    """The GIL is free while a kernel runs: Python sees a call between its first and last look for
-    signals. Otherwise it would only see whole calls, again and again."""
+    """The GIL is released while a kernel runs, so Python observes a call between its first and last
+    check for signals. Otherwise it would only observe whole calls."""
     script = """
     import threading
     import numpy as np, regard

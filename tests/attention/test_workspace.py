@@ -1,4 +1,4 @@
-"""The memory that threads work in: how much a call takes, and what is kept for the next."""
+"""Test the memory that threads work in: how much a call needs, and what is kept for the next."""
 
 import platform
 import sys
@@ -15,7 +15,8 @@ MIB = 1 << 20
 
 
 def is_kept():
-    """Sanitized modules keep nothing, so that a call ends at the end of what it asked for."""
+    """Return whether memory is kept. Sanitized modules keep nothing, so the memory of a call ends
+    where its request ends."""
     testing.release_scratch()
     x = np.ones((2, 40, 8), np.float32)
     sdpa(x, x, x, threads=1)
@@ -38,7 +39,7 @@ def test_the_table_is_complete(calls):
 
 
 def bytes_of(call, threads):
-    """How much the call takes from the system."""
+    """Return how much the call takes from the system."""
     testing.release_scratch()
     testing.scratch_use()
     call(threads)
@@ -47,8 +48,8 @@ def bytes_of(call, threads):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_memory_of_each_thread(family, calls, target):
-    """The design's limit of 2 MB for each thread. What one head needs, or the packed blocks of
-    `matmul`, is shared by all."""
+    """The design's limit is 2 MB for each thread. The threads share what one head needs, and the
+    packed blocks of `matmul`."""
     for threads in (*THREADS, 128):
         assert bytes_of(calls[family], threads) <= 2 * MIB * threads + 9 * MIB, threads
 
@@ -85,8 +86,8 @@ def summary_of_many_heads(threads):
     "call", [backward_of_many_heads, int8_of_many_heads, summary_of_many_heads]
 )
 def test_waves_of_heads(call, target):
-    """What heads need of their own takes 2 MiB for each thread, however many heads there are, if
-    each thread has some tasks in a wave. Here all heads would take 16 MiB or more."""
+    """The memory that belongs to heads is 2 MiB for each thread, however many heads there are, if
+    each thread has some tasks in a wave. Here all heads would need 16 MiB or more."""
     for threads in (1, 3):
         assert bytes_of(call, threads) <= 2 * (2 * MIB * threads) + 2 * MIB, threads
 
@@ -107,7 +108,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_explained_workspaces(shape, target):
-    """Counted for as many threads as machines have; nothing is computed."""
+    """The count is for as many threads as machines have; nothing is computed."""
     batch, heads, kv_heads, q_len, kv_len, dim = shape
     for storage in ("f2", "f4", "f8"):
         query = np.broadcast_to(np.zeros(1, storage), (batch, heads, q_len, dim))
@@ -120,8 +121,8 @@ def test_explained_workspaces(shape, target):
 @needs_keeping
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults as Linux does")
 def test_a_second_call_takes_no_pages(output_of):
-    """Nothing comes from the system anew, at any number of threads. A thread that computes for the
-    first time may touch its workspace late, so that the best of some calls is counted."""
+    """No new memory comes from the system, at any number of threads. A thread that computes for the
+    first time may touch its workspace late, so the best of some calls is counted."""
     script = f"""
     calls = call_families()
     def faults():
@@ -145,7 +146,7 @@ def test_a_second_call_takes_no_pages(output_of):
 @needs_keeping
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc's thresholds are glibc's")
 def test_results_of_later_calls_are_not_new_pages(output_of):
-    """Three gradients of 3 MiB are 2,304 pages, which malloc keeps once they have been freed."""
+    """Three gradients of 3 MiB are 2,304 pages, which malloc keeps after they have been freed."""
     script = """
     import resource
     import numpy as np, regard
@@ -166,7 +167,8 @@ def test_results_of_later_calls_are_not_new_pages(output_of):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads resident memory as Linux shows it")
 @pytest.mark.parametrize("callers", [1, 4])
 def test_what_is_kept_is_bounded(callers, output_of):
-    """After many sizes and numbers of threads, from one thread and from several at once."""
+    """This holds after many sizes and numbers of threads, from one thread and from several at
+    once."""
     script = f"""
     testing = regard._core.testing
     sizes = [call_families(length) for length in (96, 250, 512, 800)]

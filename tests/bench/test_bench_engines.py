@@ -1,4 +1,4 @@
-"""The engines compute the same, and the limits of the machine are rates."""
+"""The engines compute the same results, and the limits of the machine are rates."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_limits_are_rates(target, threads):
 
 
 def test_read_bandwidth_reads_every_share_whole():
-    for size in (512, 513, 1024 * 3, (1 << 16) + 5):  # shares of odd sizes, one of a single step
+    for size in (512, 513, 1024 * 3, (1 << 16) + 5):  # shares of odd sizes, one with a single step
         assert _core.read_bandwidth(size, 1) > 0
     assert _core.read_bandwidth(512 * 7, 7) > 0
 
@@ -46,7 +46,7 @@ def test_read_bandwidth_refuses(arguments, error, message):
 
 @pytest.fixture
 def torch_threads():
-    """Leave PyTorch with the threads that it had."""
+    """Restore PyTorch's number of threads."""
     try:
         import torch
     except ImportError:
@@ -92,7 +92,7 @@ def test_engines_compute_the_same(load, problem, torch_threads):
 )
 def test_an_engine_that_stores_scores_is_not_asked_for_too_many(load, length, size):
     query = np.broadcast_to(np.float32(0), (1, 8, length, 64))
-    with pytest.raises(TooLargeError, match=f"its scores take {size}"):
+    with pytest.raises(TooLargeError, match=f"its scores need {size}"):
         load.attention(load.__new__(load), query, query, query)
 
 

@@ -1,4 +1,4 @@
-"""Work in a fresh process: its threads, its messages, and how it fails."""
+"""Test work in a fresh process: its threads, its messages, and how it fails."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 from regard._bench.fresh_process import run_in_fresh_process
 
-# What the process runs must be importable there: functions of this module.
+# The process must be able to import what it runs: functions of this module.
 
 
 def talk(request, send):

@@ -1,4 +1,5 @@
-"""The measuring: no engine is ranked unchecked, and none is asked for what takes too long."""
+"""Test the measuring: every ranked engine is checked, and no engine runs a call that takes too
+long."""
 
 from functools import partial
 
@@ -36,7 +37,7 @@ def run(monkeypatch):
 
 @pytest.fixture
 def compare(monkeypatch):
-    """Measure one case with regard and one engine, and a comparison."""
+    """Measure one case with regard, one engine and a comparison."""
 
     def compare(peer, comparison):
         monkeypatch.setattr(table, "ENGINES", (Regard, peer))
@@ -53,7 +54,7 @@ def wrong_sign(output):
 
 
 def wrong_in_one_place(output):
-    output[0, 0, 1] *= 1.01  # not in a row that is sampled
+    output[0, 0, 1] *= 1.01  # in a row that is not sampled
     return output
 
 
@@ -115,16 +116,16 @@ def test_what_would_take_too_long_or_too_much_is_left_out(run, monkeypatch):
         name = "NumPy"
 
         def attention(self, *inputs, is_causal=False):
-            raise TooLargeError("its scores take 8.6 GB")
+            raise TooLargeError("its scores need 8.6 GB")
 
     cases = parse_curve("1,1,8", [16, 32])
     asked = []
     slow = engine_named("PyTorch", on_call=lambda query, *_: asked.append(query.shape[2]))
-    # At a limit of no time at all, every engine that has a speed is too slow.
+    # With a time limit of 0, every engine that has a speed is too slow.
     monkeypatch.setattr(measuring, "MAX_CALL_SECONDS", 0.0)
     results = run(Large, slow, cases=cases)
     first, second = results.cases
-    assert first.left_out == {"NumPy": "memory: its scores take 8.6 GB"}
+    assert first.left_out == {"NumPy": "memory: its scores need 8.6 GB"}
     assert list(first.samples) == ["regard", "PyTorch"]
     assert second.samples == {}
     assert second.left_out["regard"].startswith("time: a call would take about ")

@@ -1,4 +1,4 @@
-"""The problems: their arrays, their work, and the rows that float64 gives."""
+"""Test the problems: their arrays, their work, and the rows computed in float64."""
 
 import tempfile
 
@@ -44,7 +44,7 @@ SMALL = [
 
 
 def visible(problem, mask):
-    """Which keys each query sees, pair by pair."""
+    """Return which keys each query sees, pair by pair."""
     seen = np.ones((problem.q_len, problem.kv_len), dtype=bool)
     for query, key in np.ndindex(seen.shape):
         if problem.is_causal and key > query:
@@ -106,7 +106,7 @@ def test_a_cache_gives_what_the_oracle_gives(problem, tmp_path, monkeypatch):
     call = problem.on(engines.Regard(1), inputs)
     index, rows = problem.sample(inputs)
     assert not any(tmp_path.iterdir())
-    for _ in range(3):  # a call leaves room for the next
+    for _ in range(3):  # each call leaves room for the next
         np.testing.assert_allclose(call()[index], rows, rtol=2e-3, atol=2e-3)
 
 
@@ -114,7 +114,7 @@ def test_a_mapped_cache_needs_room(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     problem = CachedAttention(1, 8, 8, 1, 4, 128, repeats=1 << 40, is_mapped=True)
     assert problem.bytes == 2 * 8 * 4 * 128 * 4 << 40
-    with pytest.raises(NoRoomError, match=r"it takes \d+\.\d GB of disk and of memory, and"):
+    with pytest.raises(NoRoomError, match=r"it needs \d+\.\d GB of disk and of memory, but"):
         problem.on(engines.Regard(1), problem.make_inputs())
     assert not any(tmp_path.iterdir())
 

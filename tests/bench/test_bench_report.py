@@ -1,4 +1,4 @@
-"""What a run is shown as: tables, notes, a picture, JSON."""
+"""Test how a run is shown: tables, notes, a picture, JSON."""
 
 import dataclasses
 import json
@@ -17,7 +17,8 @@ from regard._bench.shapes import parse_curve, parse_shape
 
 
 def likely_result(case):
-    """Return a result at rates that a machine may have, so that columns are as wide as they are."""
+    """Return a result at rates that a machine may have, so that the columns have realistic
+    widths."""
     seconds = max(case.problem.flops / 2e11, case.problem.bytes / 1.5e10)
     return case_result(
         case, regard=seconds, NumPy=2 * seconds, PyTorch=1.5 * seconds, ORT=2.5 * seconds
@@ -39,7 +40,7 @@ CURVE = run_of(
             *parse_curve("1,8,64", [512]),
             regard=4e-4,
             ORT=5e-4,
-            left_out={"NumPy": "memory: its scores take 9.0 GB"},
+            left_out={"NumPy": "memory: its scores need 9.0 GB"},
             failed={"PyTorch": "WrongResultError: off by 1.0e+00 of the largest element"},
         )
     ]
@@ -146,7 +147,7 @@ def test_a_curve_is_two_tables():
     assert re.search(r"^ +512 +400 us +memory +failed +500 us +1\.25x$", times, re.MULTILINE)
     gflops = 4 * 8 * 128 * 128 * 64 / 1e-4 / 1e9
     assert re.search(rf"^ +128 +{gflops:.0f} .* {gflops / 400:.0%}$", rates, re.MULTILINE)
-    assert "memory: NumPy was left out, for 1x8x512x64 its scores take 9.0 GB" in rates
+    assert "memory: NumPy was left out, for 1x8x512x64 its scores need 9.0 GB" in rates
 
 
 def test_json_holds_every_number():

@@ -1,4 +1,4 @@
-"""What follows from the numbers: rates, shares, ratios, and the goals."""
+"""Test what is derived from the times: rates, shares, ratios, and the goals."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_medians_and_quartiles_are_over_all_rounds():
         ("causal 1x12x1024x64", 0.59, 1.0, 0.59, False),
         ("float16 decode 1x32/32x16384", 0.5, 1.0, 2.0, True),
         ("float16 decode 1x32/32x16384", 0.6, 1.0, 1 / 0.6, False),
-        ("mask of blocks 1x8x4096x64", 0.6, 1.0, 1.2, True),  # half of the work is left
+        ("mask of blocks 1x8x4096x64", 0.6, 1.0, 1.2, True),  # half of the work remains
         ("mask of blocks 1x8x4096x64", 0.7, 1.0, 1.4, False),
         ("2 threads 1x12x2048x64", 1.0, 1.95, 1.95, True),
     ],
@@ -54,7 +54,7 @@ def test_comparisons(name, seconds, reference, ratio, is_met):
 
 def test_a_window_is_compared_by_the_operations_that_it_needs():
     row = next(row for row in COMPARISONS if row.name.startswith("window 256"))
-    # The first 255 queries see fewer keys than 256.
+    # The first 255 queries see fewer than 256 keys.
     pairs = sum(min(256, 1 + query) for query in range(65536))
     assert row.problem.flops == 4 * 4 * 64 * pairs
     assert row.reference.flops == 4 * 4 * 64 * 2048 * 2048

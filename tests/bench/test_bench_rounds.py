@@ -1,4 +1,4 @@
-"""Timing in turns: each engine settles first, and runs in its own context."""
+"""Test interleaved timing: each engine settles first, and runs in its own context."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +11,7 @@ from regard._bench.rounds import Runner, in_turns
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Put a clock in the place of the machine's that stands still unless it is told to go on."""
+    """Replace the machine's clock with a clock that stops unless it is told to advance."""
 
     class Clock:
         now = 0.0
@@ -27,7 +27,7 @@ def clock(monkeypatch):
 @pytest.mark.parametrize(
     ("seconds", "settling", "samples", "calls"),
     [
-        (2.0**-20, 2**18, 20, 1049),  # about a microsecond: a thousand calls a sample
+        (2.0**-20, 2**18, 20, 1049),  # about a microsecond: a thousand calls per sample
         (2.0**-8, 2**6, 20, 1),
         (2.0**-5, 2**3, 3, 1),
         (1.0, 1, 1, 1),

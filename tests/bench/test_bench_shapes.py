@@ -1,4 +1,4 @@
-"""Cases from shapes as text."""
+"""Test cases given as shapes in text."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""The times on a GPU, with a clock and engines of our own: which are measured, and what is said."""
+"""Test the times on a GPU, with a clock and engines of the tests: which are measured, and what is
+printed."""
 
 import importlib.util
 import subprocess
@@ -38,7 +39,7 @@ def test_rates(cuda_times):
 
 
 def test_engines_take_turns_and_medians_are_those_of_a_call(cuda_times):
-    """One engine takes 1 ms a call and is disturbed once, the other 40 ms."""
+    """One engine takes 1 ms per call and is disturbed once; the other takes 40 ms."""
     order = []
 
     def timed(call, count):

@@ -1,4 +1,4 @@
-"""The table of cases."""
+"""Test the table of cases."""
 
 import dataclasses
 import re
@@ -29,8 +29,8 @@ def test_a_name_says_how_many_operations(case):
         r"(\d+)x(\d+)(?:/(\d+))?x(\d+)x(\d+)( causal)?", case.name
     ).groups()
     problem = case.problem
-    # A dot product takes a multiplication and an addition a dimension, and each of the two products
-    # has one a pair.
+    # A dot product needs one multiplication and one addition per dimension, and each of the two
+    # products has one dot product per pair.
     pairs = int(length) * int(length) / (2 if causal else 1)
     operations = int(batch) * int(heads) * pairs * (int(dim) + int(dim)) * 2
     assert problem.flops == operations
@@ -56,7 +56,7 @@ def test_a_name_says_how_many_bytes(case):
         (["1X8X64"], False, ["1x8x64x64"]),
         (["1x8x8192x64", "NOTE"], False, ["notebook 6x2", "1x8x8192x64"]),
         (["window"], True, ["window 256 1x4x65536x64"]),
-        (["1x12x1024x64 causal"], False, ["1x12x1024x64 causal"]),  # a whole name: it and no other
+        (["1x12x1024x64 causal"], False, ["1x12x1024x64 causal"]),  # a whole name: only this case
         ([], False, [row.name for row in (*CASES, *COMPARISONS) if "4 GB" not in row.name]),
         (["4 GB"], False, ["mapped file 4 GB 1x8/8x524288"]),
         ([], True, [row.name for row in (*CASES, *COMPARISONS) if row.is_quick]),

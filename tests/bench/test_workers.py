@@ -1,4 +1,5 @@
-"""benchmarks/workers.py: what it counts is what regard computes, and how it hands tasks out."""
+"""Test benchmarks/workers.py: it counts what regard computes, and distributes tasks as regard
+does."""
 
 import sys
 
@@ -18,7 +19,7 @@ def workers():
 
 @pytest.mark.parametrize("threads", [1, 2, 7, 64])
 def test_every_operation_is_counted_once(workers, threads, target):
-    """Of causal problems, also what tiles at the diagonal compute beyond it."""
+    """The count of causal problems includes the work of tiles on the diagonal beyond it."""
     for name, problem in workers.cases():
         loops, _ = workers.count(workers.call_of(problem), threads)
         counted = sum(multiplications for _, _, tasks in loops for multiplications, _ in tasks)
@@ -40,7 +41,7 @@ def test_no_task_is_empty(workers, threads, target):
 
 
 def test_eight_workers_are_busy(workers, target):
-    """With tasks of unequal weight, too, such as the chunks of keys in a causal backward call."""
+    """Tasks may have unequal weight, such as the chunks of keys in a causal backward call."""
     for name, problem in workers.cases():
         for count in (2, 8):
             result = workers.simulate(workers.call_of(problem), count, gflops=100, bandwidth=10)
@@ -71,9 +72,9 @@ def test_calls_compute_again_after_counting(workers):
     [
         ([1, 1, 1, 1], 2, False, 2),
         ([1, 1, 1, 1, 1], 2, False, 3),
-        ([1, 1, 1, 5], 2, False, 6),  # the last one is the longest
+        ([1, 1, 1, 5], 2, False, 6),  # the last task is the longest
         ([5, 1, 1, 1], 2, False, 5),
-        ([1, 1, 3, 3], 2, True, 5),  # the first worker goes on with the second range
+        ([1, 1, 3, 3], 2, True, 5),  # the first worker continues with the second range
         ([1, 1, 3, 3], 1, True, 8),
         ([1] * 64, 64, True, 1),  # pairs of workers share a range
         ([2], 8, False, 2),

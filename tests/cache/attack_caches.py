@@ -1,11 +1,12 @@
-"""Attack caches by real timer signals and by SIGKILL at random moments.
+"""Attack caches with real timer signals and with SIGKILL at random moments.
 
 python tests/cache/attack_caches.py --signals 5000 --kills 2000 [--seed 0]
 
-Every kind of cache in turn. After a signal, the cache is as before or after the call, and later
-calls are right, its forks' and its file's too. After a death, the file is as before or after the
-call that was under way. Beside each file lie a neighbor's, which has the name that files once had
-while they grew, and a cache that is open elsewhere: neither is touched. The first fault ends it.
+The attacks go through every kind of cache. After a signal, the cache is as before or after the
+call, and later calls are right, including calls of its forks and its file. After a death, the file
+is as before or after the call that was in progress. Next to each file are a neighbor's file, which
+has the name that files once had while they grew, and a cache that is open elsewhere: neither is
+touched. The first fault ends the run.
 """
 
 import argparse
@@ -35,11 +36,11 @@ class Interrupt(BaseException):
 
 
 def changes(seed):
-    """Yield changes for ever. An undo takes back the last append, if nothing else came after it."""
+    """Yield changes forever. An undo takes back the last append, if nothing else came after it."""
     chance, last = random.Random(seed), None
     while True:
         name = chance.choice(list(CHANGES))
-        if name == "keep":  # of the tokens that `make` has appended
+        if name == "keep":  # of the tokens appended by `make`
             continue
         if name == "undo":
             if last is None:
@@ -63,7 +64,7 @@ def changes(seed):
 
 
 def assert_right(cache, model):
-    if model.dtype == "q4_1":  # which rounds queries, too: compare what is held
+    if model.dtype == "q4_1":  # rounds queries too, so compare the stored rows
         assert cache.lengths.tolist() == model.lengths
         for got, want in zip((cache.keys, cache.values), model.held(), strict=True):
             assert np.allclose(got, want, rtol=1e-5, atol=1e-5)
@@ -72,7 +73,7 @@ def assert_right(cache, model):
 
 
 def stops(change, cache, seconds):
-    """Make a change that a signal may stop; return whether one did."""
+    """Make a change that a signal may stop, and return whether a signal did."""
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         change(cache)
@@ -83,7 +84,7 @@ def stops(change, cache, seconds):
 
 
 def attack_by_signals(kind, rounds, path, seed):
-    """Return how many calls were stopped."""
+    """Attack with signals, and return how many calls were stopped."""
     chance, stopped = random.Random(seed), 0
     while rounds > 0:
         pairs = [make(kind, path)]
@@ -117,7 +118,7 @@ def attack_by_signals(kind, rounds, path, seed):
 
 
 def attack_by_kills(kind, rounds, path, seed):
-    """Return how many processes were killed while they changed a cache."""
+    """Attack with kills, and return how many processes were killed while they changed a cache."""
     chance, killed = random.Random(seed), 0
     for _ in range(rounds):
         number = chance.random()
@@ -145,7 +146,8 @@ def attack_by_kills(kind, rounds, path, seed):
 
 
 def assert_is_one_of(path, kind, number, done):
-    """The file holds what this many changes lead to, or one more, and can be used on."""
+    """Check that the file holds the result of this many changes, or one more, and remains
+    usable."""
     KINDS["in memory"] = {name: size for name, size in KINDS[kind].items() if name != "path"}
     after, _ = make("in memory", None)
     del KINDS["in memory"]

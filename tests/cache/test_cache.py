@@ -1,4 +1,4 @@
-"""A cache gives the bits of one call with all keys, however they came and lie in pages."""
+"""A cache gives the bits of one call with all keys, whatever the order of appends and the pages."""
 
 import numpy as np
 import pytest
@@ -127,7 +127,7 @@ def test_an_entry_without_tokens_sees_nothing():
 
 
 RAGGED = [
-    # appends, how many queries, whether their positions are clear
+    # appends, number of queries, whether their positions are clear
     ([[5, 3]], 1, True),
     ([[5, 0]], 1, True),
     ([[5, 3]], 3, True),
@@ -165,7 +165,7 @@ def test_queries_of_an_append_with_unequal_lengths_need_an_offset(
         same = cache.fork()
         same.reorder([0, 0])  # the entry that got all of its tokens, twice
         same.attend(query)
-        cache.truncate(cache.lengths)  # which says where the tokens end
+        cache.truncate(cache.lengths)  # specifies where the tokens end
         cache.attend(query)
     assert_answers(cache, model, query, offsets=offset)
 
@@ -201,7 +201,8 @@ def test_keys_are_not_copied_by_a_call(sizes, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
 @pytest.mark.parametrize("sizes", [{}, {"page_size": 16}, {"keep_last": 20, "keep_first": 3}])
 def test_stored_keys_and_values_can_be_read(dtype, sizes):
-    """As they are stored; 0 beyond an entry's length and where tokens are evicted."""
+    """Rows are returned as they are stored, and are 0 beyond an entry's length and for evicted
+    tokens."""
     cache = regard.KVCache(2, 2, 8, 5, dtype=dtype, **sizes)
     model = Model(2, 2, 8, 5, np.dtype(dtype))
     for step, counts in enumerate([[40, 30], [50, 2], [1, 1], [1, 1]]):
@@ -209,7 +210,7 @@ def test_stored_keys_and_values_can_be_read(dtype, sizes):
             each.append(*tokens(step, 2, max(counts)), counts)
     found = cache.keys, cache.values
     kept = np.ones((2, len(cache)), bool)
-    if "keep_last" in sizes:  # in pages of 32, the first of which has the sink tokens
+    if "keep_last" in sizes:  # pages of 32, the first with the sink tokens
         kept[0, 32:64] = False
     for got, want in zip(found, model.held(), strict=True):
         assert got.dtype == ("float32" if dtype == "int8" else dtype)
@@ -289,7 +290,7 @@ def test_forks_do_not_see_each_other(dtype, where, who, change, tmp_path):
 
 
 def test_a_prompt_is_shared_through_merging(target):
-    """One cache of the prompt, one of the continuations."""
+    """One cache holds the prompt, the other the continuations."""
     prompt, tails = regard.KVCache(1, 2, 8, 5), regard.KVCache(3, 2, 8, 5)
     both = regard.KVCache(3, 2, 8, 5)
     (key, value), (more, others) = tokens(0, 1, 20), tokens(1, 3, 4)

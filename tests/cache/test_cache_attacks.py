@@ -1,4 +1,5 @@
-"""Real signals and kills at random moments: see `attack_caches.py`, which can be run for longer."""
+"""Send real signals and kills at random moments: see `attack_caches.py`, which can run for
+longer."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Texts come and go: entries are dropped, adopted from other caches, and lose tokens of a draft."""
+"""Texts come and go: entries are dropped, adopted from other caches, and lose draft tokens."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def assert_alike(cache, model):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_come_and_go(kind, tmp_path):
-    """As a server has them: they are read by themselves, join, grow and end."""
+    """Texts are read by themselves, join, grow and end, as in a server."""
     cache, model = make(kind, tmp_path / "cache")
     waiting = []
     for step in range(12):
@@ -95,7 +95,8 @@ DRAFTS = {
 @pytest.mark.parametrize("kind", ["growing", "pages", "capacity", "window", "int8", "pages file"])
 @pytest.mark.parametrize("name", DRAFTS)
 def test_accepted_tokens_of_a_draft(name, kind, tmp_path):
-    """The next queries see them after the earlier ones, as if they had been appended alone."""
+    """Later queries see the accepted tokens after the earlier ones, as if they had been appended by
+    themselves."""
     cache, model = make(kind, tmp_path / "cache")
     fork, same = cache.fork(), model.fork()
     for number, counts in enumerate(([7, 0], [7, 7], [1, 7])):
@@ -119,7 +120,7 @@ def test_accepted_tokens_of_a_draft(name, kind, tmp_path):
 
 
 def test_a_tree_of_drafts():
-    """Guesses for two next tokens are tried at once, and the accepted ones stay."""
+    """Guesses for the next two tokens are tried at once, and the accepted ones stay."""
     parents = [-1, 0, 0, 1, 1, 2]  # node 0 has the children 1 and 2, and so on
     path = [0, 2, 5]
     key, value = tokens(0, 1, 40)
@@ -145,7 +146,7 @@ def test_a_tree_of_drafts():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_that_waits_in_a_file(kind, tmp_path):
-    """It comes back bit for bit, and its pages are free meanwhile."""
+    """The text comes back bit for bit, and its pages are free while it waits."""
     cache, model = make(kind, tmp_path / "cache")
     before = cache.fork([0]).keys
     used, waiting = cache.nbytes, tmp_path / "waiting"
@@ -213,7 +214,7 @@ def _full(content):
 
 
 def test_a_budget():
-    """A full pool raises before anything changes; what is dropped makes room."""
+    """A full pool raises before anything changes, and dropped entries make room."""
     page = 16 * (8 + 5) * 2 * 4
     cache = regard.KVCache(2, 2, 8, 5, page_size=16, max_bytes=4 * page)
     cache.append(*tokens(0, 2, 20))
@@ -313,7 +314,7 @@ def test_closed_and_read_only_caches(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_orders_of_changes(kind, tmp_path):
-    """Appends, drops, adoptions and undoing, in every order of three."""
+    """Appends, drops, adoptions and undos run in every order of three."""
     for number, names in enumerate(itertools.permutations(["append", "drop", "adopt", "undo"], 3)):
         cache, model = make(kind, tmp_path / str(number))
         for name in names:

@@ -1,4 +1,5 @@
-"""What a cache refuses: the class, a message that names the argument, and the cache as it was."""
+"""Test invalid arguments of a cache: the class of the error, a message that names the argument, and
+the cache left as it was."""
 
 import copy
 import errno
@@ -35,8 +36,8 @@ pytest_generate_tests = CACHES.generate
 
 @pytest.fixture
 def cache(request, tmp_path):
-    """A cache of each kind in turn. Each test must leave it as it was, in memory, in the file, and
-    usable."""
+    """Yield caches of each kind. Each test must leave its cache unchanged, in memory and in the
+    file, and usable."""
     path, (kind, *more) = tmp_path / "cache", CACHES.value(request).split()
     options = KINDS[kind] | ({"path": path} if "file" in more else {})
     options |= {"dtype": "int8"} if "int8" in more else {}
@@ -99,7 +100,7 @@ INFINITE = [("key", np.nan), ("key", np.inf), ("value", -np.inf), ("value", np.n
 @pytest.mark.every("cache")
 @pytest.mark.parametrize(("name", "number"), INFINITE)
 def test_what_has_no_scale(name, number, cache):
-    """Only what is stored: padding may be anything."""
+    """The check covers only what is stored: padding may be anything."""
     given = pair(lengths=[2, 3])
     given[name][1, 2, 3, 4] = number
     if "int8" in repr(cache):
@@ -124,7 +125,7 @@ def test_beyond_capacity(kind, most, capacity):
     cache.append(*tokens(1, 2, most + 1, kv_heads=3), lengths=[most, 0])
 
 
-OVERFULL = [  # lengths before, counts, which count and length the message tells
+OVERFULL = [  # lengths before, counts, and the count and length that the message names
     ([45, 10], [6, 20], 6, 51),
     ([10, 45], [40, 6], 6, 51),
     ([50, 0], [1, 50], 1, 51),
@@ -240,7 +241,7 @@ def test_attend(changes, error, words, cache):
 
 
 def test_what_is_not_a_cache():
-    """The methods of a class can be called on anything."""
+    """The methods of a class can be called on any object."""
     caches = [regard.KVCache(1, 1, 4)]
     for method in (
         *("attend", "attend_ragged", "explain", "append", "append_ragged", "truncate", "reorder"),
@@ -264,7 +265,7 @@ def test_a_query_that_is_a_view_of_memory(kind):
     flat = np.ones((1, 4), kind)
     try:
         view = memoryview(flat)
-    except ValueError:  # as NumPy says of bfloat16
+    except ValueError:  # NumPy raises this for bfloat16
         return
     with pytest.raises(ValueError, match=says("query", "(1, heads, q_len, 4)", "(1, 4)")):
         cache.attend(view)
@@ -332,7 +333,7 @@ NO_ARRAY = [
     (
         {"num_kv_heads": 2**54, "head_dim": 1, "value_dim": 1, "dtype": "int8"},
         ["float32"],
-    ),  # its scales
+    ),  # the array of its scales
     ({"page_size": 2**62}, [str(2**66)]),
 ]
 NO_ARRAY = [(*each, in_file) for each in NO_ARRAY for in_file in (False, True)]
@@ -380,9 +381,9 @@ def test_the_largest_limits(most):
 
 @pytest.mark.every("cache")
 def test_no_memory_leaves_all_as_it_was(cache, monkeypatch):
-    """As if all that is reserved were used."""
+    """The test pretends that all reserved memory is in use."""
     if "capacity" in repr(cache):
-        pytest.skip("it does not grow")
+        pytest.skip("this cache does not grow")
     monkeypatch.setattr(pool_of(cache).room, "pages", pool_of(cache).used)
 
     def none_left(*arguments, **options):

@@ -1,4 +1,4 @@
-"""What a cache says of attending to it: as `regard.explain` says of the same keys and values."""
+"""Explanations of attention to a cache agree with `regard.explain` for the same keys and values."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_as_for_plain_arrays(options, kind, q_len, lengths, target):
 
 
 def test_a_window_is_as_the_option():
-    """The same work as for plain arrays; bytes of the tokens that are held."""
+    """The work equals that for plain arrays; the bytes count the stored tokens."""
     cache = regard.KVCache(1, 2, 8, keep_last=64, page_size=16)
     key, value = tokens(0, 1, 400, value_dim=8)
     for start in range(0, 400, 4):

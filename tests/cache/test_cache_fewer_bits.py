@@ -1,4 +1,5 @@
-"""Caches in float8 and in 4 bits: how they round, and that answers are exact for what is held."""
+"""Test caches in float8 and in 4 bits: how they round, and that results are exact for the stored
+rows."""
 
 import ml_dtypes
 import numpy as np
@@ -22,19 +23,20 @@ pytest_generate_tests = SIZES.generate
 
 @pytest.fixture
 def sizes(request):
-    """head_dim and value_dim, of each pair in turn."""
+    """Return the head_dim and value_dim of one of the pairs in rotation."""
     return tuple(map(int, SIZES.value(request).split()))
 
 
 def some_keys(seed, *shape):
-    """Channels with an offset that all tokens share, and rows of other sizes."""
+    """Return keys whose channels have an offset that all tokens share, and with some larger
+    rows."""
     keys = normal(seed, *shape) + 8 * normal(seed + 1, 1, shape[1], 1, shape[3])
     keys[:, :, ::7] *= 4
     return keys
 
 
 def filled(dtype, sizes=(64, 32), tokens=30, batch=2, **options):
-    """A cache, and keys and values as it holds them, keys rotated."""
+    """Return a cache, and the keys and values as it stores them, with keys rotated."""
     cache = regard.KVCache(batch, 2, *sizes, dtype=dtype, **options)
     key, value = (
         make(seed, batch, 2, tokens, size)
@@ -66,11 +68,12 @@ def test_what_is_stored_is_attended_to(dtype, options, kind, target):
 
 
 def _assert_near(exact, got, query, key, value, options):
-    """As near as queries are to their integers: half of 32767 steps, and what 2 bits more cost."""
+    """Check the error that queries have as integers: half of 32767 steps, and the cost of 2 fewer
+    bits."""
     scales = np.broadcast_to(np.abs(options.get("scale", 64**-0.5)), (2, 6))[..., None, None]
     steps = np.abs(query).max(-1, keepdims=True) / 32767 * scales
     of_keys = np.repeat(np.abs(key).sum(-1).max(-1), 3, axis=1)[..., None, None]
-    moved = 0.625 * steps * of_keys  # of a score; caps and functions move it less
+    moved = 0.625 * steps * of_keys  # change of a score; caps and functions change it less
     output, weights, lse = (part.astype(np.float64) for part in got)
     shares = np.expm1(2 * moved)
     assert (np.abs(lse - exact.lse) <= moved[..., 0] + 1e-5).all()
@@ -80,7 +83,8 @@ def _assert_near(exact, got, query, key, value, options):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bits_do_not_depend_on_how_queries_come(dtype, half, sizes, target):
-    """Many rows at once or one by one, in pages of any size, on any number of threads."""
+    """Queries come many rows at once or one by one, in pages of any size, on any number of
+    threads."""
     head_dim, value_dim = sizes
     caches = [regard.KVCache(2, 2, *sizes, dtype=dtype, page_size=size) for size in (None, 48, 16)]
     counts = [400, 230], [100, 70]
@@ -105,12 +109,13 @@ def test_bits_do_not_depend_on_how_queries_come(dtype, half, sizes, target):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [2, 4, 6, 10, 16])
 def test_groups_of_heads_and_masks(dtype, heads, target):
-    """Each number of rows that decodes together, with hidden keys between visible ones."""
+    """Every number of rows that decodes together is tested, with hidden keys between visible
+    ones."""
     cache, *_ = filled(dtype, (96, 64), tokens=150)
     query = normal(3, 2, heads, 1, 96, dtype=np.float32)
     mask = normal(4, 2, heads, 1, 150) > 0
     mask[:, :, :, 40:90] = False
-    more = np.concatenate([query] * 9, axis=2)  # so many rows take the other kernel
+    more = np.concatenate([query] * 9, axis=2)  # so many rows use the other kernel
     for given in ({}, {"mask": mask}, {"window": (20, 0)}, {"is_causal": False}):
         wide = given | ({"mask": np.repeat(mask, 9, axis=2)} if "mask" in given else {})
         want = cache.attend(more, **wide | {"query_offset": 149, "is_causal": False}
@@ -125,7 +130,8 @@ ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}, {"path": "cac
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_text_is_stored_alike_however_it_comes(dtype, room, sizes, tmp_path, target):
-    """At once, token by token, in parts, packed, and behind what has been taken back."""
+    """A text comes at once, token by token, in parts, packed, and after tokens that were taken
+    back."""
     key, value = some_keys(0, 1, 2, 70, sizes[0]), normal(1, 1, 2, 70, sizes[1])
     query = normal(2, 1, 4, 1, sizes[0])
     found = []
@@ -149,7 +155,8 @@ def test_a_text_is_stored_alike_however_it_comes(dtype, room, sizes, tmp_path, t
 
 @pytest.mark.parametrize("given", ["float16", "float32", "float64"])
 def test_rounding_to_float8(given, target):
-    """The bytes of ml_dtypes, for keys rotated and scales that are powers of two or not."""
+    """The bytes equal the bytes of ml_dtypes, for rotated keys and scales that are powers of two or
+    not."""
     scales = np.float32([0.25, 3])
     cache = regard.KVCache(
         1, 2, 64, 8, dtype=FLOAT8, key_scales=scales, value_scales=2 * scales, page_size=16
@@ -183,11 +190,12 @@ def test_keys_and_values_are_what_is_held(dtype, sizes):
 
 
 def test_groups_of_four_bits(target):
-    """Integers, scales and minimums of the definition; none is off by more than half a step."""
+    """Integers, scales and minimums follow the definition, and no number is off by more than half a
+    step."""
     cache = regard.KVCache(1, 2, 64, 96, dtype=FOUR)
     key, value = some_keys(0, 1, 2, 30, 64), normal(1, 1, 2, 30, 96)
     value[0, 0, 3], value[0, 1, 4, :32] = 2.5, np.linspace(-1, 1, 32)
-    value[0, 1, 5] = 1e-7 * normal(2, 96)  # below what float16 scales are precise for
+    value[0, 1, 5] = 1e-7 * normal(2, 96)  # too small for precise float16 scales
     value[0, 1, 6, :2] = 65504, -65504
     cache.append(key, value)
     rows = [each.astype(np.float32)[0] for each in (key, value)]
@@ -202,7 +210,7 @@ def test_groups_of_four_bits(target):
         assert np.array_equal(pairs[..., 0], scales)
         assert np.array_equal(pairs[..., 1], minimums)
         off = abs(in_4_bits(row) - row).reshape(integers.shape).max(-1)
-        # Rounding the scale moves the largest number by 15 times what it moves the scale.
+        # Rounding the scale moves the largest number by 15 times the change of the scale.
         limit = scales * (0.5 + 15 * 2.0**-11) + abs(minimums) * 2.0**-11 + 15 * 2.0**-25
         assert (off <= limit).all()
     assert (cache.values[0, 0, 3] == 2.5).all()
@@ -211,7 +219,7 @@ def test_groups_of_four_bits(target):
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_queries_that_are_not_finite(number, kind, target):
-    """All scores of such a row are NaN in 4 bits, and no other row's."""
+    """In 4 bits, all scores of such a row are NaN, and no scores of other rows."""
     cache, *_ = filled(FOUR)
     query = normal(0, 2, 4, 9, 64).astype(kind)
     query[1, 2, 3, 4] = number
@@ -307,7 +315,7 @@ def test_types_have_names():
 
 
 def test_sizes():
-    """5 bits for each number of 4, with scales and minimums; 8 bits for float8."""
+    """4-bit numbers take 5 bits each, with scales and minimums; float8 takes 8 bits."""
     assert page_bytes(regard.KVCache(2, 4, 128, dtype=FOUR, capacity=96)) == 4 * 96 * 2 * 80
     assert page_bytes(regard.KVCache(2, 4, 128, dtype=FLOAT8, capacity=96)) == 4 * 96 * 2 * 128
 
@@ -347,7 +355,7 @@ def test_scales_can_be_read():
 
 
 def test_numbers_that_are_too_large_for_their_scales():
-    """A ValueError that says so, whatever NumPy's errors are set to; small numbers are 0."""
+    """A ValueError says so, whatever NumPy's error settings are; small numbers become 0."""
     cache = regard.KVCache(1, 1, 32, dtype=FLOAT8, key_scales=2.0**-100, value_scales=3)
     rows = np.zeros((1, 1, 1, 32), np.float32)
     with np.errstate(all="raise"):
@@ -379,7 +387,7 @@ def test_a_description_of_absurd_sizes_is_damage(sizes, tmp_path):
 
 
 def test_layers_have_their_own_scales(tmp_path):
-    """In memory, in a file, in forks, and in files of texts that wait."""
+    """This holds in memory, in a file, in forks, and in files of waiting texts."""
     scales = np.float32([[0.5, 1], [2, 4], [0.125, 8]])
     options = {"dtype": FLOAT8, "key_scales": scales, "value_scales": scales[::-1]}
     key, value = normal(0, 2, 1, 2, 20, 32)
@@ -422,7 +430,7 @@ def test_damaged_scales_are_found(tmp_path):
 
 
 def test_scales_of_a_damaged_file_are_no_warnings(tmp_path):
-    """What is not protected by a checksum may hold any number."""
+    """Data that no checksum protects may hold any number."""
     path = tmp_path / "cache"
     with regard.KVCache(1, 2, 32, path=path, dtype=FOUR) as cache:
         cache.append(*[normal(0, 1, 2, 3, 32)] * 2)

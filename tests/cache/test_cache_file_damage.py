@@ -1,4 +1,4 @@
-"""Files that are torn, truncated or foreign: what is whole counts, or an error says so."""
+"""Test files that are torn, truncated or foreign: intact parts count, or an error says so."""
 
 import errno
 import os
@@ -50,7 +50,7 @@ def test_a_torn_header_has_its_like(path):
         with regard.KVCache.open(path, "r") as opened:
             assert told(opened) == wanted
         assert path.read_bytes() == torn
-        with regard.KVCache.open(path) as opened:  # which mends it
+        with regard.KVCache.open(path) as opened:  # opening repairs the file
             assert told(opened) == wanted
         mended = path.read_bytes()[RECORDS : RECORDS + 2 * HEAD]
         assert mended[:HEAD] == mended[HEAD:]
@@ -64,7 +64,8 @@ def test_a_torn_header_has_its_like(path):
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("number", [-1, 0, 1, 3, 1000, 2**31, 2**62, -(2**63)])
 def test_a_foreign_header_with_the_right_checksum(place, number, path):
-    """No crash, and never more memory than the file has room for; some are no wrong ones."""
+    """Such a header causes no crash, and never needs more memory than the file has room for. Some
+    of the numbers are not wrong."""
     cache, _ = make(path)
     cache.append(*tokens(0, 2, 20))
     cache.close()
@@ -89,7 +90,7 @@ def test_a_foreign_header_with_the_right_checksum(place, number, path):
 
 @pytest.mark.parametrize("number", [-1, 2, 3, 4, 1000, 2**31 - 1, -(2**31)])
 def test_a_table_with_impossible_pages(number, path):
-    """The tokens lie in pages 0 to 3."""
+    """The tokens are in pages 0 to 3."""
     cache, _ = make(path)
     cache.append(*tokens(0, 2, 20))
     table = ledger_of(cache)._lines.table
@@ -103,7 +104,7 @@ def test_a_table_with_impossible_pages(number, path):
         regard.KVCache.open(path)
 
 
-LENGTHS = [  # lengths and lost pages of an entry of 100 tokens in pages of 16, window 20
+LENGTHS = [  # lengths and lost pages of an entry of 100 tokens in pages of 16, with a window of 20
     ((100, 3), True),
     ((-1, 0), False),
     ((10**9, 3), False),
@@ -142,7 +143,7 @@ def test_a_file_without_its_last_pages(pages, path):
     cache.close()
     content = path.read_bytes()
     path.write_bytes(content[: FIRST_PAGE + pages * stride])
-    if pages == 4:  # all that are used
+    if pages == 4:  # all used pages
         with regard.KVCache.open(path) as opened:
             assert told(opened) == wanted
         return
@@ -151,7 +152,7 @@ def test_a_file_without_its_last_pages(pages, path):
 
 
 def test_the_last_number_of_a_record_is_refused(path):
-    """The next one would not be a number any more that fits."""
+    """The next number would no longer fit."""
     make(path)[0].close()
     content = bytearray(path.read_bytes())
     body = bytes(content[RECORDS + 16 : RECORDS + HEAD])

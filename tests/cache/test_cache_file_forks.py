@@ -1,4 +1,4 @@
-"""Forks of a cache in a file: they share its pages, and write where nothing is lost."""
+"""Forks of a cache in a file share its pages, and write where nothing is lost."""
 
 import gc
 import os
@@ -79,7 +79,7 @@ def test_forks_of_a_file_for_reading_without_address_space(path, monkeypatch):
 
 
 def test_forks_of_a_cache_that_nobody_closed(path):
-    """They keep the file, and must not write over what it holds."""
+    """The forks keep the file, and must not overwrite its contents."""
     cache, model = make(path)
     append(0, 40, (cache, model))
     fork = cache.fork(), model.fork()
@@ -118,7 +118,7 @@ def test_forks_in_several_threads_leave_the_file_together(way, path):
             query = normal(number, 1, 4, 1, 8).astype(np.float32)
             for step in range(6):
                 before = cache.attend(query).tobytes()
-                if number:  # one attends alone
+                if number:  # one cache only attends
                     cache.append(*tokens(100 * number + step, 1, 9))
                     cache.truncate(len(cache) - 9)
                 if cache.attend(query).tobytes() != before:

@@ -1,4 +1,4 @@
-"""The room that a cache's file takes: it grows in place, and what is free is used again."""
+"""Test the size of a cache's file: it grows in place, and free space is reused."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def test_growth_moves_nothing(path):
 
 
 def test_a_wide_table_moves_to_pages(path):
-    """A ledger that is too large for the areas after the header."""
+    """The ledger is too large for the areas after the header."""
     batch = 500
     cache = regard.KVCache(batch, 1, 1, page_size=16, path=path)
     model = Model(batch, 1, 1, 1, np.dtype("f4"))
@@ -92,7 +92,7 @@ def test_reordering_for_ever_takes_no_more_room(path):
 
 @pytest.mark.parametrize("who", ["cache", "fork"])
 def test_a_disk_that_fills_leaves_what_was_there(who, path, output_of):
-    """A limit on the size of files stands for it: posix_fallocate fails as on a full disk."""
+    """A limit on the size of files simulates it: posix_fallocate fails as on a full disk."""
     cache, _ = make_both(path)
     cache.append(*tokens(0, 2, 7), lengths=[7, 4])
     cache.close()

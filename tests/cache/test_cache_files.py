@@ -1,4 +1,4 @@
-"""A cache in a file: it survives, grows where it lies, and touches no other file."""
+"""A cache in a file survives, grows in place, and touches no other file."""
 
 import errno
 import gc
@@ -202,7 +202,7 @@ NEIGHBORS = ["cache.growing", "cache.tmp", "cache~", "cache-2"]
 
 
 def test_a_neighbors_file_is_never_touched(path):
-    """Whatever its name: a cache grows in its own file."""
+    """This holds for any name, since a cache grows in its own file."""
     for name in NEIGHBORS:
         path.with_name(name).write_bytes(b"mine")
     other = regard.KVCache(1, 1, 4, path=path.with_name("cache.other"))
@@ -221,7 +221,7 @@ def test_a_neighbors_file_is_never_touched(path):
 
 
 def test_a_live_cache_that_takes_the_path_is_not_touched(path):
-    """The first one's file is renamed away, and goes on under its new name."""
+    """The first cache's file is renamed, and remains in use under its new name."""
     cache, moved = make(path), path.with_name("moved")
     path.rename(moved)
     other = make(path)
@@ -241,7 +241,7 @@ def test_a_live_cache_that_takes_the_path_is_not_touched(path):
 
 
 def test_a_cache_that_cannot_be_made_removes_no_other_file(path, monkeypatch):
-    """Its own is gone already, and another lies there."""
+    """The cache's own file is already gone, and another file is in its place."""
     real = regard._cache.file.Ledger.created
 
     def fails(*arguments):
@@ -297,7 +297,7 @@ def test_nothing_stays_open(path):
         cache.append(*tokens(step, 2, 90))
         cache.fork().append(*tokens(step, 2, 9))
     cache.flush()
-    assert opened() <= before + 4  # the file, its mapping, and that of the table
+    assert opened() <= before + 4  # the file, its mapping, and the table's mapping
     cache.close()
     del cache
     gc.collect()
@@ -305,7 +305,7 @@ def test_nothing_stays_open(path):
 
 
 def test_what_is_dropped_is_closed_at_once(path):
-    """By its last reference, not by a garbage collection that may come later."""
+    """The last reference closes it, not a garbage collection that may come later."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""A cache in 8 bits: how it rounds, and that what it answers is exact for what it holds."""
+"""Test a cache in 8 bits: how it rounds, and that its results are exact for the stored rows."""
 
 import struct
 
@@ -17,7 +17,8 @@ INT8 = np.dtype(np.int8)
 
 
 def held(cache):
-    """What the tokens of all entries stand for, exact: keys as they are rotated, values."""
+    """Return the exact values of the stored tokens of all entries: keys as they are rotated,
+    values."""
     with np.errstate(all="ignore"):  # beyond an entry's length
         found = [stored_rows(cache, entry) for entry in range(len(cache.lengths))]
     key, value, key_scales, value_scales = (
@@ -32,7 +33,7 @@ def _padded(rows, length):
 
 
 def keys_with_offset(seed, *shape):
-    """Channels with an offset that all tokens share, and a few large rows."""
+    """Return keys whose channels have an offset that all tokens share, and with some large rows."""
     keys = normal(seed, *shape) + 20 * normal(seed + 1, 1, shape[1], 1, shape[3])
     keys[:, :, ::7] *= 50
     return keys
@@ -56,9 +57,9 @@ def test_what_is_stored_is_attended_to(options, kind, target):
         assert_same_bits(cache.attend(query, **options | outputs | {"threads": threads}), got)
 
 
-@pytest.mark.parametrize("head_dim", [40, 6])  # groups of 8, and of 2: less than any vector
+@pytest.mark.parametrize("head_dim", [40, 6])  # groups of 8 and of 2, smaller than any vector
 def test_bits_do_not_depend_on_how_queries_come(head_dim, dtype, target):
-    """Many rows at once or one by one, in pages or not, on any number of threads."""
+    """Queries come many rows at once or one by one, in pages or not, on any number of threads."""
     plain, paged = (
         regard.KVCache(2, 2, head_dim, 24, dtype="int8", page_size=page_size)
         for page_size in (None, 48)
@@ -84,7 +85,7 @@ def test_bits_do_not_depend_on_how_queries_come(head_dim, dtype, target):
 
 @pytest.mark.parametrize("power", [-90, -60, 60, 80, 100, 114])
 def test_large_keys_and_small_queries(power, target):
-    """And the other way round; scores are ordinary."""
+    """Keys are large and queries small, or the reverse; the scores are ordinary."""
     cache = regard.KVCache(1, 1, 64, dtype="int8")
     key, value = normal(0, 2, 1, 1, 50, 64, dtype=np.float32)
     cache.append(key * np.float32(2.0**power), value)
@@ -98,7 +99,7 @@ def test_large_keys_and_small_queries(power, target):
 
 
 def test_short_queries_are_rounded_once(half, target):
-    """The result has the query's type; arithmetic is float32."""
+    """The result has the query's type; the arithmetic is float32."""
     cache = regard.KVCache(2, 2, 8, 5, dtype="int8")
     cache.append(*tokens(0, 2, 50))
     query = normal(1, 2, 6, 4, 8).astype(half)
@@ -123,7 +124,7 @@ def test_windows_and_types(sizes, half, target):
 @pytest.mark.parametrize("given", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("page_size", [None, 16])
 def test_rounding(given, page_size, target):
-    """To the nearest of 255 steps a row, half to even, of keys rotated."""
+    """Rotated keys are rounded to the nearest of 255 steps per row, half to even."""
     key = keys_with_offset(0, 1, 2, 30, 8).astype(given)
     value = normal(1, 1, 2, 30, 5).astype(given)
     value[0, 0, 3], value[0, 1, 4] = [127, 0.5, 1.5, 2.5, -2.5], 0
@@ -145,7 +146,7 @@ def test_rounding(given, page_size, target):
 
 @pytest.mark.parametrize("number", [0.0, 1e-45, 1e-40, 1e-37, 1.5e-36, 3.4e38, -0.0])
 def test_numbers_at_the_ends(number):
-    """A row of zeros, rows below any scale that is precise, and the largest."""
+    """The row is zero, or too small for any precise scale, or the largest."""
     cache = regard.KVCache(1, 1, 4, dtype="int8")
     rows = np.full((1, 1, 4), number)
     cache.append(rows, rows)
@@ -160,7 +161,7 @@ ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}, {"path": "cac
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
 @pytest.mark.parametrize("dims", [(8, 5), (40, 40), (7, 7)])
 def test_a_text_is_stored_alike_however_it_comes(room, dims, tmp_path, target):
-    """At once, token by token, in parts, and behind what has been taken back."""
+    """A text comes at once, token by token, in parts, and after tokens that were taken back."""
     head_dim, value_dim = dims
     key, value = keys_with_offset(0, 1, 2, 70, head_dim), normal(1, 1, 2, 70, value_dim)
     query = normal(2, 1, 4, 1, head_dim)
@@ -181,7 +182,8 @@ def test_a_text_is_stored_alike_however_it_comes(room, dims, tmp_path, target):
 
 
 def test_a_row_does_not_depend_on_others(target):
-    """The bits of an entry alone, whatever its neighbors, however it lies in memory."""
+    """An entry has the same bits as in a separate cache, whatever its neighbors and its memory
+    layout."""
     key, value = keys_with_offset(0, 3, 2, 30, 8), normal(1, 3, 2, 30, 5)
     both = regard.KVCache(3, 2, 8, 5, dtype="int8")
     both.append(np.asfortranarray(key), np.asfortranarray(value), lengths=[30, 11, 1])
@@ -195,7 +197,7 @@ def test_a_row_does_not_depend_on_others(target):
 
 
 def test_size():
-    """A quarter of float32, and what a scale a row costs: 8 of 256 bytes at head_dim 128."""
+    """It takes a quarter of float32, plus one scale per row: 8 of 256 bytes at head_dim 128."""
     cache = regard.KVCache(2, 4, 128, dtype="int8", capacity=100)
     assert page_bytes(cache) == 4 * 112 * (128 + 128 + 4 + 4)
     assert "dtype=int8" in repr(cache)
@@ -217,7 +219,7 @@ def test_files_say_what_they_hold(tmp_path):
 
 
 def test_scales_of_a_damaged_file_are_no_warnings(tmp_path):
-    """What is not protected by a checksum may hold any number."""
+    """Data that no checksum protects may hold any number."""
     path = tmp_path / "cache"
     with regard.KVCache(1, 2, 8, path=path, dtype="int8") as cache:
         cache.append(*[normal(0, 1, 2, 3, 8)] * 2)

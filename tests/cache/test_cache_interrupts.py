@@ -1,4 +1,4 @@
-"""What stops a call, wherever it does, leaves the cache before or after it, and fit for use."""
+"""A call that stops at any moment leaves the cache as before or after the call, and usable."""
 
 import dis
 import functools
@@ -13,10 +13,10 @@ from cache_kinds import CHANGES, KINDS, make, opened
 from cache_model import assert_answers, normal, tokens, told
 from inside_cache import assert_owners_are_right
 
-# One moment of this many, and in an exhaustive run all.
+# One moment of this many, or all in an exhaustive run.
 EVERY = pytest.param(1, id="all", marks=pytest.mark.exhaustive)
 STEPS = [pytest.param(61, id="some"), EVERY]
-# Python runs signal handlers after these instructions, and after no others.
+# Python runs signal handlers only after these instructions.
 AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD"}
 
 
@@ -25,14 +25,14 @@ class Stop(BaseException):
 
 
 class Moments:
-    """Does something wherever a cache's Python code can be interrupted, or at each of its lines."""
+    """Run a function wherever a cache's Python code can be interrupted, or at each of its lines."""
 
     def __init__(self, act, *, each="opcode"):
         self.act, self.each, self.count = act, each, 0
 
     def _of_call(self, frame, event, argument):
         if "/_cache/" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
-            return None  # what is raised in a finalizer is not raised in a call
+            return None  # an exception in a finalizer is not raised in a call
         frame.f_trace_opcodes = self.each == "opcode"
         return self._of_frame
 
@@ -51,13 +51,13 @@ class Moments:
 
     def __exit__(self, *error):
         sys.settrace(None)
-        # A stop on the first line of a `with np.errstate(...)` leaves that in effect.
+        # A stop on the first line of a `with np.errstate(...)` leaves its settings in effect.
         np.seterr(**self.errors)
 
 
 @functools.cache
 def interruptible(code):
-    """Where the instructions lie before which a handler may run."""
+    """Return the offsets of the instructions before which a handler may run."""
     instructions = list(dis.get_instructions(code))
     return {
         after.offset for before, after in itertools.pairwise(instructions) if before.opname in AFTER
@@ -73,7 +73,7 @@ def stop_at(moment):
 
 
 def moments_of(change, kind, path, *, shares=False):
-    """Count them; a cache that shares its pages with a fork takes other steps."""
+    """Count the moments. A cache that shares its pages with a fork takes other steps."""
     cache, _ = make(kind, path)
     forks = [cache.fork()] if shares else []
     with Moments(lambda count: None) as moments:
@@ -87,7 +87,7 @@ def moments_of(change, kind, path, *, shares=False):
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_change_that_is_interrupted(kind, change, step, tmp_path):
-    """Then the cache, a fork that was made before and its file are used on."""
+    """The cache, a fork that was made before and its file remain in use afterwards."""
     numbers = itertools.count()
     last = moments_of(change, kind, tmp_path / "first", shares=True)
     for moment in range(0, last, step):
@@ -122,7 +122,7 @@ def assert_usable(kind, cache, model, fork, same, path):
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["window", "window file", "int8 file"])
 def test_an_undo_after_an_interrupted_append_sees_nothing_of_it(kind, step, tmp_path):
-    """A window evicts nothing that a legal truncate needs, before the append is complete."""
+    """Before the append is complete, a window evicts nothing that a legal truncate needs."""
     for change in (CHANGES["token"], CHANGES["prompt"]):
         last = moments_of(change, kind, tmp_path / "first")
         (tmp_path / "first").unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def test_forking_and_closing_that_are_interrupted(kind, step, tmp_path):
             with pytest.raises(Stop), stop_at(moment):
                 change(cache)
             if repr(cache).endswith("(closed)"):
-                cache.close()  # what was begun is finished
+                cache.close()  # an unfinished change is completed
                 for each in (fork, same):
                     each.append(*tokens(9, 2, 20))
                 assert_answers(fork, same, normal(1, 2, 4, 1, 8).astype("f4"))
@@ -171,7 +171,8 @@ def test_forking_and_closing_that_are_interrupted(kind, step, tmp_path):
 def test_wherever_a_process_dies_its_file_has_what_was_before_or_after(
     kind, change, step, tmp_path
 ):
-    """A death leaves what the file has at a moment: at every line, it is copied and opened."""
+    """At a death, the file keeps its contents of that moment. At every line it is copied and
+    opened."""
     path, copied, found = tmp_path / "cache", tmp_path / "copy", []
     cache, _ = make(kind, path)
     before = told(cache)
@@ -194,7 +195,7 @@ def test_wherever_a_process_dies_its_file_has_what_was_before_or_after(
         assert told(again) == after
     turned = [state == after for state in found]
     assert all(state in (before, after) for state in found)
-    assert turned == sorted(turned)  # never back
+    assert turned == sorted(turned)  # never goes back
 
 
 def test_an_error_that_leaves_no_memory_leaves_all_as_it_was(tmp_path, monkeypatch):
@@ -213,12 +214,12 @@ def test_an_error_that_leaves_no_memory_leaves_all_as_it_was(tmp_path, monkeypat
         assert_usable(kind, cache, model, fork, same, tmp_path / "cache")
 
 
-# A file that is open and whose object is not assigned yet is closed by the garbage collector.
+# The garbage collector closes an open file whose object is not yet assigned.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["pages", "window", "int8", "layers", "pages file", "int8 file"])
 def test_a_text_on_its_way_to_a_file_and_back_is_never_lost(kind, step, tmp_path):
-    """It is in the cache, in the file, or in both; the other text is untouched."""
+    """The text is in the cache, in the file, or in both; the other text is untouched."""
 
     def attempts(change, moments, name):
         for moment in range(0, moments, step):
@@ -234,7 +235,7 @@ def test_a_text_on_its_way_to_a_file_and_back_is_never_lost(kind, step, tmp_path
 
     def assert_kept(cache, waiting, text, other):
         lengths = cache.lengths.tolist()
-        if lengths == other.lengths:  # it has left the cache
+        if lengths == other.lengths:  # the text has left the cache
             assert_answers(cache, other, normal(1, 1, 4, 1, 8).astype("f4"))
             with opened(kind, waiting, "r") as again:
                 assert_answers(again, text, normal(1, 1, 4, 1, 8).astype("f4"))

@@ -1,4 +1,4 @@
-"""The caches of all layers: steps that become effective with the last layer."""
+"""Test the caches of all layers: a step takes effect with the last layer."""
 
 import itertools
 import os
@@ -18,7 +18,7 @@ LAYERS = 3
 
 
 def made(batch=2, **options):
-    """Caches of three layers, and each layer by itself."""
+    """Return the caches of three layers, and each layer's cache by itself."""
     options = {"page_size": 16} | options
     caches = regard.KVCaches(LAYERS, batch, 2, 8, 5, **options)
     options.pop("path", None)
@@ -26,7 +26,7 @@ def made(batch=2, **options):
 
 
 def step(seed, caches, alone, new, lengths=None, order=range(LAYERS)):
-    """Append tokens to all layers in this order, other ones in each."""
+    """Append tokens to all layers in this order, different tokens in each."""
     for layer in order:
         for cache in (caches[layer], alone[layer]):
             cache.append(*tokens(seed + 100 * layer, cache.batch, new), lengths)
@@ -114,7 +114,7 @@ def test_an_unfinished_step_is_seen_by_its_layers_only(tmp_path):
     caches.flush()
     pool_of(caches).must_recount = True  # as after an interruption of another cache
     assert_owners_are_right([caches])
-    assert taken(caches) == 8  # four for the first tokens, and as many more
+    assert taken(caches) == 8  # four for the first tokens, and four more
     caches[2].append(*tokens(1, 2, 30))
     caches.close()
     with regard.KVCaches.open(path) as opened:
@@ -183,7 +183,7 @@ def test_a_step_copies_shared_pages_once_for_all_layers():
 
 
 def test_a_refused_append_writes_nowhere():
-    """More tokens for an entry than the step has would be stored in pages of others."""
+    """More tokens for an entry than the step has would be stored in other entries' pages."""
     caches = regard.KVCaches(2, 1, 2, 8, 5, page_size=16)
     for cache in caches:
         cache.append(*tokens(0, 1, 15))
@@ -211,7 +211,7 @@ def test_a_refused_append_writes_nowhere():
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
 def test_tokens_of_a_longer_entry_in_a_shared_page_survive_a_step(in_file, tmp_path):
-    """Of entries with one page, the longest goes on in it."""
+    """If several entries share a page, the longest entry continues in it."""
     path = tmp_path / "caches" if in_file else None
     caches, alone = made(1, path=path)
     step(0, caches, alone, 8)
@@ -276,7 +276,7 @@ def test_a_layer_of_a_model_that_fails_undoes_the_step(layer):
 @pytest.mark.parametrize("kind", ["layers", "layers window", "layers file", "layers int8 file"])
 @pytest.mark.parametrize("new", [1, 40])
 def test_a_step_that_was_interrupted_goes_on(kind, new, tmp_path):
-    """The layer whose append was stopped has its tokens or not; then the step is finished."""
+    """The layer whose append was stopped may have its tokens or not; then the step is finished."""
     whole, _ = make(kind, tmp_path / "whole")
     with Moments(lambda count: None) as moments:
         whole.append(*tokens(5, 2, new))
@@ -320,7 +320,7 @@ def test_a_fork_in_a_child_of_a_process_in_the_middle_of_a_step(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_does_not_write_to_its_parents_file(tmp_path):
-    """Tokens that fit into a fork's own last page were once written there."""
+    """A child once wrote tokens there that fit into a fork's own last page."""
     cache = regard.KVCache(1, 2, 8, 5, page_size=16, path=tmp_path / "cache")
     cache.append(*tokens(0, 1, 3))
     fork = cache.fork()

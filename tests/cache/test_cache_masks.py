@@ -1,4 +1,4 @@
-"""Sparse masks of caches: the bits of the dense masks, in pages, after eviction, and of trees."""
+"""Sparse masks of caches give the bits of dense masks, in pages, after eviction, and for trees."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ CACHES = {
 
 
 def filled(sizes, lengths=None):
-    """A cache of two entries, which may have evicted some tokens."""
+    """Return a cache of two entries, which may have evicted some tokens."""
     cache = regard.KVCache(2, 2, 8, 5, **sizes)
     for step, new in enumerate((50, 1, 30, 1, 1, 7)):
         cache.append(*tokens(step, 2, new), lengths)
@@ -60,7 +60,7 @@ def test_windows_that_hide_some_of_the_first_tokens(name, left):
 
 
 def test_queries_that_see_different_first_tokens(target):
-    """By the mask, in blocks of keys apart from each other."""
+    """The mask determines this, in separate blocks of keys."""
     cache = regard.KVCache(1, 2, 8, 5, keep_last=40, keep_first=300, page_size=16)
     for step in range(8):
         cache.append(*tokens(step, 1, 100))
@@ -72,7 +72,7 @@ def test_queries_that_see_different_first_tokens(target):
 
 
 def test_a_query_without_a_batch_axis():
-    """Also under a window that hides some of the first tokens."""
+    """This holds also under a window that hides some of the first tokens."""
     cache = regard.KVCache(1, 2, 8, 5, **CACHES["first tokens"])
     for step, new in enumerate((50, 1, 30)):
         cache.append(*tokens(step, 1, new))
@@ -95,7 +95,7 @@ def test_entries_of_unequal_lengths():
 
 @pytest.mark.parametrize("kind", ["whole", "pages", "first tokens"])
 def test_the_nodes_of_a_tree_see_their_ancestors(kind):
-    """Each node has the output of its own branch, appended alone."""
+    """Each node has the output of its own branch, appended by itself."""
     parents = [-1, 0, 0, 1, 1, 2, 5, -1]
     cache = filled(CACHES[kind])
     past, (key, value) = len(cache), tokens(99, 2, len(parents))
@@ -109,7 +109,7 @@ def test_the_nodes_of_a_tree_see_their_ancestors(kind):
             lineage.insert(0, at)
             at = parents[at]
         branch.append(key[:, :, lineage], value[:, :, lineage])
-        if kind == "first tokens":  # a node's position in the cache decides what the window keeps
+        if kind == "first tokens":  # a node's position determines what the window keeps
             continue
         wanted = branch.attend(query[:, :, node : node + 1])
         np.testing.assert_allclose(output[:, :, node : node + 1], wanted, rtol=0, atol=2e-6)

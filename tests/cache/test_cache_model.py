@@ -1,4 +1,4 @@
-"""Any sequence of calls: caches and their forks against lists of tokens."""
+"""Test any sequence of calls: caches and their forks against lists of tokens."""
 
 import tempfile
 from pathlib import Path
@@ -87,7 +87,7 @@ class Caches(RuleBasedStateMachine):
     def drop(self, data):
         if len(self.pairs) > 1:
             cache, _ = self.pairs.pop(data.draw(st.integers(1, len(self.pairs) - 1)))
-            cache.close()  # hypothesis may hold what it has drawn
+            cache.close()  # hypothesis may keep what it has drawn
 
     @rule(mode=st.sampled_from(["r", "r+"]))
     def open_again(self, mode):

@@ -1,4 +1,4 @@
-"""Pages of any size have the same bits, are shared where they can be, and do not move."""
+"""Pages of any size have the same bits, are shared if possible, and do not move."""
 
 import gc
 import re
@@ -59,7 +59,7 @@ def test_every_option_has_the_bits_of_a_plain_cache(options, stored, target):
 
 
 def test_long_ragged_entries(stored, target):
-    """Enough keys for several tasks of one head, pages in no order."""
+    """There are enough keys for several tasks of one head, and the pages are not in order."""
     caches = pair(batch=3, dtype=stored)
     for step, lengths in enumerate([[700, 3, 0], [20, 900, 16], [0, 33, 1], [500, 0, 1300]]):
         for cache in caches:
@@ -81,7 +81,7 @@ def test_growth_moves_nothing():
     for length in range(2, 2000):
         cache.append(one, one)
         pages = -(-length // 16)
-        assert cache.nbytes == pages * (page_bytes(cache) + 4)  # and what the table takes
+        assert cache.nbytes == pages * (page_bytes(cache) + 4)  # and the size of the table
     assert arrays_of(cache) is arrays
 
 
@@ -103,7 +103,7 @@ def test_where_address_space_is_not_free_pools_double(monkeypatch):
 
 
 def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
-    """Each reserves 64 TiB of the 128 that a process has on x86-64 and of the 256 on AArch64."""
+    """Each pool reserves 64 TiB of a process's 128 TiB on x86-64, or 256 TiB on AArch64."""
     monkeypatch.setattr("regard._cache.storage.memory_room.free_address_space", lambda: 2**46)
     caches = [regard.KVCache(1, 2, 64, page_size=1024) for _ in range(5)]
     models = [Model(1, 2, 64, 64, np.dtype("f4")) for _ in caches]
@@ -164,7 +164,7 @@ def test_what_is_reserved_is_in_no_childs_way(caches, output_of):
 
 
 def test_a_prompt_is_shared_by_its_forks():
-    """Full pages for good; the last one until somebody writes to it."""
+    """Full pages stay shared; the last page is shared until a cache writes to it."""
     prompt = regard.KVCache(1, 2, 8, 5, page_size=16)
     prompt.append(*tokens(0, 1, 100))  # six pages and four tokens
     forks = [prompt.fork() for _ in range(8)]
@@ -172,7 +172,7 @@ def test_a_prompt_is_shared_by_its_forks():
     for number, fork in enumerate(forks):
         fork.append(*tokens(number, 1, 1))
         assert taken(prompt) == 8 + number
-    prompt.append(*tokens(9, 1, 1))  # nobody else has its last page any more
+    prompt.append(*tokens(9, 1, 1))  # no other cache has its last page anymore
     assert taken(prompt) == 15
     first = table_of(prompt)[0, :6]
     assert all(np.array_equal(table_of(fork)[0, :6], first) for fork in forks)
@@ -261,7 +261,7 @@ def test_a_large_pool_lies_in_huge_pages():
 
 
 def has_huge_pages(cache):
-    """Whether the system was asked for them, by the flags of the mappings of a cache's pool."""
+    """Return whether huge pages were requested, by the flags of the mappings of a cache's pool."""
     wanted = [array.ctypes.data for array in arrays_of(cache)]
     asked, inside = [], False
     for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
@@ -300,7 +300,7 @@ def test_a_cache_tells_its_sizes():
 
 
 def test_an_append_that_fails_leaves_tokens_in_shared_pages():
-    """The longest of several entries with one page goes on in it, and no other."""
+    """If several entries share a page, only the longest entry continues in it."""
     cache = regard.KVCache(1, 1, 4, page_size=16, dtype="float16")
     cache.append(*np.ones((2, 1, 1, 8, 4)))
     cache.reorder([0, 0])

@@ -1,4 +1,5 @@
-"""Packed tokens: any number of them for each entry in a step, with the bits of each text alone."""
+"""Packed tokens may have any number for each entry in a step, and have the bits of each text by
+itself."""
 
 import itertools
 
@@ -11,7 +12,7 @@ from element_types import type_named
 from messages import says
 from reference import assert_same_bits
 
-# Prompts, chunks of prompts, single tokens and nothing, as they come together; and equal numbers.
+# Mixtures of prompts, chunks of prompts, single tokens and nothing; and equal numbers.
 STEPS = ([70, 0, 3, 200], [1, 40, 1, 1], [1, 1, 1, 1], [0, 1, 96, 0], [5, 5, 5, 5], [9, 8, 1, 0])
 
 CACHES = {
@@ -110,7 +111,8 @@ MASKS = {
 
 
 def part_of(mask, rows, kv_len):
-    """The rows of a mask (tokens, heads, keys) that belong to one entry, (heads, rows, keys)."""
+    """Return the rows of a mask (tokens, heads, keys) that belong to one entry, (heads, rows,
+    keys)."""
     if isinstance(mask, tuple):
         return tuple(part_of(part, rows, kv_len) for part in mask)
     if isinstance(mask, regard.masks.SparseMask):
@@ -140,7 +142,8 @@ def test_masks(name, keep_last, target):
 
 
 def test_queries_of_earlier_tokens(target):
-    """The positions of first queries may be given, and fewer queries than tokens are the last."""
+    """The positions of the first queries may be given. Without them, the queries belong to the last
+    tokens."""
     cache = regard.KVCache(2, 1, 8, 5)
     cache.append(*tokens(0, 2, 50, kv_heads=1))
     query = normal(1, 7, 2, 8, dtype=np.float32)
@@ -161,7 +164,7 @@ def test_results_into_an_array(target):
 
 
 def test_what_is_explained(target):
-    """A step costs what its parts cost, and no padding is computed."""
+    """The cost of a step is the cost of its parts, and no padding is computed."""
     counts, lengths = [64, 1, 1, 1, 0], [500, 300, 700, 20, 40]
     cache = regard.KVCache(5, 2, 64)
     cache.append_ragged(*packed_tokens(0, lengths, head_dim=64, value_dim=64))
@@ -187,7 +190,7 @@ def test_what_is_explained(target):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_prompts_beside_single_tokens_in_plain_arrays(threads, target):
-    """Packed sequences without a cache have the same two kernels."""
+    """Packed sequences without a cache use the same two kernels."""
     lengths = [1, 90, 2, 0, 4, 30]
     starts = [0, *itertools.accumulate(lengths)]
     key_lengths = [300, 90, 700, 10, 5, 64]

@@ -1,4 +1,5 @@
-"""A file that another program truncates: an error, where memory would end the process."""
+"""If another program truncates a file, an error replaces the memory access that would end the
+process."""
 
 import sys
 
@@ -70,7 +71,7 @@ def test_calls_say_that_the_file_was_truncated(mode, length, path, run_python):
 
 
 def test_a_file_that_was_deleted_stays_in_use(path):
-    """Its bytes are there as long as somebody has it open."""
+    """Its bytes remain as long as any process has it open."""
     cache, _ = make(path)
     cache.append(*tokens(0, 2, 20))
     path.unlink()

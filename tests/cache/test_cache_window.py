@@ -1,4 +1,5 @@
-"""A cache with a window answers as one call with all keys and a mask, in bounded memory."""
+"""A cache with a window gives the results of one call with all keys and a mask, in bounded
+memory."""
 
 import itertools
 
@@ -34,7 +35,8 @@ OPTIONS = {
 
 
 def assert_bounded(cache, window, keep_first, appends, dtype, batch=2):
-    """Sink tokens, the window, the longest two appends and two pages, or three with sink tokens."""
+    """Check the bound: sink tokens, the window, the longest two appends, and two pages, or three
+    with sink tokens."""
     size = page_bytes(cache) // (2 * 13 * dtype.itemsize)
     most = sum(sorted(appends)[-2:])
     pages = 3 if keep_first else 2
@@ -61,7 +63,7 @@ def test_answers_are_those_of_a_mask(case, dtype):
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 9])
 def test_queries_anywhere_with_a_mask(length, target):
-    """Before the sink tokens are there too, and beyond all keys."""
+    """Queries come before there are sink tokens too, and beyond all keys."""
     sizes = {"keep_last": 3, "keep_first": 4}
     cache = regard.KVCache(2, 2, 8, 5, **sizes)
     model = Model(2, 2, 8, 5, np.float32, **sizes)
@@ -76,7 +78,7 @@ def test_queries_anywhere_with_a_mask(length, target):
 
 @pytest.mark.parametrize(("window", "keep_first", "appends"), CASES)
 def test_types(window, keep_first, appends, half):
-    """What is stored in 16 bits is rounded once."""
+    """Numbers stored in 16 bits are rounded once."""
     sizes = {"keep_last": window, "keep_first": keep_first}
     cache = regard.KVCache(1, 2, 8, 5, dtype=half, **sizes)
     model = Model(1, 2, 8, 5, half, **sizes)
@@ -133,7 +135,8 @@ def test_the_bits_of_the_option_window(window, storage_of, page_size, target):
 @pytest.mark.parametrize("page_size", [16, 32])
 @pytest.mark.parametrize("storage_of", ["float32", "int8"])
 def test_keep_first_have_the_bits_of_a_mask(storage_of, page_size, keep_first, target):
-    """Also under a narrower window, which hides those that it does not reach."""
+    """This holds also under a narrower window, which hides the sink tokens that it does not
+    reach."""
     plain = regard.KVCache(1, 2, 8, 5, dtype=storage_of)
     sizes = {"keep_last": 20, "keep_first": keep_first, "page_size": page_size}
     cache = regard.KVCache(1, 2, 8, 5, dtype=storage_of, **sizes)
@@ -229,12 +232,13 @@ def test_memory_is_bounded(sizes, in_file, tmp_path):
     most = cache.nbytes
     for step in range(500):
         cache.append(*tokens(step, 2, 1))
-    assert cache.nbytes <= most  # what a prompt took is used again
+    assert cache.nbytes <= most  # the memory of a prompt is reused
 
 
 @pytest.mark.parametrize("keep_first", [0, 2])
 def test_nan_goes_with_its_token(keep_first, dtype, target):
-    """Evicted, truncated or padding: what is not seen changes nothing; what is seen shows."""
+    """For evicted, truncated and padding tokens: hidden ones change nothing, and visible ones
+    show."""
     cache = regard.KVCache(1, 2, 8, 5, dtype=dtype, keep_last=4, keep_first=keep_first)
     nan = [np.full((1, 2, 2, dim), np.nan) for dim in (8, 5)]
     query = normal(0, 1, 4, 1, 8, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Attention to the pages of other engines."""
+"""Test attention to the pages of other engines."""
 
 import itertools
 
@@ -19,7 +19,7 @@ SIZES = [1, 2, 5, 16, 24, 32, 100]
 
 
 class Pool:
-    """Texts in pages that lie in any order among the pages of others."""
+    """Texts in pages that are in any order among the pages of others."""
 
     def __init__(self, size, layout, dtype, *, scales="row", seed=0):
         columns = -(-int(LENGTHS.max()) // size)
@@ -52,7 +52,7 @@ class Pool:
         )
 
     def text(self, entry, dtype=np.float64):
-        """Key and value of a text."""
+        """Return the key and value of a text."""
         return [rows[entry, :, : LENGTHS[entry]].astype(dtype) for rows in self.rows]
 
 
@@ -70,7 +70,7 @@ def query_of(dtype, q_len, seed=1):
     ],
 )
 def test_the_answer_is_the_oracles(size, layout, dtype, target):
-    """One query a text, some, and more than there are keys before them."""
+    """There are one query per text, several, and more than the keys before them."""
     pool = Pool(size, layout, dtype)
     for q_len in (1, 9, 40):
         query = query_of(dtype, q_len)
@@ -127,7 +127,7 @@ def test_scales_of_int8(layout, scales):
 
 
 def test_pages_of_strides_of_their_own():
-    """FlashInfer keeps keys and values side by side, vLLM in halves of one array."""
+    """FlashInfer keeps keys and values next to each other, vLLM in halves of one array."""
     pool = Pool(8, "NHD", "float32")
     query = query_of("float32", 1)
     expected = pool.attend(query)
@@ -225,7 +225,7 @@ WIDE, INTEGERS, SWAPPED = (PAGES.astype(kind) for kind in ("f8", "i8", ">f4"))
     [
         ({"key_pages": PAGES[0]}, ValueError, ["key_pages must have 4 axes"]),
         ({"value_pages": OTHER_AXES}, ValueError, ["value_pages", "(5, 4, 2)", "(4, 4, 2, 8)"]),
-        ({"key_pages": EMPTY, "value_pages": EMPTY}, ValueError, ["key_pages", "at least 1"]),
+        ({"key_pages": EMPTY, "value_pages": EMPTY}, ValueError, ["key_pages", "length 1 or more"]),
         ({"key_pages": INTEGERS}, TypeError, ["key_pages", "int64"]),
         ({"value_pages": WIDE}, TypeError, ["value_pages", "float32", "float64"]),
         ({"key_pages": SWAPPED}, TypeError, ["key_pages", ">f4"]),

@@ -1,4 +1,4 @@
-"""What a cache keeps of new tokens has the bits that NumPy's conversion gives."""
+"""A cache stores new tokens with the bits of NumPy's conversion."""
 
 import warnings
 from itertools import product
@@ -17,14 +17,15 @@ def dtype_of(name):
 
 
 def numbers(source, target, shape):
-    """Every finite number of 16 bits, or of 32 any bits, that `target` can hold; and the others."""
+    """Return every finite 16-bit number, or 32-bit numbers with random bits, that `target` can
+    hold; and the others."""
     if source.itemsize == 2:
         every = np.arange(2**16, dtype=np.uint16).view(source)
     else:
         bits = np.random.default_rng(0).integers(0, 2**32, 2**16, np.uint32)
         every = bits.view(np.float32)
         # Halfway between two neighbors, and one step to each side.
-        with np.errstate(invalid="ignore"):  # some CPUs tell of NaNs that signal
+        with np.errstate(invalid="ignore"):  # some CPUs report signaling NaNs
             halves = np.arange(2**16, dtype=np.uint16).view(target).astype(np.float32)
         place = 2 ** (12 if target.name == "float16" else 15)
         nearby = halves.view(np.uint32) + np.uint32(place)
@@ -97,7 +98,7 @@ LARGEST = {"float16": 65519.996, "bfloat16": 3.3961773e38}
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("kept", LARGEST)
 def test_what_becomes_infinite_is_found(kept, sign, position, target):
-    """It is an error where the caller asks for one; infinities that are given are none."""
+    """Overflow is an error if the caller asks for one; infinities in the input are not."""
     source = np.zeros((1, 1, 10, 7000), np.float32)
     source[0, 0, 4, 5] = np.inf
     source[0, 0, 9, position] = sign * np.float32(LARGEST[kept])

@@ -1,4 +1,4 @@
-"""GGUF files are read as they were written; damaged ones are refused with the reason."""
+"""GGUF files are read as they were written; damaged files are refused with the reason."""
 
 import os
 import re
@@ -54,7 +54,8 @@ def test_a_small_file(load):
 
 
 def test_a_header_of_any_length(load):
-    """The data begins at the next multiple of 32, or where the header ends if that is one."""
+    """The data begins at the next multiple of 32, or at the end of the header if that is a
+    multiple."""
     for length in range(1, 33):
         named = [entry("k" * length, UINT32, u32(length))]
         parameters, _ = load(gguf_file(entries=named))
@@ -83,7 +84,8 @@ def test_kinds_of_metadata(load):
 
 
 def test_what_the_package_writes(tmp_path):
-    """Every type that the package can write and read agrees with the package's own reader."""
+    """For every type that the package can write and read, the result agrees with the package's own
+    reader."""
     rng = np.random.default_rng(0)
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, "llama")
@@ -119,7 +121,7 @@ def test_what_the_package_writes(tmp_path):
 
 @pytest.mark.parametrize("weight_dtype", ["float16", "bfloat16", "int8"])
 def test_matrices_in_fewer_bits(weight_dtype, tmp_path):
-    """What is read a few rows at a time is what the whole tensor gives."""
+    """Reading a few rows at a time gives the same numbers as reading the whole tensor."""
     if weight_dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     rng = np.random.default_rng(0)
@@ -255,7 +257,7 @@ MALFORMED = {
         gguf_file(tensors=[tensor(shape=(32,), kind=9)], data=bytes(40)),
         ["a", "Q8_1"],
     ),
-    "broken blocks": (gguf_file(tensors=[tensor(shape=(2, 33), kind=Q8_0)]), ["a", "blocks"]),
+    "not whole blocks": (gguf_file(tensors=[tensor(shape=(2, 33), kind=Q8_0)]), ["a", "blocks"]),
     "offset beyond the file": (gguf_file(tensors=[tensor(offset=HUGE)]), ["a", "ends"]),
     "offset that wraps": (gguf_file(tensors=[tensor(offset=2**64 - 32)]), ["a", "ends"]),
     "crooked offset": (gguf_file(tensors=[tensor(offset=4)]), ["a", "4", "32"]),
@@ -282,7 +284,7 @@ def test_malformed(case, load, tmp_path):
 
 ITEMS = 1000
 MANY_ITEMS = {
-    # The items, and how often an array of them may be read from the file.
+    # The items, and the maximum number of reads for an array of them.
     "bools": (u32(BOOL) + u64(ITEMS) + bytes(ITEMS), 2),
     "empty arrays": (u32(ARRAY) + u64(ITEMS) + (u32(UINT32) + u64(0)) * ITEMS, ITEMS + 1),
     "empty arrays of bools": (u32(ARRAY) + u64(ITEMS) + (u32(BOOL) + u64(0)) * ITEMS, ITEMS + 1),
@@ -292,7 +294,7 @@ MANY_ITEMS = {
 
 @pytest.mark.parametrize("case", MANY_ITEMS)
 def test_arrays_are_read_in_few_steps(case, load, monkeypatch):
-    """A small file must not take long, whatever it says that it holds."""
+    """A small file must not take long to read, whatever size it claims."""
     array, most = MANY_ITEMS[case]
     sizes, take = [], BoundedFile.take
 
@@ -361,7 +363,7 @@ def test_paths(path, error, reader):
 @pytest.mark.parametrize("place", ["/dev/null", "/dev/zero", "pipe"])
 @pytest.mark.parametrize("reader", ["load_gguf", "load_safetensors"])
 def test_what_is_no_plain_file(reader, place, tmp_path, output_of):
-    """In a process of its own, since opening a pipe may wait forever."""
+    """The test runs in a separate process, since opening a pipe may wait forever."""
     if sys.platform == "win32":
         pytest.skip("Windows has no such files")
     if place == "pipe":

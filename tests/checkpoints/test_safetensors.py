@@ -1,4 +1,4 @@
-"""safetensors files are read as they were written; damaged ones are refused with the reason."""
+"""safetensors files are read as they were written; damaged files are refused with the reason."""
 
 import json
 import struct
@@ -40,7 +40,7 @@ def load(path):
 @pytest.mark.parametrize("weight_dtype", ["float16", "bfloat16", "int8"])
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "F64"])
 def test_matrices_in_fewer_bits(kind, weight_dtype, path):
-    """What is read a few rows at a time is what the whole tensor gives."""
+    """Reading a few rows at a time gives the same numbers as reading the whole tensor."""
     types = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F64": np.float64}
     rng = np.random.default_rng(0)
     floats = rng.standard_normal((700, 600))
@@ -184,7 +184,7 @@ UNREADABLE = one() | {
     "c": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [10, 13]},
     "d": {"dtype": "F32", "shape": [1], "data_offsets": [13, 17]},
 }
-NEITHER = "which neither NumPy nor ml_dtypes has"
+NEITHER = "which neither NumPy nor ml_dtypes provides"
 
 
 def test_a_tensor_of_an_unknown_type_does_not_refuse_the_others(load, path):
@@ -217,7 +217,7 @@ def test_float8_without_its_package(path, output_of):
     """
     assert output_of(script).splitlines() == [
         "['b']",
-        f"{path}: skipped tensor 'a' cannot be read: type F8_E4M3 needs the package ml_dtypes: "
+        f"{path}: skipped tensor 'a' cannot be read: type F8_E4M3 needs the ml_dtypes package: "
         "pip install 'regard[models]'",
     ]
 
@@ -354,5 +354,5 @@ def test_a_missing_package_is_named(package, output_of):
         print(error)
     """
     assert output_of(script) == (
-        f"load_{package} needs the package {package}: pip install 'regard[models]'"
+        f"load_{package} needs the {package} package: pip install 'regard[models]'"
     )

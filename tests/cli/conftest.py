@@ -19,7 +19,7 @@ PEAK, BANDWIDTH = 4e11, 2e10
 
 @pytest.fixture
 def run(capsys):
-    """Run the command line in this process; its status, output and messages."""
+    """Run the command line in this process, and return its status, output and messages."""
     threads = regard.get_num_threads()
 
     def run(*arguments):
@@ -34,7 +34,7 @@ def run(capsys):
 
 @pytest.fixture
 def shown(run):
-    """What a command prints that ends well."""
+    """Return what a successful command prints."""
 
     def shown(*arguments):
         status, output, errors = run(*arguments)
@@ -46,7 +46,7 @@ def shown(run):
 
 @pytest.fixture
 def measured_here(monkeypatch):
-    """Measure in this process, against the test's engines, on little memory, and briefly."""
+    """Measure in this process, against the test's engines, with little memory, and briefly."""
 
     class Limits:
         def fma_peak(self, is_double, threads):
@@ -77,7 +77,7 @@ def measured_here(monkeypatch):
 
 @pytest.fixture
 def without_peers(tmp_path):
-    """A folder for the command to run in, where only regard and NumPy are installed."""
+    """Return a folder for the command to run in, where only regard and NumPy are installed."""
     for name in PEERS:
         (tmp_path / f"{name}.py").write_text(NOT_INSTALLED.format(name=name))
     return tmp_path
@@ -85,7 +85,7 @@ def without_peers(tmp_path):
 
 @pytest.fixture
 def process(without_peers):
-    """Run the command line as a process of its own."""
+    """Run the command line as a separate process."""
 
     def run(*arguments, text=True, stdout=subprocess.PIPE, **environment):
         return subprocess.run(
@@ -105,7 +105,7 @@ def process(without_peers):
 
 @pytest.fixture
 def on_terminal(without_peers):
-    """Run the command line on a pseudo-terminal; what it shows, as text."""
+    """Run the command line on a pseudo-terminal, and return what it shows, as text."""
     pty = pytest.importorskip("pty")
 
     def run(*arguments, **environment):
@@ -123,7 +123,7 @@ def on_terminal(without_peers):
             while True:
                 try:
                     piece = os.read(ours, 65536)
-                except OSError:  # Linux's way to say that the other end is closed
+                except OSError:  # Linux's way to report that the other end is closed
                     break
                 if not piece:
                     break

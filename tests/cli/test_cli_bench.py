@@ -1,4 +1,4 @@
-"""`python -m regard bench` from its arguments to its files."""
+"""Test `python -m regard bench`, from its arguments to its files."""
 
 import json
 import re
@@ -14,7 +14,7 @@ SMALL = ("--shape", "1,2,16,8", "--rounds", "1", "--threads", "1")
 
 @pytest.fixture
 def requested(monkeypatch, run):
-    """What a command would measure."""
+    """Return what a command would measure."""
 
     def ask(*arguments):
         requests = []
@@ -97,7 +97,7 @@ def test_pictures(run, measured_here, tmp_path):
         (["--shape", "1,8"], "argument --shape: must be batch,heads[/kv_heads],length[/kv_len],"),
         (["--curve", "--shape", "1,8,9,64"], "argument --shape: must be batch,heads[/kv_heads],he"),
         (["--curve", "12"], "argument --curve: must be FIRST:LAST, such as 128:4096, got '12'"),
-        (["--curve", "--shape=1,8,64", "--shape=1,8,64"], "--shape: only one goes with --curve"),
+        (["--curve", "--shape=1,8,64", "--shape=1,8,64"], "only one is allowed with --curve"),
         (["--causal"], "argument --causal: needs --shape or --curve"),
         (["--bogus"], "unrecognized arguments: --bogus"),
         (["word"], "unrecognized arguments: word"),

@@ -1,4 +1,4 @@
-"""The commands: which runs, what info says, help, and wrong arguments."""
+"""Test the commands: which command runs, the output of info, help, and wrong arguments."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The example: its stages, its checks, its JSON, and its timing."""
+"""Test the example: its stages, its checks, its JSON, and its timing."""
 
 import json
 import re
@@ -93,7 +93,7 @@ def test_a_word_has_one_embedding_everywhere():
     one, other = embed(["big", "regard"]), embed(["so", "regard", "it", "big"])
     assert one[1].tolist() == other[1].tolist()
     assert one[0].tolist() == other[3].tolist() == [np.float32(x) for x in (0.75, 0.20, 0.55)]
-    # These digits are a promise: they change on no machine and with no version.
+    # These digits are a promise: they are the same on every machine and in every version.
     np.testing.assert_array_equal(embed(["attention"])[0], np.float32([0.87, 0.16, 0.29]))
 
 
@@ -116,7 +116,7 @@ def test_stages_equal_the_fused_call_for_any_length(shown, words):
 def test_a_long_sentence_is_shown_in_part_and_says_so(shown):
     text = shown("--no-timing", *[f"w{i}" for i in range(60)])
     assert "60 × 60" in text
-    assert "the first 6 tokens in numbers, and the first 24 of 60 in shades." in text
+    assert "The first 6 tokens are shown in numbers, and the first 24 of 60 in shades." in text
     assert re.findall(r"^  (w\d+) ", text, re.MULTILINE)[-24:] == [f"w{i}" for i in range(24)]
 
 

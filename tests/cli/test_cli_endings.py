@@ -1,4 +1,4 @@
-"""How the command line ends: Ctrl-C, closed pipes, full disks, failures."""
+"""Test how the command line ends: Ctrl-C, closed pipes, full disks, failures."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from command_line import COMMAND, ENVIRONMENT, LISTENING
 
-# Stands in for an engine that takes long to import: it says which process imports it.
+# Stands in for an engine that takes long to import, and reports which process imports it.
 SLOW = """
 import os, pathlib, time
 pathlib.Path("part").write_text(str(os.getpid()))
@@ -77,7 +77,7 @@ def test_a_closed_pipe_leaves_no_traceback(tmp_path, arguments):
         assert process.wait(timeout=60) == 0
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
 def test_a_full_disk_is_exit_status_1(process):
     with open("/dev/full", "w") as full:
         done = process("--no-timing", stdout=full)

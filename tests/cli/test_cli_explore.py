@@ -1,4 +1,4 @@
-"""The command `explore`: what it writes, and how it refuses."""
+"""Test the command `explore`: what it writes, and how it refuses."""
 
 import importlib.util
 import json
@@ -35,12 +35,12 @@ REFUSED = [
     (["--smollm2", "a", "-o", "no/page.html"], "path must be in a folder that exists"),
     (["--smollm2", "a", "-o", "."], "path must name a file, got the folder"),
     (["--smollm2", "a", "--threads", "0"], "must be from 1 to"),
-    (["--smollm2", "a", "--layers", "5-3"], "must have ranges that rise, up to 9999, got '5-3'"),
+    (["--smollm2", "a", "--layers", "5-3"], "must have increasing ranges, up to 9999, got '5-3'"),
     (
         ["--smollm2", "a", "--layers", "1,"],
         "ranges of layers, such as 0-5,17, got '1,'",
     ),
-    (["--smollm2", "a", "--layers", "0-99999999999"], "must have ranges that rise"),
+    (["--smollm2", "a", "--layers", "0-99999999999"], "must have increasing ranges"),
     (["--smollm2", "a", "--detail", "8"], "argument --detail: must be from 16 to 8192, got 8"),
     (["--smollm2", "a", "--top-k", "65"], "argument --top-k: must be from 1 to 64, got 65"),
     (["--smollm2", "a", "--max-mb", "0"], "argument --max-mb: must be from 1 to"),

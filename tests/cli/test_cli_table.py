@@ -1,4 +1,4 @@
-"""`python -m benchmarks.table` from its arguments to its files."""
+"""Test `python -m benchmarks.table`, from its arguments to its files."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from stand_ins import engine_named
 
 @pytest.fixture
 def run(capsys):
-    """Run the command in this process; its status, output and messages."""
+    """Run the command in this process, and return its status, output and messages."""
 
     def run(*arguments):
         try:
@@ -29,7 +29,7 @@ def run(capsys):
 
 @pytest.fixture
 def requested(monkeypatch, run):
-    """What a command would measure."""
+    """Return what a command would measure."""
 
     def ask(*arguments):
         requests = []
@@ -105,7 +105,7 @@ def test_goals_are_shown_on_request(run, measured_here):
         (["--case", ""], "argument --case: no case has '' in its name"),
         (["--case", "2 threads", "--threads", "1"], "needs more threads than 1"),
         (["--case", "\x1b[31mred"], r"'\x1b[31mred'"),
-        (["--case", "softmax", "--plot", "out.png"], "none of these cases has a limit"),
+        (["--case", "softmax", "--plot", "out.png"], "none of these cases has a machine limit"),
         (["--shape", "1,1,6,2"], "unrecognized arguments: --shape 1,1,6,2"),
     ],
 )

@@ -1,4 +1,5 @@
-"""What a terminal gets: styles where it has them, its own encoding, and nothing hostile."""
+"""Test what a terminal receives: styles if it supports them, its own encoding, and nothing
+hostile."""
 
 import io
 import re

@@ -1,6 +1,6 @@
-"""ONNX's operators `Attention` (opsets 23 to 25) and `RotaryEmbedding` (23) in regard's words.
+"""ONNX's operators `Attention` (opsets 23 to 25) and `RotaryEmbedding` (23) as calls of regard.
 
-Inputs come in ONNX's order, attributes by ONNX's names.
+Inputs are in ONNX's order, and attributes have ONNX's names.
 https://onnx.ai/onnx/operators/onnx__Attention.html
 https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
 """
@@ -33,8 +33,8 @@ def attention(
     softcap=0.0,
     softmax_precision=None,
 ):
-    """Y, present_key, present_value and qk_matmul_output, computed by `attend`, which is called
-    as `regard.scaled_dot_product_attention` is."""
+    """Return Y, present_key, present_value and qk_matmul_output, computed by `attend`, which is
+    called like `regard.scaled_dot_product_attention`."""
     flat = query.ndim == 3
     if flat:
         query = _heads_apart(query, q_num_heads)
@@ -53,7 +53,7 @@ def attention(
         "scale": scale,
         "softcap": softcap or None,
     }
-    # regard's softmax has the precision of the scores: float32, or float64 where anything is.
+    # regard's softmax has the precision of the scores: float32, or float64 if any input has it.
     wide = softmax_precision == onnx.TensorProto.DOUBLE
     asked = query.astype(np.float64) if wide else query
     if qk_matmul_output_mode == WEIGHTS:
@@ -75,7 +75,8 @@ def rotary_embedding(
     num_heads=None,
     rotary_embedding_dim=0,
 ):
-    """Y. With positions the caches are tables that they index, without they hold a row a token."""
+    """Return Y. With positions, the caches are tables that the positions index; without positions,
+    they hold one row per token."""
     flat = array.ndim == 3
     if flat:
         array = _heads_apart(array, num_heads)
@@ -90,7 +91,7 @@ def rotary_embedding(
 
 
 def _heads_apart(array, heads):
-    """(batch, length, heads * dim) seen as (batch, heads, length, dim)."""
+    """View (batch, length, heads * dim) as (batch, heads, length, dim)."""
     batch, length, width = array.shape
     return array.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
 
@@ -101,7 +102,8 @@ def _heads_together(array):
 
 
 def _full_length(mask, kv_len):
-    """Keys beyond the end of the mask are hidden; a last axis of 1 is an end, not a broadcast."""
+    """Extend a mask to hide the keys beyond its end; a last axis of 1 is an end, not a
+    broadcast."""
     if mask is None or mask.shape[-1] == kv_len:
         return mask
     missing = [(0, 0)] * (mask.ndim - 1) + [(0, kv_len - mask.shape[-1])]
@@ -116,7 +118,8 @@ def _window(*sizes):
 def _scores(
     query, key, mode, *, mask, is_causal, query_offset, window, key_lengths, scale, softcap
 ):
-    """What the fused call never stores, stage by stage: raw, capped, or capped and masked."""
+    """Return the scores, which the fused call never stores, stage by stage: raw, capped, or capped
+    and masked."""
     query, key = (x.astype(np.result_type(x, np.float32), copy=False) for x in (query, key))
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = query.shape, key.shape
     grouped = query.reshape(batch, kv_heads, heads // kv_heads, q_len, head_dim)
@@ -138,7 +141,7 @@ def _scores(
 
 
 def _seen(query_offset, q_len, kv_len, is_causal, window, key_lengths):
-    """What causality, window and lengths leave, (batch or 1, 1, q_len, kv_len)."""
+    """Return what causality, window and lengths leave visible, (batch or 1, 1, q_len, kv_len)."""
     first = np.reshape(query_offset, (-1, 1, 1, 1))
     position, key = first + np.arange(q_len)[:, None], np.arange(kv_len)
     seen = np.ones((1, 1, q_len, kv_len), bool)

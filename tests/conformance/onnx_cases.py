@@ -1,4 +1,4 @@
-"""ONNX's node tests: the models and data that onnx makes for those who implement its operators."""
+"""ONNX's node tests: the models and data that onnx generates for implementers of its operators."""
 
 import functools
 import importlib
@@ -13,16 +13,17 @@ from onnx.backend.test.runner import Runner
 
 class NodeCase(NamedTuple):
     name: str
-    inputs: list  # None where an optional one is left out
+    inputs: list  # None for an optional input that is left out
     attributes: dict
-    outputs: list  # the same
+    outputs: list  # likewise
     rtol: float
     atol: float
 
 
 @functools.cache
 def node_cases(operator):
-    """The plain cases of an operator; the expanded ones are the same data for another graph."""
+    """Return the plain cases of an operator; the expanded cases are the same data for another
+    graph."""
     found = []
     for case in _collected():
         (node, *others) = case.model.graph.node
@@ -37,22 +38,25 @@ def node_cases(operator):
 
 @functools.cache
 def _collected():
-    """onnx makes cases when it imports their modules. Its own `collect_testcases` imports those of
-    all operators, which takes five seconds in each process of the tests."""
-    with warnings.catch_warnings(action="ignore"):  # of how some cases are made
+    """Return all cases, which onnx generates when it imports their modules. Its own
+    `collect_testcases` imports the modules of all operators, which takes five seconds in each test
+    process."""
+    with warnings.catch_warnings(action="ignore"):  # from how some cases are made
         for module in ("attention", "rotaryembedding"):
             importlib.import_module(f"{onnx_nodes.__name__}.{module}")
     return onnx_nodes._NodeTestCases
 
 
 def _in_their_slots(names, arrays):
-    """An optional input or output that is left out has an empty name and no array."""
+    """Put arrays in their slots. An optional input or output that is left out has an empty name and
+    no array."""
     arrays = iter(arrays)
     return [next(arrays) if name else None for name in names]
 
 
 def assert_passes(case, results):
-    """As onnx's own runner judges a backend: shapes, dtypes, and the case's tolerances."""
+    """Check results as onnx's own runner judges a backend: shapes, dtypes, and the case's
+    tolerances."""
     asked = [(r, w) for r, w in zip(results, case.outputs, strict=False) if w is not None]
     results, wanted = zip(*asked, strict=True)
     for result in results:

@@ -1,8 +1,8 @@
-"""How close regard must come to what another project computes.
+"""How close regard must come to the results of another project.
 
-A peer's float64 result stands for the exact one, and its float32 result on the same numbers says
-what float32 is worth: regard may be twice as far away, plus the eps terms of `reference.expected`,
-because the peer may be exact by luck where the form of the fused call is not.
+A peer's float64 result stands for the exact one, and its float32 result on the same numbers shows
+the precision of float32. regard may be twice as far away, plus the eps terms of
+`reference.expected`, because the peer may be exact by luck where the form of the fused call is not.
 """
 
 import numpy as np
@@ -11,7 +11,8 @@ import reference
 
 
 def floor(*arrays, **options):
-    """What `reference.expected` allows beside twice the error of a plain float32 formula."""
+    """Return what `reference.expected` allows in addition to twice the error of a plain float32
+    formula."""
     arrays = [array.astype(np.float32) for array in arrays]
     want = reference.expected(*arrays, **options)
     plain = reference.naive(*arrays, **options, precision=np.float32)
@@ -20,7 +21,8 @@ def floor(*arrays, **options):
 
 
 def floor_of_scores(*arrays, **options):
-    """The same for scores: the product and the mask are worth 1.5 eps of each, the cap 3."""
+    """Return the same for scores: 1.5 eps each of the product and the mask, and 3 eps of the
+    cap."""
     laid = reference.lay_out(*arrays, **options, precision=np.float64)
     products = abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
     capped = 0 if laid.softcap is None else laid.cap(products)
@@ -30,7 +32,8 @@ def floor_of_scores(*arrays, **options):
 
 
 def assert_as_close(name, actual, *, exact, plain, least):
-    """`actual` is float32, or that stored in 16 bits; `least` is the floor of its allowance."""
+    """Check `actual`, which is float32, or float32 stored in 16 bits; `least` is the floor of its
+    allowance."""
     assert type(actual) is np.ndarray, name
     assert actual.shape == exact.shape, name
     allowed = 2 * reference.error(plain.astype(np.float64), exact) + least

@@ -1,9 +1,9 @@
 """JAX's and Keras' attention, whose layout is (batch, length, heads, head_dim), mode by mode.
 
-They compute in float32 and nothing wider, so both they and regard are held against the oracle's
-limits: two results within a limit of the exact one differ by at most two limits. Where a query sees
-no key they differ on purpose (JAX and Keras give the mean of the values, regard 0): no case has
-such a row, other than the padding queries that JAX sets to 0 and whose rows mean nothing.
+They compute in float32 and nothing wider, so they and regard are compared with the oracle's limits:
+two results within a limit of the exact one differ by at most two limits. They differ on purpose for
+fully masked queries (JAX and Keras return the mean of the values, regard 0). No case has such a
+row, except the padding queries that JAX sets to 0 and whose rows mean nothing.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ WHERE = "not installed: pip install '.[conformance]'"
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """Options in the words of `jax.nn.dot_product_attention`; shapes stand for drawn arrays."""
+    """Options named as in `jax.nn.dot_product_attention`; shapes stand for drawn arrays."""
 
     name: str
     query: Shape = (2, 9, 4, 8)
@@ -44,7 +44,7 @@ class Mode:
             options["bias"] = random.standard_normal(self.bias).astype(np.float32)
         if self.mask is not None:
             options["mask"] = random.random(self.mask) < 0.6
-            options["mask"][..., 0] = True  # the key that every window and causality leave
+            options["mask"][..., 0] = True  # the key that every window and causality show
             if self.local_window_size is not None:
                 options["mask"] |= np.eye(*self.mask[-2:], dtype=bool)
         if self.is_causal:
@@ -60,7 +60,7 @@ class Mode:
 
 
 def in_our_words(options):
-    """What a caller of JAX's function writes for regard's, apart from `query_seq_lengths`."""
+    """Translate the options of JAX's function to regard's, except `query_seq_lengths`."""
     options = dict(options)
     bias, mask = options.pop("bias", None), options.pop("mask", None)
     if bias is not None and mask is not None:
@@ -162,7 +162,7 @@ def keras_attention(tmp_path_factory):
 
 @functools.cache
 def problem(mode):
-    """Regard's arrays and options, what the oracle says of them, and which rows mean something."""
+    """Return regard's arrays and options, the oracle's result, and which rows mean something."""
     arrays, options = mode.build()
     arrays = [x.swapaxes(-3, -2) for x in arrays]  # views: regard reads any strides
     words = in_our_words(options)
@@ -183,7 +183,7 @@ def check(theirs, mode):
         assert actual.shape == other.shape
         assert actual.dtype == other.dtype
         off = reference.error(actual[rows], other[rows])
-        assert off <= 2 * limit, f"{name}: apart by {off:.3g}, allowed {2 * limit:.3g}"
+        assert off <= 2 * limit, f"{name}: differs by {off:.3g}, allowed {2 * limit:.3g}"
 
 
 @pytest.mark.parametrize("mode", JAX, ids=lambda mode: mode.name)

@@ -155,12 +155,12 @@ MODS = {
 
 
 def of_flex_attention(arrays, mask_mod, score_mod, lengths):
-    """The output and the lse."""
+    """Return the output and the lse."""
     block_mask = None
     if mask_mod is not None:
         block_mask = flex.create_block_mask(mask_mod, BATCH, HEADS, *lengths, device="cpu")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is slow without torch.compile
+        warnings.simplefilter("ignore")  # slow without torch.compile
         output, more = flex.flex_attention(
             *tensors(*arrays),
             score_mod=score_mod,
@@ -172,8 +172,8 @@ def of_flex_attention(arrays, mask_mod, score_mod, lengths):
 
 
 def gradients_of_formula(arrays, mask_mod, score_mod, lengths):
-    """Autograd through the mods and the plain formula: FlexAttention has no gradients on the
-    CPU."""
+    """Return gradients by autograd through the mods and the plain formula, since FlexAttention has
+    no gradients on the CPU."""
     *inputs, grad = tensors(*arrays)
     query, key, value = (each.requires_grad_() for each in inputs)
     key, value = (each.repeat_interleave(HEADS // KV_HEADS, dim=1) for each in (key, value))
@@ -183,7 +183,7 @@ def gradients_of_formula(arrays, mask_mod, score_mod, lengths):
         scores = score_mod(scores, *at)
     if mask_mod is not None:
         scores = torch.where(mask_mod(*at), scores, -torch.inf)
-    weights = torch.nan_to_num(torch.softmax(scores, dim=-1))  # 0 if a query sees no key
+    weights = torch.nan_to_num(torch.softmax(scores, dim=-1))  # 0 if a query is fully masked
     return [each.numpy() for each in torch.autograd.grad(weights @ value, inputs, grad)]
 
 
@@ -225,7 +225,8 @@ OF_ALL = [
 
 @pytest.mark.parametrize("name", OF_ALL)
 def test_a_mask_mod_is_a_function_of_regard(name):
-    """If it ignores b and h, `from_function` makes the same mask of it, with as many blocks."""
+    """If it ignores b and h, `from_function` builds the same mask from it, with the same number of
+    blocks."""
     lengths, (mod, _) = FLEX[name].lengths, MODS[name]
     zero = torch.tensor(0)
 
@@ -243,7 +244,7 @@ def test_a_mask_mod_is_a_function_of_regard(name):
 
 @pytest.mark.parametrize("mod", [causal, prefix, window, MODS["chunks"][0]])
 def test_a_mask_mod_of_operators_needs_no_arrays(mod):
-    """It is asked about regions. (Those of `and_masks` and `or_masks` need tensors: & and |.)"""
+    """It is called with regions. (The mods of `and_masks` and `or_masks` need tensors: & and |.)"""
     asked = []
 
     def rule(i, j):
@@ -257,7 +258,8 @@ def test_a_mask_mod_of_operators_needs_no_arrays(mod):
 
 
 def test_a_score_mod_is_a_score_function():
-    """A score_mod that multiplies scores, which no option of regard does, and its gradients."""
+    """The score_mod multiplies scores, which no option of regard does; its gradients are compared
+    too."""
 
     def checkerboard(score, b, h, q_idx, kv_idx):
         score = torch.where((kv_idx - q_idx) % 2 == 0, score * 0.5, score)
@@ -287,9 +289,9 @@ def test_a_score_mod_is_a_score_function():
 
 
 def test_blocks_from_indices():
-    """`BlockMask.from_kv_blocks` and `masks.Blocks` from the same blocks."""
+    """`BlockMask.from_kv_blocks` and `masks.Blocks` are built from the same blocks."""
     size, lengths = 64, (128, 256)
-    indices = torch.tensor([[[[0, 3, 1, 2], [1, 2, 0, 3]]]], dtype=torch.int32)  # two of each row
+    indices = torch.tensor([[[[0, 3, 1, 2], [1, 2, 0, 3]]]], dtype=torch.int32)  # two per row
     counts = torch.full((1, 1, 2), 2, dtype=torch.int32)
     theirs = flex.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=size, seq_lengths=lengths)
     ours = masks.Blocks([0, 2, 4], [0, 3, 1, 2], shape=lengths, block=(size, size))

@@ -1,8 +1,8 @@
 """Derivatives of JAX's attention, mode by mode.
 
-It computes in float32 and nothing wider, so both JAX and regard are held against the limits of the
-oracle: two results within a limit of the exact one differ by at most two limits. Its lse has no
-derivatives.
+JAX computes in float32 and nothing wider, so JAX and regard are both compared with the limits of
+the oracle: two results within a limit of the exact one differ by at most two limits. JAX's lse has
+no derivatives.
 """
 
 import functools
@@ -23,12 +23,14 @@ each_mode = pytest.mark.parametrize("mode", [*JAX[::3], *SLOW], ids=lambda mode:
 
 
 def swapped(array):
-    """JAX's (batch, length, heads, dim) in our order, and back: views, since regard reads both."""
+    """Return JAX's (batch, length, heads, dim) in regard's order, or the reverse. Views suffice,
+    since regard reads both."""
     return array.swapaxes(-3, -2)
 
 
 def problem_of(mode):
-    """Regard's problem, and which queries mean something: JAX sets the output of others to 0."""
+    """Return regard's problem, and which queries mean something: JAX sets the output of others to
+    0."""
     arrays, options = mode.build()
     arrays = [swapped(array) for array in arrays]
     words = in_our_words(options)
@@ -48,9 +50,9 @@ def directions_of(problem):
 
 @functools.cache
 def derived(mode):
-    """What JAX says: gradients of all inputs, the tangent of the output, and double gradients.
+    """Return JAX's gradients of all inputs, the tangent of the output, and double gradients.
 
-    Compiled together: operation by operation they take seconds.
+    They are compiled together: operation by operation they take seconds.
     """
     arrays, options = mode.build()
     bias = options.pop("bias", None)
@@ -82,7 +84,7 @@ def assert_alike(name, actual, theirs, judged):
     assert actual.dtype == theirs.dtype, name
     assert actual.shape == theirs.shape, name
     off = error(actual, theirs)
-    assert off <= 2 * judged.limit, f"{name}: apart by {off:.3g}, allowed {2 * judged.limit:.3g}"
+    assert off <= 2 * judged.limit, f"{name}: differs by {off:.3g}, allowed {2 * judged.limit:.3g}"
 
 
 @each_mode

@@ -11,13 +11,13 @@ CASES = node_cases("Attention")
 
 
 def oracle(*arrays, return_weights=False, **options):
-    """The reference in regard's manner of calling: it proves the mapping apart from the kernels."""
+    """Call the reference like regard, which tests the adapter without the kernels."""
     result = reference.attention(*arrays, **options)
     return (result.output, result.weights) if return_weights else result.output
 
 
 def test_no_case_is_missing():
-    """onnx 1.23 has 93; a suite that shrinks proves less."""
+    """onnx 1.23 has 93 cases; a smaller suite proves less."""
     assert len(CASES) == len({case.name for case in CASES}) >= 93
 
 

@@ -1,4 +1,4 @@
-"""ONNX's `Attention` on drawn inputs and attributes: onnx's reference evaluator is the judge."""
+"""ONNX's `Attention` on drawn inputs and attributes, compared with onnx's reference evaluator."""
 
 import hypothesis
 import ml_dtypes
@@ -19,10 +19,11 @@ MODES = [RAW_SCORES, CAPPED_SCORES, MASKED_SCORES, WEIGHTS]
 
 @st.composite
 def nodes(draw):
-    """Inputs in their slots and attributes: anything that the operator allows, small.
+    """Draw inputs in their slots and attributes: anything small that the operator allows.
 
-    Except where onnx 1.23's evaluator leaves the operator's text: mode 0 asks for raw scores and
-    gets capped ones, and causality without a window reads q_len off the mask, which must have it.
+    Cases are left out in which onnx 1.23's evaluator deviates from the operator's specification:
+    mode 0 asks for raw scores and gets capped ones, and causality without a window reads q_len from
+    the mask, which must have it.
     """
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     dtype = draw(st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16]))
@@ -78,7 +79,7 @@ def nodes(draw):
 
 
 def as_onnx_says(inputs, attributes, dtype):
-    """The evaluator's outputs with everything in one precision, its softmax too."""
+    """Return the evaluator's outputs with everything in one precision, including its softmax."""
     attributes = attributes | {"softmax_precision": helper.np_dtype_to_tensor_dtype(dtype)}
     inputs = [x if x is None or x.dtype.kind in "bi" else x.astype(dtype) for x in inputs]
     given = [name if x is not None else "" for name, x in zip(INPUTS, inputs, strict=True)]

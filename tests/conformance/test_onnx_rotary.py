@@ -9,7 +9,7 @@ CASES = node_cases("RotaryEmbedding")
 
 
 def test_no_case_is_missing():
-    """onnx 1.23 has 8."""
+    """onnx 1.23 has 8 cases."""
     assert len(CASES) == len({case.name for case in CASES}) >= 8
 
 

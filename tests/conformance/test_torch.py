@@ -18,10 +18,10 @@ OPERATOR = "nn.functional.scaled_dot_product_attention"
 
 
 def as_torch_says(query, key, value, mask=None, *, precision, lower_right=False, **options):
-    """PyTorch's plain formula, the one of its kernels that takes everything, in one precision."""
+    """Compute PyTorch's plain formula, its kernel that accepts everything, in one precision."""
 
     def tensor(array):
-        array = np.array(array)  # PyTorch wants what it may write to
+        array = np.array(array)  # PyTorch needs writable memory
         return torch.from_numpy(array if array.dtype == bool else array.astype(precision))
 
     if lower_right:
@@ -34,11 +34,12 @@ def as_torch_says(query, key, value, mask=None, *, precision, lower_right=False,
 
 
 def check(arrays, ours, theirs):
-    """`ours` and `theirs` are the options, each in the words of its project."""
+    """Compare regard with PyTorch. `ours` and `theirs` are the options with each project's
+    names."""
     actual = regard.scaled_dot_product_attention(*arrays, **ours)
     assert actual.dtype == arrays[0].dtype
     exact = as_torch_says(*arrays, **theirs, precision=np.float64)
-    if actual.dtype == np.float64:  # nothing here is wider: both are near what is exact
+    if actual.dtype == np.float64:  # nothing here is wider: both are near the exact result
         limit = reference.expected(*arrays, **ours).limit.output
         assert actual.shape == exact.shape
         assert reference.error(actual, exact) <= 2 * limit
@@ -56,8 +57,8 @@ def as_array(tensor):
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "float16", "bfloat16"])
 def test_samples_of_pytorchs_own_tests(precision, target):
-    """All that are deterministic: 13 of the 25 in PyTorch 2.13, where the others drop weights."""
-    pytest.importorskip("expecttest", reason="what PyTorch's samples are made with")
+    """All deterministic samples: 13 of the 25 in PyTorch 2.13, where the others drop weights."""
+    pytest.importorskip("expecttest", reason="PyTorch's samples need expecttest")
     from torch.testing._internal.common_methods_invocations import op_db
 
     (operator,) = (operator for operator in op_db if operator.name == OPERATOR)
@@ -77,11 +78,11 @@ def test_samples_of_pytorchs_own_tests(precision, target):
 
 @st.composite
 def problems(draw):
-    """Arrays, options for regard, options for PyTorch: where both mean the same by them.
+    """Draw arrays, options for regard and options for PyTorch that mean the same to both.
 
-    PyTorch refuses a mask beside causality and a mask for a batch that the value alone has,
-    promises nothing of lower-right rows that see no key, and forgets to broadcast the batch of what
-    is empty.
+    PyTorch refuses a mask together with causality, and a mask for a batch that only the value has.
+    It promises nothing for fully masked lower-right rows, and does not broadcast the batch of empty
+    arrays.
     """
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     dtype = draw(st.sampled_from([np.float32, np.float64, np.float16, ml_dtypes.bfloat16]))
@@ -91,7 +92,7 @@ def problems(draw):
     head_dim, value_dim = draw(st.integers(1, 33)), draw(st.integers(1, 33))
 
     def cut(axes):
-        """A shape that broadcasts to `axes`."""
+        """Return a shape that broadcasts to `axes`."""
         axes = tuple(draw(st.sampled_from([1, n])) for n in axes)
         return axes[draw(st.integers(0, len(axes))) :]
 

@@ -9,7 +9,7 @@ from gradient_cases import More, build, pair
 from torch_formula import INPUTS, as_tensors, torch
 from torch_problems import attend
 
-# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 SHAPES = (2, 4, 3), (2, 5, 3), (2, 5, 2)
@@ -69,13 +69,13 @@ LARGER = [
     More("dropout", Case("rows", (2, 30, 8), (2, 300, 8), (2, 300, 8)), DROPOUT),
     Case("long", (1, 20, 4), (1, 2100, 4), (1, 2100, 4), softcap=3.0, window=(2000, 5), sinks=2.0),
 ]
-# Central differences lose eps / 1e-6 to rounding, some 1e-10, and less to the length of the step.
+# Central differences lose eps / 1e-6, some 1e-10, to rounding, and less to the length of the step.
 CHECKED = {"eps": 1e-6, "atol": 1e-8, "rtol": 1e-7, "nondet_tol": 0.0}
 FAST = CHECKED | {"fast_mode": True}
 
 
 def attention(problem):
-    """A function of the inputs, whose results are finite: lse is set to 0 where it is not."""
+    """Return a function of the inputs with finite results: lse is set to 0 if it is not finite."""
 
     def function(*inputs):
         given = {n: x for n, x in zip(INPUTS, inputs, strict=True) if x is not None}
@@ -86,7 +86,7 @@ def attention(problem):
 
 
 def inputs_of(problem, names):
-    """The inputs, of which those with names are differentiated."""
+    """Return the inputs; those in `names` are differentiated."""
     tensors = as_tensors(problem)
     for name, tensor in zip(INPUTS, tensors, strict=True):
         if tensor is not None:

@@ -1,4 +1,4 @@
-"""How far gradients in float32 and 16 bits are from the exact ones, beside PyTorch's own."""
+"""How far gradients in float32 and 16 bits are from the exact ones, compared with PyTorch's own."""
 
 import dataclasses
 import functools
@@ -15,7 +15,8 @@ EPS = np.finfo(np.float32).eps
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Arrays of N(0, 1), times factors, and offsets that all keys or all values of a head share."""
+    """Arrays of N(0, 1), times factors, plus offsets that all keys or all values of a head
+    share."""
 
     name: str
     query: tuple = (2, 4, 256, 64)
@@ -74,7 +75,7 @@ each_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 
 
 def differentiated(problem, attend, precision):
-    """Gradients in this precision, as float64."""
+    """Return gradients in this precision, as float64."""
     tensors = as_tensors(problem, precision)
     leaves = {n: x.requires_grad_() for n, x in zip(INPUTS, tensors, strict=True) if x is not None}
     grad_output = torch.tensor(problem.grad_output.astype(np.float64)).to(precision)
@@ -87,7 +88,7 @@ def whole_matrices(problem, *tensors):
 
 
 def pytorchs_call(problem, query, key, value, mask, *others):
-    """In the implementation that PyTorch chooses."""
+    """Call PyTorch's function, with the implementation that PyTorch chooses."""
     assert others == (None, None, None)
     shown = problem.options.get("mask")
     if shown is not None and mask is None:
@@ -104,7 +105,8 @@ def pytorchs_call(problem, query, key, value, mask, *others):
 
 @functools.lru_cache(maxsize=4)
 def solved(row, dtype):
-    """A problem, its exact gradients, and those of PyTorch's call and of its operators."""
+    """Return a problem, its exact gradients, and the gradients of PyTorch's call and of its
+    operators."""
     problem = row.build(dtype)
     precision = getattr(torch, dtype.name)
     return (
@@ -116,7 +118,8 @@ def solved(row, dtype):
 
 
 def assert_no_worse(actual, exact, other, worst=2.0):
-    """Than twice another's error: typically, and `worst` times with 4 eps more in one element."""
+    """Check that errors are at most twice another's: typically, and in one element `worst` times
+    with 4 eps more."""
     assert exact.keys() == other.keys()
     for name, wanted in exact.items():
         part = getattr(actual, name).astype(np.float64)
@@ -135,10 +138,11 @@ def test_float32(row, target):
 
 @each_row
 def test_16_bits(row, half, target):
-    """FlashAttention's criterion, beside operators in 16 bits; and PyTorch's call.
+    """FlashAttention's criterion compares with operators in 16 bits; PyTorch's call is compared
+    too.
 
-    For a mask that has a gradient PyTorch computes in float32 throughout, while the output that
-    regard's gradients start from is rounded.
+    If a mask has a gradient, PyTorch computes in float32 throughout, while the output from which
+    regard's gradients start is rounded.
     """
     problem, exact, of_call, of_operators = solved(row, half)
     actual = problem.gradients()

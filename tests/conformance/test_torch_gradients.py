@@ -1,4 +1,5 @@
-"""Derivatives of attention in float64 beside those that PyTorch's autograd makes of the formula."""
+"""Derivatives of attention in float64, compared with PyTorch's autograd derivatives of the
+formula."""
 
 import hypothesis
 import numpy as np
@@ -12,7 +13,7 @@ from reference import error, largest
 from test_torch import OPERATOR, as_array, problems
 from torch_formula import INPUTS, as_tensors, formula, torch
 
-# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 FLOAT64 = np.dtype(np.float64)
@@ -77,8 +78,8 @@ each_case = pytest.mark.parametrize("case", EACH, ids=lambda case: case.name)
 
 
 def assert_alike(function, problem, *arrays, actual, wanted, **extra):
-    """Up to 1e-12 of the largest element, and to what rounding may leave of sums that cancel:
-    a function of `gradient_reference` says how much, part by part."""
+    """Allow 1e-12 of the largest element, and what rounding may leave of sums that cancel, which a
+    function of `gradient_reference` determines part by part."""
     bounds = function(*arrays, **problem.options, **extra, magnitudes=EPS)._asdict()
     for name, tensor in wanted.items():
         other, part = tensor.detach().numpy(), getattr(actual, name)
@@ -86,7 +87,7 @@ def assert_alike(function, problem, *arrays, actual, wanted, **extra):
         assert part.shape == other.shape, name
         allowed = 1e-12 * largest(other) + largest(bounds[name])
         off = error(part, other)
-        assert off <= allowed, f"{name}: apart by {off:.3g} of {largest(other):.3g}"
+        assert off <= allowed, f"{name}: differs by {off:.3g} of {largest(other):.3g}"
 
 
 def loss_of(problem, grad_output, output, lse):
@@ -95,7 +96,7 @@ def loss_of(problem, grad_output, output, lse):
 
 
 def leaves_of(problem):
-    """The gradient of the output, and the inputs."""
+    """Return the gradient of the output, and the inputs."""
     tensors = torch.tensor(problem.grad_output), *as_tensors(problem)
     return [None if x is None else x.requires_grad_() for x in tensors]
 
@@ -174,7 +175,7 @@ def test_derivatives_in_all_cases(case, target):
 
 
 def of_pytorch(arrays, ours, theirs):
-    """A problem, and PyTorch's own call in its place of the formula."""
+    """Return a problem, and PyTorch's own call in place of the formula."""
     arrays = [array.astype(FLOAT64) for array in arrays]
     if ours.get("mask") is not None and ours["mask"].dtype != bool:
         ours = ours | {"mask": ours["mask"].astype(FLOAT64)}
@@ -220,8 +221,8 @@ def test_drawn_problems_and_pytorchs_call(target, drawn_problem):
 
 
 def test_samples_of_pytorchs_own_tests(target):
-    """All whose gradients are deterministic: 13 of the 25 in PyTorch 2.13."""
-    pytest.importorskip("expecttest", reason="what PyTorch's samples are made with")
+    """All samples with deterministic gradients: 13 of the 25 in PyTorch 2.13."""
+    pytest.importorskip("expecttest", reason="PyTorch's samples need expecttest")
     from torch.testing._internal.common_methods_invocations import op_db
 
     (operator,) = (operator for operator in op_db if operator.name == OPERATOR)

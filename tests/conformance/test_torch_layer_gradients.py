@@ -1,4 +1,4 @@
-"""The gradients of layers beside those of PyTorch's autograd, in float64."""
+"""The gradients of layers, compared with PyTorch's autograd, in float64."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def normal(shape, seed):
 
 
 def assert_near(actual, wanted):
-    """Both round sums of some hundred products."""
+    """Allow the rounding of sums of some hundred products in both."""
     wanted = wanted.detach().numpy() if isinstance(wanted, torch.Tensor) else wanted
     assert actual.shape == wanted.shape
     limit = 256 * np.finfo(float).eps * max(1.0, np.abs(wanted).max())
@@ -29,14 +29,14 @@ def tensors(arrays):
 
 
 def pair(bias, sizes, **options):
-    """PyTorch's layer and regard's in train mode, with the same parameters."""
+    """Return PyTorch's layer and regard's in train mode, with the same parameters."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         theirs = torch.nn.MultiheadAttention(
             D, HEADS, bias=bias, batch_first=True, dtype=torch.float64, **sizes
         )
         for name, parameter in theirs.named_parameters():
-            if "bias" in name:  # they begin at 0
+            if "bias" in name:  # initially 0
                 torch.nn.init.normal_(parameter)
     ours = regard.MultiHeadAttention(
         D,
@@ -54,7 +54,7 @@ def pair(bias, sizes, **options):
 
 
 def in_our_names(layer, theirs):
-    """PyTorch's gradients, under the names of `grads`."""
+    """Return PyTorch's gradients, under the names of `grads`."""
     biases = "in_proj_bias" in dict(theirs.named_parameters()) and theirs.in_proj_bias is not None
     holder = regard.MultiHeadAttention(
         D,
@@ -125,7 +125,7 @@ def half_turned(x):
 
 @pytest.mark.parametrize("length", [1, 50])
 def test_grouped_heads_with_norms_and_rotation(length):
-    """The attention of Qwen 3, as its model computes it."""
+    """The layer is the attention of Qwen 3, as its model computes it."""
     ours = regard.MultiHeadAttention(
         D, HEADS, num_kv_heads=2, head_dim=16, is_causal=True, rotary=True, qk_norm="rms", rng=0,
         dtype=np.float64,
@@ -182,7 +182,7 @@ def test_one_head(bias, shape):
 
 @pytest.mark.parametrize("per_entry", [False, True])
 def test_head_gates(per_entry):
-    """The formula in PyTorch, with learned gates and those of a call."""
+    """The formula in PyTorch has learned gates and gates given to the call."""
     ours, _ = pair(True, {}, head_gates=True)
     state = ours.parameters()
     state["head_gates"][:] = normal(HEADS, 7)

@@ -1,4 +1,5 @@
-"""PyTorch's own samples of its modules with attention compute the same where regard replaces it."""
+"""PyTorch's own samples of its modules with attention have the same results when regard computes
+it."""
 
 import warnings
 
@@ -7,7 +8,7 @@ import pytest
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
 )
-pytest.importorskip("expecttest", reason="what PyTorch's samples are made with")
+pytest.importorskip("expecttest", reason="PyTorch's samples need expecttest")
 
 import regard.torch  # noqa: E402
 
@@ -26,7 +27,7 @@ CHOSEN = [each for each in module_db if each.module_cls.__name__ in NAMES]
 
 
 def outcomes(sample, module_class):
-    """The results and all gradients of a sample, in evaluation mode and in training mode."""
+    """Return the results and all gradients of a sample, in evaluation mode and in training mode."""
     found = []
     for is_training in (False, True):
         torch.manual_seed(5)
@@ -40,7 +41,7 @@ def outcomes(sample, module_class):
                 part.dropout = 0.0
         call, words = sample.forward_input, {}
         if module_class is torch.nn.MultiheadAttention:
-            words["need_weights"] = False  # with weights, the function is not called
+            words["need_weights"] = False  # with weights, the module does not call the function
         result = module(*call.args, **call.kwargs | words)
         outputs = [x for x in (result if isinstance(result, tuple) else (result,)) if x is not None]
         sum(x.sin().sum() for x in outputs).backward()

@@ -1,4 +1,4 @@
-"""torch.nn.MultiheadAttention with the parameters of regard.MultiHeadAttention, and back."""
+"""torch.nn.MultiheadAttention with the parameters of regard.MultiHeadAttention, and the reverse."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ PADDED = np.arange(9) >= np.array([9, 4, 7])[:, None]
 
 
 def pair(bias, sizes, precision):
-    """The same layer twice: PyTorch's draws, regard's copy."""
+    """Return the same layer twice: PyTorch draws it, and regard copies it."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         theirs = torch.nn.MultiheadAttention(
             D, HEADS, bias=bias, batch_first=True, dtype=precision, **sizes
         ).eval()
         for name, parameter in theirs.named_parameters():
-            if "bias" in name:  # they begin at 0
+            if "bias" in name:  # initially 0
                 torch.nn.init.normal_(parameter)
     ours = regard.MultiHeadAttention(
         D,
@@ -52,7 +52,7 @@ def said(theirs, *inputs, **options):
 
 
 def assert_alike(actual, wanted, exact):
-    """Both are sums of some 32 products, twice, beside the same ones in float64."""
+    """Compare sums of some 32 products, twice, with the same sums in float64."""
     for a, w, e in zip(actual, wanted, exact, strict=True):
         assert a.dtype == w.dtype
         assert a.shape == w.shape
@@ -111,7 +111,8 @@ def test_float_masks(per_head):
     x = normal((3, 6, D), 0)
     bias = normal((3, HEADS, 6, 6) if per_head else (6, 6), 4).astype(np.float32)
     theirs = torch.from_numpy(bias.reshape(-1, 6, 6) if per_head else bias)
-    # PyTorch wants the mask in the type of the layer: one precision, and float64 apart.
+    # PyTorch requires the mask in the layer's type, so it has one precision, and float64
+    # separately.
     ours, layer = pair(True, {}, torch.float32)
     typed = x.astype(np.float32)
     wanted = said(layer, typed, typed, typed, attn_mask=theirs)

@@ -1,4 +1,4 @@
-"""Packed sequences and nested tensors of PyTorch: its own call, and its checks by differences."""
+"""PyTorch's packed sequences and nested tensors: its own call, and its checks by differences."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from torch_problems import scaled_dot_product_attention, torch
 from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
 theirs = torch.nn.functional.scaled_dot_product_attention
-# PyTorch says that nested tensors are a prototype.
+# PyTorch warns that nested tensors are a prototype.
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested tensor:UserWarning")
 EPS = torch.finfo(torch.float64).eps
 LENGTHS = {
@@ -28,7 +28,7 @@ def nested(lengths, heads, dim, seed):
 
 
 def leaves_of(lengths, kv_heads=4):
-    """Query, key and value, of which the last two have the same offsets."""
+    """Return query, key and value, where key and value have the same offsets."""
     query, key = nested(lengths[0], 4, 16, 0), nested(lengths[1], kv_heads, 16, 1)
     values = nested(lengths[1], kv_heads, 16, 2).values()
     value = torch.nested.nested_tensor_from_jagged(values, key.offsets())
@@ -36,7 +36,7 @@ def leaves_of(lengths, kv_heads=4):
 
 
 def outcome(function, leaves, **options):
-    """The values of the output and the gradients."""
+    """Return the values of the output and the gradients."""
     output = function(*(x.transpose(1, 2) for x in leaves), **options)
     values = output.transpose(1, 2).values()
     gradients = torch.autograd.grad(values.sin().sum(), leaves)
@@ -75,7 +75,8 @@ def test_nested_tensors_are_as_pytorchs_call_of_each_sequence(lengths, is_causal
 
 
 def test_a_layer_of_a_model():
-    """A projection, heads, attention and another projection, with the gradients of the weights."""
+    """The layer has a projection, heads, attention and another projection; the gradients of the
+    weights are compared."""
     torch.manual_seed(0)
     inside, outside = (torch.nn.Linear(32, n, dtype=torch.float64) for n in (96, 32))
     x = torch.nested.nested_tensor(
@@ -96,7 +97,7 @@ def test_a_layer_of_a_model():
 
 STARTS = [0, 2, 2, 5], [0, 3, 4, 6]
 DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**40 + 1}
-# Options, and the shapes of the inputs that have gradients beside query, key and value.
+# Options, and the shapes of the inputs with gradients other than query, key and value.
 CHECKED = {
     "plain": ({}, {}),
     "causal, softcap": ({"is_causal": True, "query_offset": "end", "softcap": 0.8}, {}),

@@ -1,4 +1,4 @@
-"""Positions as Hugging Face's transformers computes them, in float32."""
+"""Positions as Hugging Face transformers computes them, in float32."""
 
 import warnings
 from copy import deepcopy
@@ -51,7 +51,8 @@ SCALINGS = [
 @pytest.mark.parametrize("base", [10000.0, 500000.0])
 @pytest.mark.parametrize(("scaling", "length"), SCALINGS)
 def test_scaled_frequencies(scaling, length, base, head_dim):
-    """Their float32 exponent times log(base) < 17 (dynamic raises it), the power and some ramps."""
+    """The limit covers their float32 exponent times log(base) < 17 (dynamic raises it), the power
+    and some ramps."""
     config = llama.LlamaConfig(
         hidden_size=2 * head_dim,
         num_attention_heads=2,
@@ -70,7 +71,7 @@ def test_scaled_frequencies(scaling, length, base, head_dim):
 
 FACTORS = {"short_factor": np.linspace(1, 2, 16).tolist(), "long_factor": [4.0] * 8 + [30.0] * 8}
 LONGROPE = {"rope_type": "longrope", **FACTORS}
-# What stands in config.json: rope_parameters or rope_scaling, and the keys beside it.
+# The entries of config.json: rope_parameters or rope_scaling, and the keys next to it.
 CONFIGURATIONS = {
     "Llama 3, v5": {"rope_parameters": LLAMA | {"rope_theta": 500000.0}},
     "GLM, v5": {
@@ -165,7 +166,7 @@ LENGTHS = ("max_position_embeddings", TRAINED)
 @pytest.mark.parametrize("length", [None, 2048, 4096, 4097, 40000])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_configurations_as_they_stand(name, length):
-    """What a user writes: the mapping, and beside it what the configuration has beside it."""
+    """A user passes the mapping, along with the other keys of the configuration."""
     head_dim, stands = 32, CONFIGURATIONS[name]
     config = llama.LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, **deepcopy(stands))
     rope_type = config.rope_parameters["rope_type"]

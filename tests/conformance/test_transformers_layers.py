@@ -1,4 +1,4 @@
-"""Attention modules of Hugging Face's transformers, with random parameters, by their own names."""
+"""Attention modules of Hugging Face transformers, with random parameters, under their own names."""
 
 import warnings
 
@@ -80,7 +80,7 @@ def llamas(scaling=None):
 def bert_layer():
     config = bert.BertConfig(hidden_size=D, num_attention_heads=HEADS, **EAGER)
     module = randomised(bert.BertAttention(config))
-    # What follows output.dense (the residual, the norm) belongs to the layer around.
+    # The parts after output.dense (the residual, the norm) belong to the surrounding layer.
     return module, lambda: module.output.dense(module.self(torch.from_numpy(X))[0])
 
 
@@ -132,7 +132,8 @@ MODULES = {
 
 @pytest.mark.parametrize("name", MODULES)
 def test_modules(name):
-    """Both in float32: each sums 64 products twice and rotates by float32 tables (theirs)."""
+    """Both compute in float32: each sums 64 products twice and rotates by float32 tables
+    (theirs)."""
     make, options, memory = MODULES[name]
     module, call = make()
     state = {f"model.attn.{n}": array.numpy() for n, array in module.state_dict().items()}

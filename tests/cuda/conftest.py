@@ -1,4 +1,4 @@
-"""One process for each program, for all tests of a worker."""
+"""Start one process for each program, for all tests of a worker."""
 
 import shutil
 import zlib
@@ -24,4 +24,4 @@ def random(request):
 @pytest.fixture(scope="session", autouse=True)
 def _compiler():
     if not shutil.which("g++"):
-        pytest.skip("the emulation is built by g++, which is not installed")
+        pytest.skip("g++, which builds the emulation, is not installed")

@@ -1,4 +1,4 @@
-"""Each emulated instruction against its table, and what nvcc makes of the kernels."""
+"""Test each emulated instruction against its table, and what nvcc makes of the kernels."""
 
 import shutil
 import subprocess

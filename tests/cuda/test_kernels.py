@@ -1,4 +1,4 @@
-"""The CUDA kernels, emulated on the CPU, against the oracle in float64."""
+"""Test the CUDA kernels, emulated on the CPU, against the oracle in float64."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from element_types import each_in_one_type
 from option_cases import GPU_OPTIONS as OPTIONS
 from reference import assert_matches, assert_same_bits
 
-# .ci/run runs them; where there is no GPU, few people need to.
+# .ci/run runs them; without a GPU, few people need to.
 pytestmark = pytest.mark.exhaustive
 
 HOW = ("seed", "misaligned", "rows_first", "query_starts", "key_starts")
@@ -56,7 +56,7 @@ def test_sizes_axes_and_long_rows(case, single_or_half, emulation):
     check(emulation, query, key, value, **options)
 
 
-# Every kernel, at the edges of its panels: of 64 elements of 16 bits, and 32 of float32.
+# Every kernel, at the edges of its panels of 64 elements in 16 bits, or 32 in float32.
 DIMS = [(64, 64), (72, 128), (65, 129), (128, 64), (8, 256), (192, 128), (256, 256), (200, 33)]
 
 
@@ -124,7 +124,7 @@ def test_widest_windows_and_farthest_offsets(single_or_half, emulation, random):
 
 @pytest.mark.parametrize("kv_len", [200, 700], ids=["one-piece", "chunks"])
 def test_ragged(kv_len, single_or_half, emulation, random):
-    """Each sequence is what it would be alone, to the last bit."""
+    """Each sequence has the bits of a separate call."""
     q_lens, kv_lens = [5, 0, 1, 9, 3], [70, 30, kv_len, 0, 140]
     starts = [np.concatenate([[0], np.cumsum(n)]) for n in (q_lens, kv_lens)]
     total, total_keys = (int(s[-1]) for s in starts)
@@ -170,7 +170,7 @@ def test_ragged(kv_len, single_or_half, emulation, random):
 @pytest.mark.parametrize("options", [{}, {"softcap": 3.0}], ids=["plain", "options"])
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 def test_hidden_keys_and_values_change_no_bit(special, options, single_or_half, emulation, random):
-    """Hidden by position from some rows of a tile, and by length from all."""
+    """Keys are hidden by position from some rows of a tile, and by length from all."""
     query, key, value = arrays(random, single_or_half, 1, (2, 1), (70, 140), (20, 70))
     options = {"is_causal": True, "query_offset": 60, "key_lengths": 129, **options}
     want = emulation.solve(query, key, value, **options)
@@ -189,7 +189,7 @@ def test_hidden_keys_and_values_change_no_bit(special, options, single_or_half, 
 def test_values_that_are_special_show_where_they_are_seen(
     special, single_or_half, emulation, random
 ):
-    """A value alone, so that scores are finite: only its own column is touched."""
+    """Only a value is special, so scores are finite and only its own column changes."""
     query, key, value = arrays(random, single_or_half, 1, (1, 1), (70, 140), (20, 70))
     mask = random.random((1, 1, 70, 140)) < 0.7
     for options in ({"mask": mask}, {"mask": np.where(mask, 0, -np.inf).astype(np.float32)}):
@@ -217,7 +217,7 @@ def test_a_query_with_nan_shows_in_its_row_alone(single_or_half, emulation, rand
 
 
 def test_rows_whose_scores_are_all_minus_infinity_have_seen_keys(single_or_half, emulation, random):
-    """As in NumPy, 0 / 0 is NaN: visibility decides whether a row is empty, not scores."""
+    """As in NumPy, 0 / 0 is NaN: visibility, not the scores, determines whether a row is empty."""
     query, key, value = arrays(random, single_or_half, 1, (1, 1), (3, 70), (8, 8))
     key[..., 0], query[..., 0], query[0, 0, 1, 0] = -np.inf, 1, 0
     got = emulation.solve(query, key, value)
@@ -226,7 +226,7 @@ def test_rows_whose_scores_are_all_minus_infinity_have_seen_keys(single_or_half,
 
 
 def test_any_alignment_and_strides(single_or_half, emulation, random):
-    """Rows where 16 bytes at a time cannot be read give the bits of those where they can."""
+    """Rows that cannot be read 16 bytes at a time give the same bits as rows that can."""
     query, key, value = arrays(random, single_or_half, 2, (4, 2), (9, 150), (24, 40))
     options = {"is_causal": True, "query_offset": 120}
     want = emulation.solve(query, key, value, **options)
@@ -249,7 +249,7 @@ def test_any_alignment_and_strides(single_or_half, emulation, random):
 
 
 def test_broadcast_strides(single_or_half, emulation, random):
-    """One head of keys for the whole batch, and masks along each of their axes."""
+    """One head of keys serves the whole batch, and masks are broadcast along each of their axes."""
     query = draw(random, single_or_half, 3, 2, 9, 16)
     key, value = (
         np.broadcast_to(draw(random, single_or_half, 1, 2, 70, 16), (3, 2, 70, 16)) for _ in "kv"
@@ -262,7 +262,7 @@ def test_broadcast_strides(single_or_half, emulation, random):
 
 @pytest.mark.parametrize("lengths", [(4, 3000), (130, 200)], ids=["chunks", "tiles"])
 def test_bits_depend_on_shapes_alone(lengths, single_or_half, emulation, random):
-    """Not on the order in which threads, blocks and copies come, nor on other entries."""
+    """The bits do not depend on the order of threads, blocks and copies, or on other entries."""
     query, key, value = arrays(random, single_or_half, 2, (4, 2), lengths, (32, 16))
     options = {"is_causal": True, "query_offset": lengths[1] - lengths[0]}
     want = emulation.solve(query, key, value, **options)
@@ -281,7 +281,7 @@ def test_workspace_is_what_chunks_need(emulation, random):
 
 
 def test_tiles_that_nobody_sees_are_skipped(emulation, random):
-    """By position, and by a bool mask: the products are those of the tiles that remain."""
+    """Tiles are hidden by position and by a bool mask: only the remaining tiles have products."""
     dtype = np.float16
     query, key, value = arrays(random, dtype, 1, (1, 1), (64, 640), (64, 64))
     of_a_tile = emulation.solve(query, key[:, :, :64], value[:, :, :64]).products

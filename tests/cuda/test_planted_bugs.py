@@ -1,5 +1,5 @@
-"""The emulation finds bugs: each of these, put into the kernels' source, is found, in the way that
-the table says, and nothing is found without them."""
+"""Test that the emulation finds bugs. Each of these bugs, planted in the kernels' source, is found
+in the way that the table states, and nothing is found without them."""
 
 import re
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Bug(NamedTuple):
     file: str
     before: str
     after: str
-    found: str  # as this, or by a message that matches
+    found: str  # as this constant, or by a message that matches
     sanitizer: str = "quick"
     element: str = "bfloat16"
 
@@ -40,21 +40,21 @@ BUGS = [
         "panel_stream.hpp",
         "wait_for_copies<kStages - 2>();",
         "",
-        "that nothing has arrived in: ldmatrix",
+        "read before data has arrived: ldmatrix",
     ),
     Bug(
         "a wait for one group too few",
         "panel_stream.hpp",
         "wait_for_copies<kStages - 2>();",
         "wait_for_copies<kStages - 1>();",
-        "that nothing has arrived in: ldmatrix",
+        "read before data has arrived: ldmatrix",
     ),
     Bug(
         "no wait where no tile is seen",
         "forward.hpp",
         "wait_for_copies<0>();",
         "",
-        "a thread ends while copies are under way",
+        "a thread ends while copies are pending",
     ),
     Bug(
         "keys are loaded beyond the last one",
@@ -120,7 +120,7 @@ BUGS = [
         "forward.hpp",
         "    const bool has_bias =",
         "    if (!has_rows) return;\n    const bool has_bias =",
-        "deadlock|while copies are under way",
+        "deadlock|while copies are pending",
     ),
     Bug(
         "a shuffle that some lanes skip",
@@ -197,7 +197,7 @@ BUGS = [
 
 
 def problems(element):
-    """A few problems that reach every part of the kernels: query, key, value, options.
+    """Yield a few problems that reach every part of the kernels: query, key, value, options.
 
     No query sees the last key.
     """
@@ -219,7 +219,7 @@ def problems(element):
 
 
 def symptom(runner, element):
-    """What is wrong with a program's results, None where they are right."""
+    """Return what is wrong with a program's results, or None if they are right."""
     found = None
     for query, key, value, options in problems(element):
         spoilt = value.copy()

@@ -1,4 +1,5 @@
-"""The emulated kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+"""Run the emulated kernels under AddressSanitizer, UndefinedBehaviorSanitizer and
+ThreadSanitizer."""
 
 import pytest
 from test_kernels import DIMS, arrays, check
@@ -35,7 +36,8 @@ def test_every_kernel_with_sanitized_memory(dims, options, single_or_half, sanit
 
 @pytest.mark.parametrize("element", ["bfloat16", "float32"])
 def test_threads_do_not_race(element, tmp_path, random):
-    """Barriers alone order threads. For kernels of one width: the others have the same source."""
+    """Only barriers order threads. Kernels of one width are tested, since the others have the same
+    source."""
     sources = cuda_emulation.patched(tmp_path / "cuda", element)
     runner = Runner(cuda_emulation.build("thread", sources=sources))
     dtype = cuda_emulation.dtype_of(element)

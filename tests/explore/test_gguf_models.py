@@ -330,7 +330,7 @@ REFUSED = [
     ({"llama.block_count": None}, {}, "llama.block_count must be a positive int, got None"),
     ({"llama.block_count": 0}, {}, "llama.block_count must be a positive int, got 0"),
     ({"llama.attention.head_count": 2.0}, {}, "head_count must be a positive int, got 2.0"),
-    ({"llama.expert_count": 8}, {}, "must have one feed-forward layer a block, got experts"),
+    ({"llama.expert_count": 8}, {}, "must have one feed-forward layer per block, got experts"),
     ({"split.count": 3}, {}, "is one of 3 parts"),
     ({"llama.rope.dimension_count": 4}, {}, "rope.dimension_count must be head_dim, 8, got 4"),
     ({"llama.rope.scaling.type": "longrope"}, {}, "must be one of none, linear, yarn, got 'longro"),

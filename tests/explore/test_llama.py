@@ -87,7 +87,7 @@ def test_layers_that_are_not_wanted_are_left_out(folder):
         ({"model_type": "gpt2"}, "model_type must be one of llama, mistral"),
         ({"model_type": None}, "model_type must be one of"),
         ({"hidden_act": "gelu"}, "hidden_act must be 'silu'"),
-        ({"rms_norm_eps": None}, "rms_norm_eps must be there"),
+        ({"rms_norm_eps": None}, "rms_norm_eps must be present"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Arguments of the public functions and classes: near to right ones, or of any kind."""
+"""Arguments of the public functions and classes: almost valid ones, or of any kind."""
 
 import inspect
 import math
@@ -63,7 +63,7 @@ def _value(chance):
 
 
 def _right_arguments():
-    """By name of a public function, arguments with which it works."""
+    """Return valid arguments for each public function, by its name."""
     x = np.ones((2, 3, 4), np.float32)
     lse, starts = np.ones((2, 3), np.float32), np.array([0, 1, 3])
     three = {"query": x, "key": x, "value": x}
@@ -111,12 +111,12 @@ def _right_arguments():
 
 
 class Arguments:
-    """What `fuzz` draws arguments from, and feeds them to."""
+    """Draw arguments for `fuzz`, and pass them to their function."""
 
     needs = ()
-    # A result that needs more memory than there is does not mean that an argument is wrong.
+    # A result that needs too much memory does not mean that an argument is wrong.
     allowed = (TypeError, ValueError, MemoryError)
-    # The packages that these need may be missing, and a cache's file would not lie in the folder.
+    # These may need packages that are missing, or, for a cache's file, a path outside the folder.
     left_alone = ("device", "progress", "path")
 
     def __init__(self, folder):

@@ -1,10 +1,10 @@
-"""Feed damaged files and arguments of any kind to what reads them.
+"""Feed damaged files and arguments of any kind to the code that reads them.
 
 python tests/fuzz/fuzz.py [--reader gguf ...] [--inputs 1000000] [--seed 0] [--begin 0]
 
-Inputs are numbered: `--begin N --inputs 1` with the same seed makes one of them again. A fault is a
+Inputs are numbered: `--begin N --inputs 1` with the same seed makes input N again. A fault is a
 crash, a hang, any exception but the documented ones, an error that does not name the file, a
-refused file that has changed, and memory beyond what the files are worth. The first one ends it,
+refused file that has changed, or more memory than the files justify. The first fault ends the run
 with exit code 1.
 """
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import readers
 
-MOST_MEMORY = 4 << 30  # bytes that the inputs may take beside what is there; there are threads too
+MOST_MEMORY = 4 << 30  # bytes that inputs may add to what is there; includes threads
 LONGEST = 60  # seconds for some inputs
 TOLD = 256  # inputs between two looks at the clock
 
@@ -37,7 +37,7 @@ def limit_memory():
 
 
 def is_sanitized():
-    """Whether a sanitizer has reserved address space, which a limit would count."""
+    """Return whether a sanitizer has reserved address space, which a limit would count."""
     try:
         return "libasan" in Path("/proc/self/maps").read_text()
     except OSError:
@@ -48,7 +48,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--reader", nargs="+", choices=list(readers.READERS), default=None)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="for each reader")
-    parser.add_argument("--seconds", type=float, help="the longest for each reader")
+    parser.add_argument("--seconds", type=float, help="longest time for each reader")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--begin", type=int, default=0, help="the number of the first input")
     options = parser.parse_args()
@@ -64,7 +64,7 @@ def main():
             need for need in readers.READERS[name].needs if not importlib.util.find_spec(need)
         ]
         if missing:
-            print(f"{name}: skipped, for want of {', '.join(missing)}")
+            print(f"{name}: skipped, it needs {', '.join(missing)}")
             continue
         began, fed = time.monotonic(), 0
 
@@ -81,7 +81,7 @@ def main():
             fed = options.inputs
             print(f"{name}: {fed} inputs, {taken} of them taken", flush=True)
         except TimeOverError:
-            print(f"{name}: {fed} inputs until the time was over", flush=True)
+            print(f"{name}: {fed} inputs before the time was over", flush=True)
         except readers.Fault as fault:
             print(f"FAULT {fault}", flush=True)
             raise

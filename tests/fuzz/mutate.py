@@ -1,4 +1,4 @@
-"""Changes of bytes and of arguments, drawn from a seeded generator."""
+"""Mutations of bytes and of arguments, drawn from a seeded generator."""
 
 import struct
 
@@ -8,7 +8,7 @@ CODES = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}
 
 
 def number(chance):
-    """An integer that a reader may trip over."""
+    """Return an integer that a reader may mishandle."""
     value = chance.choice(NUMBERS)
     if chance.random() < 0.3:
         value += chance.randrange(-9, 10)
@@ -16,7 +16,7 @@ def number(chance):
 
 
 def _some_place(chance, data):
-    # What says how to read the rest lies at the beginning.
+    # The data that determines how to read the rest is at the beginning.
     most = len(data) if chance.random() < 0.5 else min(len(data), 128)
     return chance.randrange(most + 1)
 
@@ -75,13 +75,13 @@ def _splice(chance, data, others):
     data[place : place + chance.randrange(40)] = other[start : start + chance.randrange(60)]
 
 
-# Those of single numbers most often: they keep the rest of a file in its place.
+# Mutations of single numbers are the most frequent: they do not move the rest of a file.
 OPERATIONS = (_set_number, _set_number, _set_number, _add_to_number, _add_to_number, _flip, _flip,
               _set_byte, _cut, _remove, _repeat, _insert, _splice)  # fmt: skip
 
 
 def mutated(chance, files):
-    """One of these files with a few changes."""
+    """Return one of these files with a few changes."""
     data = bytearray(chance.choice(files))
     for _ in range(chance.choice((1, 1, 1, 2, 2, 3, 5))):
         chance.choice(OPERATIONS)(chance, data, files)

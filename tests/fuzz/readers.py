@@ -1,7 +1,7 @@
-"""What reads bytes, or arguments, that regard has not made itself.
+"""Code that reads bytes, or arguments, that regard has not made itself.
 
-Each reader draws an input, feeds it, and raises `Fault` where what follows is not allowed. Allowed
-are a result, or a ValueError or an OSError that names the file.
+Each reader draws an input, feeds it, and raises `Fault` if the outcome is not allowed. Allowed
+outcomes are a result, or a ValueError or an OSError that names the file.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Fault(Exception):
-    """What a reader may not do."""
+    """An outcome that is not allowed."""
 
 
 class FileReader:
-    """A function that reads a file, beside files to begin with."""
+    """A function that reads a file, and initial files."""
 
     allowed = (ValueError, OSError)
 
@@ -163,7 +163,8 @@ class Ctranslate2(FileReader):
 
 
 class CacheFile(FileReader):
-    """Every second input has right checksums, so that what they protect is read."""
+    """Caches in files. Every second input has right checksums, so that the data they protect is
+    read."""
 
     needs = ()
     kinds = ("growing file", "pages file", "window file", "int8 file", "float8 file")
@@ -220,14 +221,14 @@ class CacheFile(FileReader):
         with regard.KVCache.open(self.path, self.mode) as cache:
             if cache.batch > 64 or len(cache) > 4096:
                 return
-            # What an opened file holds can be read, and more can be appended.
+            # The contents of an opened file can be read, and more can be appended.
             assert cache.keys.shape[0] == cache.batch
             query = np.ones((cache.batch, cache.num_kv_heads, 1, cache.head_dim), np.float32)
             if cache.head_dim > 256 or cache.num_kv_heads > 64:
                 return
             if cache.lengths.max(initial=0) > 0:
                 offset = np.maximum(cache.lengths - 1, 0)
-                # After an undone append, what the last query sees may be evicted.
+                # After an undone append, the tokens that the last query sees may be evicted.
                 with contextlib.suppress(ValueError):
                     cache.attend(query, query_offset=offset, threads=2)
 
@@ -251,7 +252,7 @@ class TrainingCheckpoint(FileReader):
 
 
 class CommandLine:
-    """The arguments of ``python -m regard``, which are parsed and not carried out."""
+    """The arguments of ``python -m regard``, which are parsed but not executed."""
 
     needs = ()
     words = ("bench", "info", "explore", "demo", "--threads", "--out", "--help", "--version", "-h",
@@ -266,7 +267,7 @@ class CommandLine:
         self.words = (*self.words, *self.options())
 
     def options(self):
-        """Yield what the help of every command has."""
+        """Yield the options in the help of every command."""
         for words in (["--help"], *([name, "--help"] for name in ("bench", "info", "explore"))):
             said = io.StringIO()
             with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
@@ -300,7 +301,8 @@ READERS = {
 
 
 def fuzz(name, inputs, seed=0, begin=0, told=lambda number: None):
-    """Feed a reader inputs; return how many it took, or raise Fault with the input's number."""
+    """Feed inputs to a reader. Return how many it accepted, or raise Fault with the input's
+    number."""
     taken = 0
     with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
         reader = READERS[name](folder)
@@ -321,5 +323,5 @@ def fuzz(name, inputs, seed=0, begin=0, told=lambda number: None):
 
 
 def fast_folder():
-    """A folder in memory, where there is one."""
+    """Return a folder in memory, if there is one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

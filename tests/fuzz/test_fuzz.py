@@ -1,4 +1,5 @@
-"""What reads foreign bytes refuses damage in words: see `fuzz.py`, which can be run for longer."""
+"""Code that reads foreign bytes refuses damage with a message: see `fuzz.py`, which can run for
+longer."""
 
 import random
 

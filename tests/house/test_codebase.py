@@ -1,4 +1,4 @@
-"""What the house rules say about the source, where a test can see it."""
+"""Test the house rules about the source that can be checked automatically."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 CPP = ROOT / "cpp"
 PYTHON = ROOT / "python"
 
-# Each room knows only the next; all know the plain data of problem/.
+# Each part knows only the next one; all know the plain data of problem/.
 ROOMS = {
     "platform": {"platform"},
     "simd": {"simd"},
@@ -24,8 +24,8 @@ ROOMS = {
     "openmp": {"openmp", "dispatch"},
     "cuda": {"cuda"},
 }
-# Likewise in Python, where every package may know those that are shared. "regard" is what users
-# import, with everything in it.
+# The same for Python, where every package may know the shared packages. "regard" is the package
+# that users import, with everything in it.
 SHARED = {"_arguments", "_runtime"}
 PACKAGES = {
     "_arguments": set(),
@@ -70,8 +70,8 @@ PACKAGES = {
         "regard",
     },
 }
-# Imports within functions that point up: of the package for GPUs, which is loaded only when needed,
-# and of the calls that the methods of recordings make.
+# Imports within functions that point up: of the GPU package, which is loaded only when needed, and
+# of the calls that the methods of recordings make.
 CALLS_UP = {("_attention", "cuda"), ("_runtime", "cuda"), ("_recording", "regard")}
 SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
 KERNEL_HEADERS = {"cstddef", "cstdint", "initializer_list", "utility"}
@@ -103,7 +103,7 @@ def test_rooms_include_only_what_they_may_know(room):
 FAMILIES = re.findall(
     r"^REGARD_FAMILY\((\w+)", (CPP / "kernels/families.inc").read_text("utf-8"), re.M
 )
-# Folders of kernels that a family may include, in addition to its own and the substrate of strips.
+# Kernel folders that a family may include, in addition to its own and the common code of strips.
 FAMILY_KNOWS = {
     "bfloat16": {"attention", "backward"},
     "groups": {"attention"},
@@ -164,8 +164,8 @@ def test_no_streams():
 
 
 def test_kernels_count_dimensions_in_64_bits():
-    """A head_dim may have 2^40 numbers. An int would overflow where it is multiplied by a tile's
-    lanes, at a 50th of what an int holds."""
+    """A head_dim may be 2^40. An int would overflow when it is multiplied by a tile's lanes, at a
+    50th of its largest value."""
     for path in sources("kernels"):
         code = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
         narrow = re.search(
@@ -183,7 +183,7 @@ def test_openmp_stays_in_its_module():
 
 
 def test_no_variable_belongs_to_a_thread():
-    """Its memory would be taken when a thread first reads it, and where there is none left the
+    """Its memory would be allocated when a thread first reads it, and if there is none left the
     loader ends the process."""
     for room in ("problem", *ROOMS):
         for path in sources(room):
@@ -202,7 +202,7 @@ def test_every_listed_target_has_its_file_and_no_file_is_unlisted():
 
 
 def python_modules():
-    """The modules of the package by name; the extension module by its stub."""
+    """Yield the modules of the package by name; a stub represents the extension module."""
     for path in (PYTHON / "regard").rglob("*.py*"):
         if path.suffix not in (".py", ".pyi"):
             continue
@@ -211,7 +211,8 @@ def python_modules():
 
 
 def executed_on_import(statements):
-    """Statements that importing a module executes, those for type checkers alone left out."""
+    """Yield the statements that importing a module executes, without those only for type
+    checkers."""
     for statement in statements:
         if isinstance(statement, ast.If):
             is_for_checkers = ast.unparse(statement.test).endswith("TYPE_CHECKING")
@@ -224,7 +225,7 @@ def executed_on_import(statements):
 
 
 def imported_by(name, path, modules, statements=executed_on_import):
-    """The modules of the package that a module names in imports, submodules first."""
+    """Yield the modules of the package that a module imports, submodules first."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for statement in statements(tree.body):
@@ -246,11 +247,12 @@ def import_graph():
 def test_modules_import_in_one_direction():
     graph = import_graph()
     assert "regard._arguments.numbers" in graph["regard.masks._positions"]
-    list(TopologicalSorter(graph).static_order())  # raises CycleError with the names of a circle
+    list(TopologicalSorter(graph).static_order())  # raises CycleError with the names in a cycle
 
 
 def package_of(name):
-    """The package that a module is in: "regard" for the whole, None for a compiled module."""
+    """Return the package that contains a module: "regard" for the whole, None for a compiled
+    module."""
     first, *rest = name.split(".")
     if rest and (PYTHON / first / f"{rest[0]}.pyi").exists():
         return None
@@ -297,7 +299,7 @@ def test_the_version_is_that_of_the_project():
 
 
 def test_test_files_have_names_of_their_own():
-    """Pytest imports them by name alone."""
+    """Pytest imports them by file name only."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert len(names) > 200
     assert len(set(names)) == len(names)
@@ -312,7 +314,7 @@ def test_no_flag_gives_up_ieee_arithmetic():
 
 
 def test_the_map_of_the_source_names_files_that_exist():
-    """A bare name in a row of a package, or after a package's name, is a file there."""
+    """A bare name in a package's row, or after a package's name, is a file of this package."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     for path in re.findall(r"`((?:python|cpp|tests|benchmarks)/[\w/]+\.\w+)`", text):
         assert (ROOT / path).is_file(), path

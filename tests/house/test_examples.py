@@ -1,4 +1,4 @@
-"""Every example runs, on every target, and prints the numbers that it is about."""
+"""Every example runs, on every target, and prints its expected numbers."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ PRINTED = {
     "beyond_memory.py": [
         "39,062 keys in 5 chunks of 8,192",
         "MB of keys and values held",
-        "as a single call over all of it: True",
+        "equal to a single call over all keys: True",
     ],
     "context_vector.py": ["work  0.1885", "[0.2413 0.2311]", "head_dim 256:"],
     "causal_mask.py": ["[0.0884 0.4204 0.049  0.4422]", "scores 3.5492, scaled 0.4437"],
@@ -23,7 +23,7 @@ PRINTED = {
         "without positions 0.0000",
     ],
     "rollout.py": [
-        "as the dense product: True",
+        "equal to the dense product: True",
         "adds up to 1: True",
         "3   0.3125    0.3125",
         "6   0.0156    0.0156",

@@ -1,4 +1,4 @@
-"""Hints about slips: float masks of zeros and ones, arrays in another layout."""
+"""Test hints about common mistakes: float masks of zeros and ones, arrays in another layout."""
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def test_calls_warn(call, run_python):
 
 
 SHAPES = [
-    # (batch, length, heads, dim): lengths do not go together as heads, or there are too many
+    # (batch, length, heads, dim): lengths do not work as numbers of heads, or are too large for it
     ((2, 100, 8, 64), (2, 120, 8, 64), True),
     ((2, 100, 8, 64), (2, 120, 2, 64), True),
     ((1, 512, 32, 128), (1, 512, 8, 128), True),

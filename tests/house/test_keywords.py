@@ -1,4 +1,4 @@
-"""Keywords of other libraries: the TypeError that names regard's own."""
+"""Keywords of other libraries raise a TypeError that names regard's own."""
 
 import inspect
 
@@ -49,15 +49,15 @@ ADVICE = [
     ("s_aux", ATTEND_NAMES, "pass sinks="),
     ("sliding_window", ATTEND_NAMES, "pass window=(n - 1, 0)"),
     ("return_attention_scores", ATTEND_NAMES, "pass return_weights="),
-    # slips
+    # typos
     ("is_casual", ATTEND_NAMES, "did you mean is_causal=?"),
     ("windows", ATTEND_NAMES, "did you mean window=?"),
     ("treads", ATTEND_NAMES, "did you mean threads=?"),
-    # no slips of threads=
+    # no typos of threads=
     ("head", ATTEND_NAMES, "select the head in the arrays"),
     ("head_mask", ATTEND_NAMES, "multiply the output by head_mask[:, None, None]"),
-    ("heads", ATTEND_NAMES, "arrays have an axis of heads"),
-    ("n_heads", ATTEND_NAMES, "arrays have an axis of heads"),
+    ("heads", ATTEND_NAMES, "the heads axis is the"),
+    ("n_heads", ATTEND_NAMES, "the heads axis is the"),
     ("head", ["x", "threads"], "its arguments are x, threads"),
     ("zzz", ["a", "b"], "its arguments are a, b"),
 ]
@@ -83,7 +83,7 @@ def test_every_unknown_keyword_is_named():
 
 def test_a_decorated_call_keeps_its_signature_and_its_own_errors():
     def call(mask, *, scale=None):
-        """Return both."""
+        """Return both arguments."""
         return mask, scale
 
     checked = refuses_unknown(call)
@@ -113,8 +113,8 @@ CALLS = [
     (ATTEND, (X, X, X), "is_casual", "did you mean is_causal=?"),
     (regard.scaled_dot_product_attention_ragged, (X, X, X, *STARTS), "attn_mask", "pass mask="),
     (regard.explain, (X, X, X), "window_size", "pass window=(left, right)"),
-    (ATTEND, (X, X, X), "num_heads", "arrays have an axis of heads"),
-    (ATTEND, (X, X, X), "sink_tokens", "regard.KVCache by its keep_first="),
+    (ATTEND, (X, X, X), "num_heads", "the heads axis is the"),
+    (ATTEND, (X, X, X), "sink_tokens", "with keep_first= of a regard.KVCache"),
     (ATTEND, (X, X, X), "query_lengths", "change no other row"),
     (ATTEND, (X, X, X), "score_mod", "pass score_function=, a regard.ScoreFunction"),
     (regard.summarize_attention, (X, X), "score_mod", "pass score_function="),
@@ -201,7 +201,7 @@ CALLS = [
     (LAYER, (X,), "key_padding_mask", "mask=~key_padding_mask[:, None, None, :]"),
     (LAYER, (X,), "attention_mask", "attention_mask.astype(bool)[:, None, None, :]"),
     (LAYER, (X,), "dropout_p", "pass dropout= to the constructor, MultiHeadAttention()"),
-    (LAYER, (X,), "head_mask", "pass head_gates=, which multiplies the outputs of heads, and not"),
+    (LAYER, (X,), "head_mask", "pass head_gates=, which multiplies the outputs of heads, not"),
     (regard.MultiHeadAttention, (8, 2), "head_mask", "pass head_gates=True to learn a number"),
     (ALONE, (X,), "head_gates", "this layer has one head"),
     (regard.SelfAttention, (4, 2), "head_gates", "this layer has one head"),

@@ -1,5 +1,5 @@
-"""The test of the kernels' hot loops, cpp/tests/loops: how it reads assembly, what it accepts, and
-that it finds changes of the source that cost registers."""
+"""Test the check of the kernels' hot loops, cpp/tests/loops: how it reads assembly, what it
+accepts, and that it finds changes of the source that cost registers."""
 
 import importlib
 import json
@@ -62,7 +62,7 @@ CHANGES = [
 ]
 
 
-# A loop as each machine has it: products, a spill, a pointer on the stack, and a loop around it.
+# A loop on each machine: products, a spill, a pointer on the stack, and a loop around it.
 LISTINGS = {
     "x86": """
         push %rbp | mov %rsp,%rbp
@@ -116,7 +116,8 @@ def test_assembly_is_read(disassembly, listing):
     assert rest.contents.products == rest.contents.spills == 0
 
 
-# Rows of products, loads, stores, spills and scalars: what is there, what the table has, the fault.
+# Rows of products, loads, stores, spills and scalars: the actual rows, the rows in the table, the
+# fault.
 RULES = {
     "as in the table": ([(96, 44, 0, 0, 1)], [(96, 44, 0, 0, 1)], None),
     "less, and fewer": ([(96, 40, 0, 2, 0)], [(96, 44, 1, 3, 1), (96, 44, 1, 0, 1)], None),
@@ -185,7 +186,7 @@ def run(*command):
 
 
 def check(compiler, folder):
-    """Compile one family of the source in a folder, and run the test that CMake has for it."""
+    """Compile one family of the source in a folder, and run CMake's test of it."""
     build = folder / "build"
     configured = run(
         *("cmake", "-S", folder, "-B", build, "-G", "Ninja", "-DREGARD_CPP_TESTS=ON"),

@@ -18,7 +18,7 @@ STARTS = [0, 2]
 CACHE = regard.KVCache(1, 2, 4)
 CACHE.append(X, X)
 RAGGED = (X, X, X, STARTS, STARTS)
-# The calls, what each needs, and its kind in the table.
+# The calls, the arguments each needs, and its kind in the table.
 CALLS = {
     "scaled_dot_product_attention": ((X, X, X), "attention"),
     "scaled_dot_product_attention_ragged": (RAGGED, "attention"),
@@ -65,7 +65,7 @@ PACKAGES = {
 
 
 def call_and_arguments(name):
-    """A call, and arguments that are right for it."""
+    """Return a call, and valid arguments for it."""
     first, _, rest = name.partition(".")
     arguments, _ = CALLS[name]
     if first in PACKAGES:
@@ -97,7 +97,7 @@ def test_a_call_has_every_option_or_says_why_not(name):
         if option.name in taken:
             continue
         reason = option.refusal(kind)
-        assert reason, f"the table does not tell why {name} has no {option.name}"
+        assert reason, f"the table does not say why {name} has no {option.name}"
         with pytest.raises(TypeError) as raised:
             call(*arguments, **{option.name: option.default})
         assert f"no argument {option.name}: {reason}" in str(raised.value)
@@ -105,7 +105,7 @@ def test_a_call_has_every_option_or_says_why_not(name):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_advice_names_only_what_the_call_has(name):
-    """Of any keyword that other libraries have: no call advises what it would refuse itself."""
+    """For any keyword of other libraries, no call advises an option that it would refuse itself."""
     call, arguments = call_and_arguments(name)
     taken = inspect.signature(call).parameters
     for keyword in sorted({*advice._ADVICE, *advice._RENAMED} - taken.keys()):

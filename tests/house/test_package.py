@@ -1,4 +1,4 @@
-"""What an installed package promises before anything is computed with it."""
+"""Test what an installed package promises before it computes anything."""
 
 import ast
 import importlib.metadata
@@ -365,7 +365,7 @@ def test_public_names_exist_and_are_documented():
         for parameter in parameters:
             assert parameter == "*" or re.search(
                 rf"\b{parameter}\b", attrgetter(name)(regard).__doc__
-            ), f"{name} does not tell what {parameter} is"
+            ), f"{name} does not describe {parameter} in its docstring"
 
 
 def test_types_are_shipped():
@@ -382,8 +382,9 @@ def test_version_and_requirements():
 
 
 def test_import_pulls_in_little(output_of):
-    """Beside NumPy: the extension module, and the modules of attention and its stages. Packages
-    (caches, layers, gradients, statistics, the command line) wait until they are used."""
+    """In addition to NumPy, it imports the extension module and the modules of attention and its
+    stages. Packages (caches, layers, gradients, statistics, the command line) wait until they are
+    used."""
     script = """
     import json, sys
     import numpy
@@ -400,7 +401,7 @@ def test_import_pulls_in_little(output_of):
 
 
 def test_names_are_imported_on_first_use(output_of):
-    """Each where nothing else has been used, so that none depends on what another imported."""
+    """Each name is used first once, so that none depends on what another one imported."""
     script = """
     import sys
     import regard
@@ -474,7 +475,8 @@ def test_subnormals_are_alive_after_import_and_use(target):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_kernels_keep_subnormals_in_every_worker(threads, dtype, target):
-    """Enough elements for each thread to have some: one that flushed them would leave zeros."""
+    """There are enough elements for each thread: a thread that flushed subnormals would leave
+    zeros."""
     least = np.finfo(dtype).smallest_subnormal
     tiny = np.arange(1, 200_001, dtype=dtype).reshape(8, 5, 5000) * least
     assert tiny.max() < np.finfo(dtype).tiny

@@ -1,4 +1,4 @@
-"""Pickles name public modules only, so that the source may move, and hold what they copy."""
+"""Pickles name only public modules, so that the source may move, and contain what they copy."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ OUTPUT, LSE = regard.scaled_dot_product_attention(X, X, X, return_lse=True)
 
 
 def trained(layer, x):
-    """A layer after a call and its gradients, and another call."""
+    """Return a layer after a call, its gradients, and another call."""
     layer.train()
     layer.backward(layer(x, dropout_seed=1))
     layer(x, dropout_seed=2)
@@ -65,7 +65,7 @@ THINGS = {
 
 
 def named_in(data):
-    """The modules and names in a pickle."""
+    """Yield the modules and names in a pickle."""
     texts = []
     for code, argument, _ in pickletools.genops(data):
         if code.name in ("SHORT_BINUNICODE", "BINUNICODE"):

@@ -1,4 +1,4 @@
-"""What is published of regard besides its code says the same as pyproject.toml."""
+"""Everything published about regard, apart from its code, agrees with pyproject.toml."""
 
 import importlib.metadata
 import re
@@ -18,7 +18,7 @@ CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def spaced(requirement):
-    """A requirement as conda writes it: a space before the version."""
+    """Return a requirement as conda writes it, with a space before the version."""
     return re.sub(r"(?<![<>=!~ ])([<>=!~])", r" \1", requirement, count=1)
 
 
@@ -88,7 +88,7 @@ def test_a_release_gets_links_beside_its_description(prepare_release):
 
 
 def hinted_extras():
-    """The extras that errors and docstrings tell a user to install."""
+    """Return the extras that errors and docstrings tell a user to install."""
     files = [*(ROOT / "python").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     written = re.findall(r"regard\[([a-z,]+)\]", text)
@@ -113,12 +113,13 @@ def is_installed_as_a_distribution():
 @pytest.mark.skipif(
     not is_installed_as_a_distribution(), reason="regard or pip is not an installed distribution"
 )
-@pytest.mark.exhaustive  # pip starts for seconds, and what it reads rarely changes
+@pytest.mark.exhaustive  # pip takes seconds to start, and what it reads rarely changes
 @pytest.mark.parametrize("extra", sorted(hinted_extras()))
 def test_the_hint_for_an_extra_needs_no_index_for_regard(extra):
-    """The hint is right wherever regard came from: pip takes it from what is installed.
+    """The hint is right wherever regard came from, since pip resolves the extra from the installed
+    package.
 
-    Where regard came from a clone or a file, an index has no such project, or another version.
+    If regard came from a clone or a file, an index has no such project, or another version.
     """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-cache-dir"]
     done = subprocess.run([*command, f"regard[{extra}]"], capture_output=True, text=True)

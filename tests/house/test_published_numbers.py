@@ -1,4 +1,4 @@
-"""What README and the documentation quote of benchmarks is what the published runs say."""
+"""The benchmark numbers in README and the documentation equal the numbers of the published runs."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_runs_are_of_the_table(name):
 
 
 def test_no_table_has_numbers_of_its_own():
-    """A row of a case is within a marked table."""
+    """A row of a case must be within a marked table."""
     names = "|".join(re.escape(case.name) for case in CASES)
     for page in PAGES:
         text = MARKED.sub("", page.read_text(encoding="utf-8"))

@@ -1,4 +1,5 @@
-"""What a type checker makes of the public calls: the type of each result, and what it refuses."""
+"""Test what a type checker makes of the public calls: the type of each result, and what it
+refuses."""
 
 import re
 import subprocess
@@ -96,7 +97,7 @@ x = np.ones((3, 4), np.float32)
 
 
 def errors(tmp_path, statements):
-    """The statements that mypy refuses, and why."""
+    """Return the statements that mypy refuses, and why."""
     script = tmp_path / "script.py"
     script.write_text(HEAD + "\n".join(statements) + "\n")
     command = [

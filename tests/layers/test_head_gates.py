@@ -1,4 +1,4 @@
-"""Head gates: what they multiply, in every kind of call, and their gradients."""
+"""Test head gates: what they multiply, in every kind of call, and their gradients."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ GIVEN = {
 @pytest.mark.parametrize("name", ["plain", "gates", "everything"])
 @pytest.mark.parametrize("given", GIVEN)
 def test_gradients_beside_the_layer_written_out(given, name, shapes):
-    """The given gates and the learned ones are multiplied."""
+    """The given gates and the learned gates are multiplied."""
     inputs = [normal(shape, seed) for seed, shape in enumerate(shapes)]
     check(*build(name), inputs, {"head_gates": GIVEN[given]})
 
@@ -53,7 +53,7 @@ def test_single_precision():
 
 @pytest.mark.parametrize("step", [1e-5])
 def test_central_differences(step):
-    """The layer's own output, a step to either side of every gate."""
+    """The layer's own output changes by a step to either side of every gate."""
     layer, _ = build("everything")
     x, gates = normal((B, 4, D)), normal((B, HEADS), 5)
     output = layer(x, head_gates=gates)
@@ -72,7 +72,8 @@ def test_central_differences(step):
 
 
 def test_a_gate_multiplies_the_columns_of_the_output_projection(dtype):
-    """0 is the layer whose columns of the head are 0, and the weights do not change."""
+    """A gate of 0 equals a layer whose columns for the head are 0, and the weights do not
+    change."""
     layer = regard.MultiHeadAttention(8, 4, is_causal=True, out_bias=True, rng=0, dtype=dtype)
     x = normal((2, 5, 8), 0, dtype)
     plain, weights = layer(x, return_weights=True)
@@ -165,7 +166,7 @@ def test_changing_the_gates_after_a_call_changes_no_gradient():
 
 
 def test_states():
-    """Other layouts have no place for gates, which are 1 then."""
+    """Other layouts have no place for gates, which are then 1."""
     layer = gated_layer()
     state = layer.state_dict()
     assert_same_bits(state["head_gates"], np.array([1, 0.5, -2, 0], np.float32))

@@ -1,4 +1,5 @@
-"""The functions of language models beside attention: norms, activations, the next token."""
+"""Test the functions of language models other than attention: norms, activations, the next
+token."""
 
 import ml_dtypes
 import numpy as np
@@ -32,7 +33,7 @@ def test_functions_of_numbers(dtype):
 
 
 def test_numbers_at_the_ends():
-    """Nothing warns, either."""
+    """There are no warnings either."""
     assert silu([-np.inf, -1e30, 0.0, 1e30, np.inf]).tolist() == [0, 0, 0, 1e30, np.inf]
     assert np.isnan(silu(np.nan))
     assert rms_norm(np.zeros(4), eps=0).tolist() != [0, 0, 0, 0]  # 0 / 0
@@ -53,7 +54,7 @@ def test_numbers_at_the_ends():
 
 
 def likely(logits, temperature, top_k, top_p):
-    """The chances of all tokens, by the definitions."""
+    """Return the probabilities of all tokens, by the definitions."""
     chances = np.exp((logits - logits.max()) / temperature)
     if top_k is not None:
         chances[chances < np.sort(chances)[::-1][min(top_k, len(chances)) - 1]] = 0
@@ -116,7 +117,7 @@ def test_a_row_has_one_number_of_the_stream():
         (lambda: rms_norm(np.ones(4), eps=-1), ValueError, "eps must be at least 0 .*, got -1"),
         (lambda: rms_norm(np.ones(4, complex)), TypeError, "x must be an array of float16"),
         (lambda: silu(["a"]), TypeError, "x must be"),
-        (lambda: swiglu([1, 2], [1]), ValueError, "gate and up must have one shape"),
+        (lambda: swiglu([1, 2], [1]), ValueError, "gate and up must have the same shape"),
         (lambda: sample(1.0), ValueError, r"logits must be \(..., vocabulary\), got shape \(\)"),
         (lambda: sample(np.ones((2, 0))), ValueError, "logits must be"),
         (lambda: sample([0, np.nan]), ValueError, "logits must have a finite maximum"),

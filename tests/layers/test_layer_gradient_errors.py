@@ -1,4 +1,4 @@
-"""Calls of `backward` that are refused or fail, and what they leave behind."""
+"""Test calls of `backward` that are refused or fail, and what they leave behind."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,13 @@ X = normal((2, 4, D))
 START = "backward needs a forward call in train() mode, and "
 NONE_YET = "there was none since train()"
 EVAL = "the layer is in eval() mode: call train() before the forward call"
-USED = "the gradients of the last one have been computed already: call the layer again"
-LOADED = "load_state_dict() has changed the parameters since the last one: call the layer again"
+USED = "the gradients of the last call have been computed already: call the layer again"
+LOADED = "load_state_dict() has changed the parameters since the last call: call the layer again"
 
 
 @pytest.fixture(params=[one_head, many_heads])
 def kind(request):
-    """Either kind of layer."""
+    """Return either kind of layer."""
     return request.param
 
 
@@ -209,7 +209,7 @@ def test_dropout_needs_a_seed(kind):
         layer(X)
     assert str(raised.value) == (
         "dropout_seed must be an int in train() mode for a layer with dropout=0.1, got None: the "
-        "seed determines which weights are dropped, so pass another one in each call"
+        "seed determines which weights are dropped, so pass another seed in each call"
     )
     layer(X, dropout_seed=np.uint64(2**64 - 1))
     layer.eval()(X)
@@ -227,7 +227,7 @@ def test_representations_show_dropout():
 
 @STEPS
 def test_ctrl_c_leaves_all_gradients_or_none(kind, step):
-    """A call whose `backward` was interrupted has been used up once `grads` hold its part."""
+    """A call whose `backward` was interrupted is used up once `grads` contain its part."""
     layer = kind()
     grad = output_like(layer, X)
     once = gradients_of(layer, X, grad)

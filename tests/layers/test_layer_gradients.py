@@ -1,4 +1,4 @@
-"""The gradients of layers: every option beside the derivatives of the layer written out."""
+"""Test the gradients of layers: every option against the derivatives of the layer written out."""
 
 import zlib
 
@@ -30,7 +30,7 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddi
 
 @pytest.fixture(params=[one_head, many_heads])
 def kind(request):
-    """Either kind of layer."""
+    """Return either kind of layer."""
     return request.param
 
 
@@ -121,7 +121,7 @@ def test_single_precision(name):
 @pytest.mark.parametrize("name", ["plain", "everything"])
 @pytest.mark.parametrize("step", [1e-5])
 def test_central_differences(name, step):
-    """The layer's own output, a step to either side of every number."""
+    """The layer's own output changes by a step to either side of every number."""
     layer, _ = build(name)
     inputs = {"query": normal((2, 3, D)), "key": normal((2, 5, D), 1), "value": normal((2, 5, D))}
     output = layer(**inputs)
@@ -206,7 +206,8 @@ def test_queries_without_keys():
 
 
 def test_arguments_have_a_gradient_each():
-    """One array that was given three times has three gradients, whose sum is that of the one."""
+    """An array that is passed three times has three gradients, whose sum is the gradient of passing
+    it once."""
     layer, _ = build("everything")
     x = normal((2, 4, D))
     grad = output_like(layer, x)
@@ -242,7 +243,7 @@ def test_what_no_query_sees_may_be_anything():
 
 
 def test_nan_and_infinity_are_results():
-    """They pass through all steps without a warning."""
+    """NaN and infinity pass through all steps without a warning."""
     layer = build("Qwen 3", np.float32)[0]
     x = normal((2, 4, D))
     x[0, 3, 1], x[1, 3, 1] = np.nan, np.inf
@@ -255,7 +256,7 @@ def test_nan_and_infinity_are_results():
     first = np.isfinite(layer.grads["out_proj.weight"])
     layer(x)
     layer.backward(grad)
-    # A sum overflows that was finite.
+    # A sum overflows that was finite before.
     assert (first & np.isinf(layer.grads["out_proj.weight"])).any()
     layer(x)
     assert np.isnan(layer.backward(3 * grad)).any()
@@ -263,7 +264,7 @@ def test_nan_and_infinity_are_results():
 
 @pytest.mark.parametrize("number", [0.0, 1e-25])
 def test_norms_of_vectors_whose_mean_square_is_zero(number):
-    """The root of a mean square of 0 divides, and that of one that underflows."""
+    """The norm divides by the root of a mean square that is 0 or underflows."""
     layer = regard.MultiHeadAttention(8, 2, qk_norm=0, rng=0).train()
     output = layer(np.full((3, 8), number, np.float32))
     assert np.isnan(output).all()

@@ -1,4 +1,4 @@
-"""Layers with sparse masks, against the same layers with the same dense masks."""
+"""Test layers with sparse masks against the same layers with the same dense masks."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ FORMS = [name for name in sparse_cases.NAMES if name != "nothing"]
 
 
 def mask_of(name, heads):
-    """A mask of the layer's weights, whose axes are (batch, heads, length, length) or (batch,
-    length, length)."""
+    """Return a mask of the layer's weights, whose axes are (batch, heads, length, length) or
+    (batch, length, length)."""
     mask = sparse_cases.sparse_masks(2, heads, LENGTH, LENGTH)[name]
     return mask[..., 0, :, :] if heads == 1 and mask.ndim > 2 else mask
 
@@ -80,7 +80,7 @@ def test_biases_of_distances_begin_at_0_and_change_no_draw():
 
 
 def test_biases_of_distances_learn():
-    """The layer learns to look at the key before the query, which nothing else tells it."""
+    """The layer learns to look at the previous key, which only the bias can tell it."""
     layer = regard.MultiHeadAttention(4, 1, distance_bias=2, rng=0, dtype=np.float64).train()
     for parameter in list(layer.parameters().values())[:4]:
         parameter[...] = np.eye(4)

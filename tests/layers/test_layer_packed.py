@@ -1,4 +1,4 @@
-"""Layers and packed sequences: each has what it has alone, with a cache and without one."""
+"""Packed sequences in layers have the results of separate calls, with a cache and without one."""
 
 import itertools
 

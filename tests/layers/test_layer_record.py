@@ -1,4 +1,4 @@
-"""Recordings of regard's own layers have the weights that calls return."""
+"""Recordings of regard's own layers contain the weights that calls return."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_train_mode_holds_nothing_of_a_recording():
     wanted = layer.record(X)[0]
     layer(X, dropout_seed=1)
     layer.record(2 * X)
-    layer.backward(X)  # of the call, and not of the recording
+    layer.backward(X)  # of the call, not of the recording
     assert layer.grads
     with pytest.raises(RuntimeError):
         layer.backward(X)

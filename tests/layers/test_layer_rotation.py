@@ -1,4 +1,4 @@
-"""A layer rotates as `regard.positional.rotary` does."""
+"""A layer rotates like `regard.positional.rotary`."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from regard.layers._rotation import Rotation
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rows_of_a_rotation_are_those_of_rotary(interleaved, dtype):
-    """Whether positions go forwards or back, lie far away, before 0 or scattered, the table that a
+    """Whether positions go forward or back, are far away, negative or scattered, the table that a
     layer keeps must not change a bit."""
     options = {"rotary_dim": 6, "interleaved": interleaved, "base": 100.0}
     rotation = Rotation(options, 8, dtype)

@@ -1,4 +1,4 @@
-"""Parameters in the layouts of other libraries, each against the formula of that layout."""
+"""Test parameters in the layouts of other libraries, each against the formula of that layout."""
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ STATES = {
 
 
 def as_its_owner_computes(title, state, inputs, kv_heads):
-    """Project as the layout's own library does, in float64."""
+    """Compute the layer as the layout's own library does, in float64."""
     state = {name: array.astype(float) for name, array in state.items()}
     if title.startswith("gpt2"):
         products = [
@@ -153,7 +153,7 @@ def as_its_owner_computes(title, state, inputs, kv_heads):
 
 
 def unstacked(state):
-    """The state of a GGUF block with its stacked projections apart."""
+    """Return the state of a GGUF block with its stacked projections separated."""
     apart = {name: array for name, array in state.items() if "qkv" not in name}
     for part in ("weight", "bias"):
         rows = np.split(state[f"attn_qkv.{part}"], 3)
@@ -183,7 +183,7 @@ def test_a_state_of_others_computes_what_its_owner_does(title, prefix):
     wanted = as_its_owner_computes(title, own, inputs, options.get("num_kv_heads", HEADS))
     limit = 64 * np.finfo(float).eps * reference.largest(wanted)
     assert reference.error(layer(*inputs), wanted) <= limit
-    if title == "gguf, stacked":  # it is read, and written apart
+    if title == "gguf, stacked":  # the stacked form is read, but the separate one is written
         state = {dotted + name: array for name, array in unstacked(own).items()}
     back = layer.state_dict(title.partition(",")[0], prefix)
     assert set(back) == set(state)
@@ -217,7 +217,7 @@ def test_whispers_key_has_no_bias():
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES)
     with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
         layer.state_dict("whisper")
-    layer.load_state_dict(changed("bart", k_proj__bias=np.eye(D)[0]))  # 0 but for one number
+    layer.load_state_dict(changed("bart", k_proj__bias=np.eye(D)[0]))  # 0 except for one number
     with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
         layer.state_dict("whisper")
     layer.load_state_dict(drawn(STATES["whisper"][0]))

@@ -1,4 +1,4 @@
-"""Layers in train and in eval mode: what accumulates, what is held, and what follows what."""
+"""Test layers in train and in eval mode: what accumulates, what is kept, and the order of calls."""
 
 import copy
 import itertools
@@ -24,7 +24,7 @@ from trained_layers import (
 
 @pytest.fixture(params=[one_head, many_heads])
 def kind(request):
-    """Either kind of layer."""
+    """Return either kind of layer."""
     return request.param
 
 
@@ -73,7 +73,7 @@ def test_dropout_is_for_train_mode(kind):
 
 
 def test_the_callers_arrays_may_change_after_the_call(kind):
-    """Adding the output to x, or applying an activation to it in place, is usual."""
+    """It is common to add the output to x, or to apply an activation to it in place."""
     layer = kind()
     is_many = isinstance(layer, regard.MultiHeadAttention)
     x, mask = normal((2, 4, D), 0, np.float32), normal((2, 1, 4, 4) if is_many else (2, 4, 4), 3)
@@ -93,7 +93,7 @@ def test_the_callers_arrays_may_change_after_the_call(kind):
 
 @pytest.fixture
 def held_bytes():
-    """How much more memory there is after an action."""
+    """Return how much memory an action adds."""
 
     def measured(action):
         before = tracemalloc.get_traced_memory()[0]
@@ -114,7 +114,7 @@ def test_only_train_mode_holds_memory(kind, held_bytes):
     held = held_bytes(lambda: layer(x))
     assert held > 3 * x.nbytes
     little = held // 10
-    assert held_bytes(lambda: layer(x)) < little  # in place of the first
+    assert held_bytes(lambda: layer(x)) < little  # replaces the first
     assert held_bytes(lambda: layer.backward(grad)) < little - held
     assert held_bytes(lambda: layer(x)) > held - little
     assert held_bytes(layer.eval) < little - held
@@ -192,7 +192,7 @@ def test_an_attribute_may_be_set_to_another_array():
 
 
 def test_training_reaches_a_target():
-    """Gradient descent by `parameters` and `grads` alone."""
+    """Gradient descent uses only `parameters` and `grads`."""
     layer = regard.MultiHeadAttention(
         8, 2, qkv_bias=True, out_bias=True, rotary=True, is_causal=True, rng=0, dtype=np.float64
     ).train()

@@ -1,4 +1,4 @@
-"""Multi-head attention whose weights are kept in 16 or 8 bits."""
+"""Test multi-head attention whose weights are kept in 16 or 8 bits."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Multi-head attention as a layer: the formula, inputs, caches and errors."""
+"""Test multi-head attention as a layer: the formula, inputs, caches and errors."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def normal(shape, seed=0):
 
 
 def with_norms(layer):
-    """Draw norms and biases of distances: they are 1 and 0 at first, which would hide their use."""
+    """Draw norms and biases of distances, whose initial 1 and 0 would hide their use."""
     state = layer.state_dict()
     drawn = {
         name: a + 0.3 * normal(a.shape, ord(name[0]))
@@ -237,7 +237,7 @@ def test_step_by_step_is_the_whole(name, steps, shape, dtype):
 
 
 def test_entries_of_different_lengths(dtype):
-    """Rows beyond an entry's length are padding; the next rows follow the entry's own."""
+    """Rows beyond an entry's length are padding; the next rows follow the entry's own rows."""
     options = {"num_kv_heads": 2, "rotary": True, "is_causal": True}
     layer = MultiHeadAttention(32, 4, rng=1, dtype=dtype, **options)
     lengths, x = np.array([5, 2, 4]), normal((3, 5, 32)).astype(dtype)
@@ -321,7 +321,7 @@ def interrupted(*_, **__):
 
 @pytest.mark.parametrize("step", ["append", "attend", "joined"])
 def test_a_call_that_is_interrupted_leaves_the_cache(step, monkeypatch):
-    """The cache is restored after the append, and if only the projection of the output remains."""
+    """The cache is restored after the append, even if only the output projection remains."""
     layer = MultiHeadAttention(32, 4, is_causal=True, rng=1)
     x = normal((2, 4, 32))
     cache = ArrayCache(2, 4, 8)

@@ -1,4 +1,4 @@
-"""Multi-head attention as a layer: errors of its construction and its calls, and its repr."""
+"""Test multi-head attention as a layer: errors of its construction and its calls, and its repr."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Self-attention as a layer: parameters, axes, states and errors."""
+"""Test self-attention as a layer: parameters, axes, states and errors."""
 
 import math
 
@@ -441,6 +441,6 @@ def test_attributes_are_converted_to_the_type_of_the_layer():
         assert layer.W_query.dtype == np.float32
         assert np.array_equal(layer.state_dict()["W_query.weight"], weight)
         assert layer(x).dtype == np.float32
-    layer.b_query = None  # as it is
+    layer.b_query = None  # unchanged
     with pytest.raises(ValueError, match="b_query must stay None in a layer without biases"):
         layer.b_query = np.zeros(3)

@@ -1,4 +1,4 @@
-"""TorchGenerator against numbers of PyTorch 2.13, and against PyTorch where it is installed."""
+"""Test TorchGenerator against numbers of PyTorch 2.13, and against PyTorch if it is installed."""
 
 import copy
 import math

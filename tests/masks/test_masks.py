@@ -1,4 +1,4 @@
-"""Masks as arrays, and attention with them."""
+"""Test masks as arrays, and attention with them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Masks that `masks.check` must refuse, and masks that it must accept."""
+"""Test masks that `masks.check` must refuse, and masks that it must accept."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Errors of masks: their class, and a message that names the argument and what was given."""
+"""Test errors of masks: their class, and a message that names the argument and what was passed."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Compositions of sparse masks, against the same operations on dense masks."""
+"""Test compositions of sparse masks against the same operations on dense masks."""
 
 import itertools
 import operator
@@ -36,7 +36,7 @@ def check_form(mask):
         assert rows.row_queries >= 2**60
         assert not rows.bits.size
     elif mask.shape[-2] == 0:
-        assert rows.row_queries >= 1  # of the mask that this is a view of
+        assert rows.row_queries >= 1  # the size in the mask that this one is a view of
     elif isinstance(mask, Blocks):
         assert rows.row_queries == mask.block[0]
         assert rows.bits.shape[1:] == (mask.block[0], -(-mask.block[1] // 8))
@@ -66,7 +66,7 @@ def check(mask, dense):
 
 @st.composite
 def leaves(draw, planes, q_len, kv_len):
-    """A sparse mask and the dense mask that it stands for, which broadcasts to the shape."""
+    """Return a sparse mask and the dense mask that it stands for, which broadcasts to the shape."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     own_planes = tuple(draw(st.sampled_from([1, n])) for n in planes)
     own_planes = own_planes[draw(st.integers(0, len(planes))) :]

@@ -1,4 +1,5 @@
-"""Errors of sparse masks: their class, and a message that names the argument and what was given."""
+"""Test errors of sparse masks: their class, and a message that names the argument and what was
+passed."""
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ RANGES = [
         lambda: Ranges(FLOATS, 3),
         TypeError,
         "first must be an int or an integer array, got an array of float64 of shape (3, 3): Ranges "
-        "takes positions of keys; pass a float mask as mask=, or in a pair (sparse mask, float "
+        "needs positions of keys; pass a float mask as mask=, or in a pair (sparse mask, float "
         "mask)",
     ),
     (lambda: Ranges(0, 2.5), TypeError, "last must be an int or an integer array, got 2.5: Ranges"),
@@ -46,7 +47,7 @@ RANGES = [
     (
         lambda: masks.SparseMask(),
         TypeError,
-        "SparseMask has no constructor: build a mask by masks.Ranges or masks.Blocks",
+        "SparseMask has no constructor: build a mask with masks.Ranges or masks.Blocks",
     ),
 ]
 BLOCKS = [
@@ -182,9 +183,9 @@ USES = [
     (lambda: MASK & 1, TypeError, "unsupported operand type"),
     (lambda: [True] | MASK, TypeError, "unsupported operand type"),
     (lambda: np.logical_and(MASK, MASK), TypeError, "does not support ufuncs"),
-    (lambda: np.asarray(MASK), TypeError, "call its to_dense()"),
-    (lambda: np.asarray(GRID, bool), TypeError, "call its to_dense()"),
-    (lambda: masks.as_additive(MASK), TypeError, "call its to_dense()"),
+    (lambda: np.asarray(MASK), TypeError, "call to_dense()"),
+    (lambda: np.asarray(GRID, bool), TypeError, "call to_dense()"),
+    (lambda: masks.as_additive(MASK), TypeError, "call to_dense()"),
     (lambda: bool(MASK), ValueError, "the truth value of a sparse mask is ambiguous"),
     (
         lambda: MASK & Ranges([0, 0], 3),
@@ -200,10 +201,10 @@ USES = [
     (
         lambda: masks.sliding(10**6, window=(1, 0)).to_dense(),
         ValueError,
-        "a dense mask of shape (1000000, 1000000) takes 1,000,000,000,000 bytes, and max_bytes is "
+        "a dense mask of shape (1000000, 1000000) needs 1,000,000,000,000 bytes, but max_bytes is "
         "2,147,483,648: pass a slice of the mask, or a larger max_bytes=",
     ),
-    (lambda: MASK.to_dense(max_bytes=8), ValueError, "takes 9 bytes, and max_bytes is 8"),
+    (lambda: MASK.to_dense(max_bytes=8), ValueError, "needs 9 bytes, but max_bytes is 8"),
     (lambda: MASK.to_dense(max_bytes=9.0), TypeError, "max_bytes must be an int, got float"),
     (
         lambda: masks.from_function(lambda i, j: i < j < 200, 300),
@@ -224,7 +225,7 @@ USES = [
     ),
 ]
 POSSIBLE = (
-    "a sparse mask takes integers, None and an ellipsis on the batch and heads axes, and slices "
+    "a sparse mask accepts integers, None and an ellipsis on the batch and heads axes, and slices "
     "without steps on all axes, got "
 )
 INDICES = [

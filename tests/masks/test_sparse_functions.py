@@ -1,4 +1,4 @@
-"""Masks from functions of positions, and the symbols that find what they are without elements."""
+"""Test masks from functions of positions, and the symbols that determine them without elements."""
 
 import operator
 
@@ -114,7 +114,8 @@ def test_a_function_never_meets_the_square(name):
 
 
 def numbers():
-    """Expressions of two integers that may fail with symbols, but never lie."""
+    """Draw expressions of two integers that may fail with symbols, but never give a wrong
+    answer."""
     leaf = st.sampled_from(
         [lambda i, j: i, lambda i, j: j, *(lambda i, j, n=n: n for n in (-7, -1, 0, 2, 5, 2**62))]
     )
@@ -174,7 +175,7 @@ def test_symbols_never_lie(f, first, other):
             wanted = np.array(np.broadcast_to(wanted, (11, 13)))
             hypothesis.assume(wanted.dtype == bool)
             mask = masks.from_function(shifted, 11, 13, block=(2, 3))
-        # Of Python's numbers and bools.
+        # Raised by Python's numbers and bools.
         except (TypeError, OverflowError, ZeroDivisionError, DeprecationWarning):
             hypothesis.reject()
     assert_same_bits(mask.to_dense(), wanted)

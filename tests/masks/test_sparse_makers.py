@@ -1,4 +1,4 @@
-"""Makers of sparse masks, against their definitions."""
+"""Test functions that make sparse masks against their definitions."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def positions(q_len, query_offset):
 
 
 def slid(q_len, kv_len, window, dilation, query_offset):
-    """A sliding window by definition, in Python's integers."""
+    """Return a sliding window by definition, in Python's integers."""
     away = np.arange(kv_len).astype(object) - positions(q_len, query_offset)
     seen = away % dilation == 0
     if window[0] is not None:
@@ -116,7 +116,7 @@ def test_many_global_tokens_share_their_blocks():
 
 
 def neighbors(token, size, window, dilation, is_causal):
-    """NATTEN's neighbors of a token on an axis, found in its dilation group."""
+    """Return NATTEN's neighbors of a token on an axis, found in its dilation group."""
     group = range(token % dilation, size, dilation)
     at = group.index(token)
     if is_causal:

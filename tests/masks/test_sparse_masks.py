@@ -1,4 +1,4 @@
-"""Sparse masks: their constructors, properties, views and copies."""
+"""Test sparse masks: their constructors, properties, views and copies."""
 
 import copy
 import pickle
@@ -12,7 +12,7 @@ from regard.masks import Blocks, Ranges
 
 
 def between(first, last, kv_len):
-    """Ranges by definition."""
+    """Return ranges by definition."""
     keys = np.arange(kv_len)
     return (keys >= np.asarray(first)[..., None]) & (keys < np.asarray(last)[..., None])
 
@@ -65,7 +65,7 @@ BLOCKS = {
 
 
 def placed(indptr, indices, shape, block, bits):
-    """Blocks by definition."""
+    """Return blocks by definition."""
     height, width = block
     dense = np.zeros(shape, bool)
     starts = np.broadcast_to(indptr, (*shape[:-2], np.shape(indptr)[-1]))

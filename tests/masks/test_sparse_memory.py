@@ -1,4 +1,4 @@
-"""Sparse masks of a million tokens take memory in proportion to what they show."""
+"""Sparse masks of a million tokens need memory in proportion to what they show."""
 
 import tracemalloc
 

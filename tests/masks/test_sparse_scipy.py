@@ -1,4 +1,4 @@
-"""Sparse masks from SciPy's sparse arrays."""
+"""Test sparse masks made from SciPy's sparse arrays."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_large_patterns_stay_sparse():
         (
             lambda matrix: Blocks(matrix.tocoo()),
             TypeError,
-            "must be a bsr_array or a csr_array, got coo: convert it by its tobsr() or tocsr()",
+            "must be a bsr_array or a csr_array, got coo: convert it with tobsr() or tocsr()",
         ),
         (lambda matrix: Blocks.from_scipy(matrix.tocsc()), TypeError, "got csc"),
         (
@@ -85,7 +85,7 @@ def test_large_patterns_stay_sparse():
         (
             lambda _: Blocks(sparse.csr_array((np.ones(2), [1, 1], [0, 2]), shape=(1, 3))),
             ValueError,
-            "matrix contains an element or a block twice: call its sum_duplicates() first",
+            "matrix contains an element or a block twice: call sum_duplicates() first",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The parameters of models that packages contain, read once for all tests."""
+"""Parameters of models that packages contain, read once for all tests."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ FILES = {
 
 
 def file_of(project):
-    """Return the file of a package, or skip with a line that says what to install."""
+    """Return the file of a package, or skip with a line that names the package to install."""
     module, name, beside = FILES[project]
     for needed in beside:
         pytest.importorskip(needed)

@@ -1,7 +1,7 @@
 """The models' forward passes by the book: one sequence, whole matrices, no cache, no regard.
 
 With `dtype` float64 they are the oracle. With float32 they are the same formulas in NumPy's usual
-rounding, which errors are compared with: see `check_rounding`.
+rounding, with which errors are compared: see `check_rounding`.
 """
 
 import math
@@ -39,7 +39,7 @@ def attention(query, key, value, is_causal, window=None):
 
 
 def heads_of(query, key, value, heads, kv_heads, **options):
-    """Attend in each head of (length, heads * dim), where heads lie side by side."""
+    """Attend in each head of (length, heads * dim), where heads are next to each other."""
     dim = query.shape[1] // heads
     outputs = []
     for head in range(heads):
@@ -61,7 +61,7 @@ def gelu(x):
 
 
 def turned(x, heads, base):
-    """Rotate neighboring columns, as a complex number, by the number of their row."""
+    """Rotate neighboring columns, as a complex number, by their row index."""
     rows, width = x.shape
     dim = width // heads
     angles = np.arange(rows)[:, None] * base ** (-np.arange(0, dim, 2) / dim)

@@ -1,4 +1,4 @@
-"""The reader of CTranslate2's files in the examples."""
+"""Test the reader of CTranslate2 files in the examples."""
 
 import struct
 

@@ -1,4 +1,5 @@
-"""The examples with real models: what they print, and their message if something is missing."""
+"""Test the examples with real models: what they print, and their message if something is
+missing."""
 
 import subprocess
 import sys
@@ -22,7 +23,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture
 def run(tmp_path):
-    """Run an example away from the source tree, as if the package `missing` were not there."""
+    """Run an example away from the source tree, as if the package `missing` were not installed."""
 
     def run(name, *arguments, missing="nothing"):
         script = RUN.format(examples=str(EXAMPLES))

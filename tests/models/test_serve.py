@@ -1,4 +1,4 @@
-"""The server among the examples: clients that come, go and vanish, a full pool, bad requests."""
+"""Test the example server: clients that come, go and vanish, a full pool, bad requests."""
 
 import argparse
 import contextlib
@@ -43,7 +43,7 @@ def prompts(count, seed=0, longest=90):
 
 
 def alone(model, prompt, count, end, *, temperature=1.0, seed=None, **sampling):
-    """A text by itself: no batch, no pages that are shared."""
+    """Generate a text by itself: no batch, no shared pages."""
     caches, rng, new, written = model.caches(), np.random.default_rng(seed), prompt, []
     while len(written) < count:
         logits = model.logits(model(np.array([new]), caches)[0, -1])
@@ -65,7 +65,7 @@ def batch_of(model, **options):
 
 
 def assert_nothing_leaks(batch):
-    """Nothing waits, and the pages are those of the texts that are kept."""
+    """Check that nothing waits, and that only the pages of kept texts are in use."""
     deadline = time.monotonic() + 20
     while (counts := batch.counts())["texts"] or counts["waiting"]:
         assert time.monotonic() < deadline, counts
@@ -81,11 +81,11 @@ def assert_nothing_leaks(batch):
     ("most", "pages"), [(1, None), (5, None), (32, None), (32, 30), (32, 13), (8, 14)]
 )
 def test_each_text_is_as_alone(model, most, pages):
-    """Whatever others do, and wherever it waited meanwhile."""
+    """This holds whatever the others do, and wherever the text waited."""
     end = 257
     sampling = [{"temperature": 0}, {"temperature": 1.5, "seed": 3, "top_k": 20, "top_p": 0.9}]
     given = prompts(CLIENTS)
-    given[5:9] = [given[4] + rest for rest in prompts(4, 1)]  # that begin alike
+    given[5:9] = [given[4] + rest for rest in prompts(4, 1)]  # these begin alike
     with batch_of(model, most=most, max_bytes=pages and pages * PAGE) as batch:
         texts = [Text(p, 20, end, **sampling[i % 2]) for i, p in enumerate(given)]
         first = [next(iter(batch.submit(texts[4])))]
@@ -182,7 +182,7 @@ def ask(server, path="/v1/completions", method="POST", **body):
 
 
 def test_clients_at_once(server):
-    """Half of them stream, and all have the texts that they would have alone."""
+    """Half of them stream, and all receive the texts that they would receive as the only client."""
     tokenizer, _, end = server.about
     texts = [
         f"{chr(97 + i)} tale of {'very ' * (i % 7)}long ago, number {i}" for i in range(CLIENTS)
@@ -247,7 +247,7 @@ def test_chats_stops_and_tokens(server):
 
 
 def test_clients_that_vanish(server):
-    """Their texts end, and those of others do not."""
+    """Their texts end, and the texts of others do not."""
     body = json.dumps({"prompt": "x", "max_tokens": 400, "stream": True, "temperature": 0}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     for read in (0, 1, 200):
@@ -257,7 +257,7 @@ def test_clients_that_vanish(server):
             connection.recv(read)
         connection.close()
     waiting = socket.create_connection(server.server_address)
-    waiting.sendall(head + body[:5])  # and one that never sends the rest
+    waiting.sendall(head + body[:5])  # and one client that never sends the rest
     status, answer = ask(server, prompt="other", max_tokens=20, temperature=0)
     assert status == 200
     assert answer["usage"]["completion_tokens"] == 20

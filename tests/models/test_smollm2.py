@@ -1,4 +1,4 @@
-"""SmolLM2 on regard writes the text that the same model writes in float64 without it."""
+"""SmolLM2 on regard generates the text that the same model generates in float64 without it."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_the_reader_finds_what_the_packages_reader_finds(smollm2, smollm2_path):
 
 
 def test_the_oracle_writes_the_text(exact, text):
-    """Each token must be the likeliest one after all those before it."""
+    """Each token must be the likeliest one after all previous tokens."""
     assert np.array_equal(picks(exact), text[4:])
 
 
@@ -100,7 +100,8 @@ def test_greedy_text_and_logits(dtype, prompt, model, text, exact, smollm2, reco
 def test_weights_of_fewer_bits(
     weights, lowest, agreeing, text, exact, smollm2, smollm2_path, record_property
 ):
-    """The logits' direction, and how many of 64 tokens are picked after the same ones before."""
+    """Compare the logits' direction, and how many of 64 tokens are picked after the same previous
+    tokens."""
     from models.llama import Llama
 
     kept, metadata = regard.checkpoints.load_gguf(smollm2_path, weight_dtype=weights)
@@ -115,7 +116,7 @@ def test_weights_of_fewer_bits(
     record_property("same picks", same)
     assert cosine >= lowest
     assert same >= agreeing
-    # Where it picks another token, the oracle's own choice was a close one.
+    # If it picks another token, the oracle's own choice was a close one.
     for place in np.flatnonzero(picks(logits) != text[4:]):
         row = exact[3 + place]
         assert row.max() - row[logits[3 + place].argmax()] < 0.05 * row.std()

@@ -1,4 +1,4 @@
-"""The queries and keys that `python -m regard explore` shows are those of the model."""
+"""The queries and keys that `python -m regard explore` shows equal the model's."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""precision="int8" on the queries, keys and values that SmolLM2 computes for a text."""
+"""Test precision="int8" on the queries, keys and values that SmolLM2 computes for a text."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ TEXT = (
 
 
 class Recorder(regard.KVCache):
-    """A cache that keeps the arrays that it is given."""
+    """A cache that keeps the arrays that are passed to it."""
 
     def append_ragged(self, key, value, starts):
         self.key, self.value = (packed.swapaxes(0, 1) for packed in (key, value))
@@ -58,7 +58,8 @@ def test_every_head_is_near_float64(blocks, record_property):
 
 
 def test_the_mean_is_why(blocks):
-    """The keys of this model have a mean: rounding them with it makes a head's error larger."""
+    """The keys of this model have a mean, and rounding them together with it increases a head's
+    error."""
     query, key, value = max(blocks, key=lambda block: np.abs(block[1].mean(1)).max())
     head = np.abs(key.mean(1)).max(1).argmax()
     query, key, value = query[head * (len(query) // len(key))], key[head], value[head]

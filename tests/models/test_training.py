@@ -1,4 +1,4 @@
-"""The example that trains a model: its gradients, its optimizer, and its checkpoints."""
+"""Test the example that trains a model: its gradients, its optimizer, and its checkpoints."""
 
 import importlib.util
 import itertools
@@ -233,8 +233,8 @@ def fields_of(path):
     [
         ({"version": 2}, "must be a checkpoint of version 1, got 2"),
         ({"version": None}, "must be a checkpoint of version 1, got None"),
-        ({"mean": None}, "must hold version, settings, "),
-        ({"more": 1}, "must hold version, settings, "),
+        ({"mean": None}, "must contain version, settings, "),
+        ({"more": 1}, "must contain version, settings, "),
         ({"generator": np.array([{}])}, "is damaged, or not a checkpoint"),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_truncated_checkpoint_is_refused(saved):
 
 
 def damaged_at(path, whole, places):
-    """Assert that a damaged byte is found, or is none of those that are read."""
+    """Assert that a damaged byte is found, or is not among the bytes that are read."""
     sound, refused = fields_of(path), 0
     for place in places:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
@@ -287,7 +287,7 @@ def test_a_damaged_checkpoint_is_refused(saved):
 def test_a_checkpoint_damaged_anywhere_is_refused(saved):
     whole = saved.read_bytes()
     members = [whole.index(name.encode()) for name in fields_of(saved)]
-    # Headers, at every byte, and the directory at the end.
+    # Every byte of the headers, and the directory at the end.
     places = {place + offset for place in members for offset in range(-30, 170)}
     places |= set(range(whole.index(b"PK\x01\x02"), len(whole)))
     assert damaged_at(saved, whole, sorted(place for place in places if place >= 0)) > 0.5
@@ -329,7 +329,7 @@ def test_a_kill_while_writing_leaves_the_last_checkpoint(saved, end):
     run = small_run()
     run.load(saved)
     run.step()
-    run.save(saved)  # in spite of the file that was not finished
+    run.save(saved)  # despite the unfinished file
     assert len(read_checkpoint(saved)["losses"]) == 4
 
 
@@ -373,9 +373,9 @@ def test_a_program_that_was_stopped_goes_on_to_the_same_bits(tmp_path, sent):
     assert 4 <= done < 12
     if sent == signal.SIGINT:
         assert process.returncode == 0
-        assert f"stopped at step {done}: the same command goes on from there" in said
+        assert f"stopped at step {done}: the same command continues from there" in said
     said = finished(program(tmp_path / "stopped"))
-    assert f"going on from step {done}, where train.npz was saved" in said
+    assert f"continuing from step {done}, where train.npz was saved" in said
     resumed = fields_of(tmp_path / "stopped" / "train.npz")
     for name, value in whole.items():
         assert np.array_equal(resumed[name], value), name

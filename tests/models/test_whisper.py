@@ -32,7 +32,7 @@ def test_logits(model, whisper, heard):
 
 
 def test_the_recording(model, whisper, whisper_path, recording):
-    """Each word must be the one that the oracle writes there."""
+    """Each word must be the word that the oracle picks there."""
     from tokenizers import Tokenizer
 
     from models.spectrogram import log_mel

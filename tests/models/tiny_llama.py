@@ -7,14 +7,14 @@ SPECIAL = ["<|im_start|>", "<|im_end|>"]
 
 
 def alphabet():
-    """GPT-2's characters for the 256 bytes, in a fixed order."""
+    """Return GPT-2's characters for the 256 bytes, in a fixed order."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [byte for byte in range(256) if byte not in plain]
     return [chr(byte) for byte in plain] + [chr(256 + i) for i in range(len(rest))]
 
 
 def tiny_llama():
-    """Parameters and metadata as from a GGUF file."""
+    """Return parameters and metadata as from a GGUF file."""
     rng = np.random.default_rng(0)
     tokens = alphabet() + SPECIAL
 
@@ -56,7 +56,7 @@ def tiny_llama():
 
 
 def server(asked):
-    """What `serve.served` returns, with this model."""
+    """Return what `serve.served` returns, with this model."""
     import serve
     from models.batching import Batch
     from models.llama import Llama

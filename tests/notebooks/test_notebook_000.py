@@ -59,7 +59,7 @@ def test_000_query_key_and_value_of_token_2(target):
 def test_000_queries_keys_and_values(target):
     queries, keys, values = dream()
     # The notebook ran on a machine without fused multiply-add. The last of these numbers is a small
-    # difference of larger terms, so that this shows in its fourth digit, in PyTorch as well.
+    # difference of larger terms, so this shows in its fourth digit, in PyTorch as well.
     terms = np.abs(DREAM) @ np.abs(regard.TorchGenerator(123).randn(6, 2)[3:])
     assert_prints(
         keys,
@@ -165,7 +165,7 @@ VARIANCES = {
 
 @functools.cache
 def samples():
-    """Draw the samples from the stream that gave the weights, as the notebook does."""
+    """Draw the samples from the stream that produced the weights, as the notebook does."""
     generator = regard.TorchGenerator(123)
     for _ in range(3):
         generator.randn(3, 2)

@@ -1,4 +1,5 @@
-"""The site's notebooks compute what the notebooks print that they follow, to the digits printed."""
+"""The site's notebooks compute the numbers that their source notebooks print, to the digits
+printed."""
 
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ PAGES = Path(__file__).parent.parent.parent / "docs" / "notebooks"
 CELL = re.compile(
     r"^```\{code-cell\} python\n(?:---\n.*?^---\n)?(.*?)^```", re.MULTILINE | re.DOTALL
 )
-# What each page's variables are in its notebook.
+# The values that each page's variables have in its notebook.
 PRINTED = {
     "context-vector": {
         "w_query": "[[-0.1115, 0.1204], [-0.3696, -0.2404], [-1.1969, 0.2093]]",
@@ -87,7 +88,7 @@ PRINTED = {
              [-0.0760, 0.0685], [-0.0763, 0.0679], [-0.0754, 0.0693]]""",
     },
 }
-# This notebook does not print all digits of its inputs: the last digit of a result may differ.
+# This notebook does not print all digits of its inputs, so the last digit of a result may differ.
 ROUNDING = {"causal-mask": 5e-8}
 
 
@@ -102,12 +103,12 @@ def test_a_page_computes_the_numbers_of_its_notebook(page):
 
 
 def without_pictures(cell):
-    """The lines of a cell that need no matplotlib."""
+    """Return the lines of a cell that need no matplotlib."""
     return "\n".join(line for line in cell.splitlines() if "plot" not in line)
 
 
 def test_the_commands_of_the_index_name_files_of_a_clone():
-    """A notebook is there once a command before has made it of a page."""
+    """A notebook exists once an earlier command has made it from a page."""
     commands = re.search(r"^```sh\n(.*?)^```", (PAGES / "index.md").read_text("utf-8"), re.M | re.S)
     there = {str(path.relative_to(PAGES.parent.parent)) for path in PAGES.glob("*")}
     opened = []

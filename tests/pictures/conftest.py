@@ -3,7 +3,7 @@ import pytest
 
 @pytest.fixture
 def pyplot():
-    """matplotlib without a screen, with its own defaults, and without figures."""
+    """Yield pyplot without a screen, with matplotlib's defaults, and without figures."""
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     from matplotlib import pyplot

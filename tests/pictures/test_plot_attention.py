@@ -1,7 +1,7 @@
-"""What is drawn of weights.
+"""Test pictures of weights.
 
-Arrays, positions and colors of pixels are compared with NumPy's. There are no images to compare
-with, because another version of matplotlib sets text differently.
+Arrays, positions and colors of pixels are compared with NumPy's. There are no reference images,
+because other versions of matplotlib set text differently.
 """
 
 import numpy as np
@@ -102,7 +102,8 @@ def test_many_weights_are_pooled_and_the_label_says_so(pyplot, kind, reduce, lab
 
 
 def test_no_weight_is_lost_on_a_screen(pyplot):
-    """A single large weight is seen, in whatever axes: nearest sampling would skip most of them."""
+    """A single large weight is visible in axes of any size; nearest sampling would skip most of
+    them."""
     weights = np.full((3000, 3000), 1e-4)
     weights[1234, 2345] = 0.5
     for size in [(6.4, 4.8), (3, 2.2)]:
@@ -236,7 +237,7 @@ def test_few_queries_have_the_first_tokens_unless_they_stand_elsewhere(pyplot):
 
 
 def test_one_hot_keys_are_not_taken_for_weights(pyplot):
-    """Their rows add up to 1, as those of (output, weights) do."""
+    """Their rows add up to 1, like the weights in (output, weights)."""
     key = np.eye(5)
     query = 3 * np.eye(5)[[0, 0, 1, 2, 3]]
     image = regard.plot.attention((query, key))
@@ -251,7 +252,7 @@ def test_heads_share_one_scale(pyplot):
     places = [image.axes.get_subplotspec() for image in images]
     assert [(p.rowspan.start, p.colspan.start) for p in places] == list(np.ndindex(3, 5))
     assert [image.axes.get_title() for image in images[:2]] == ["0, 0", "0, 1"]
-    assert len(images[0].figure.axes) == 16  # one color bar
+    assert len(images[0].figure.axes) == 16  # and one color bar
     images = regard.plot.heads(weights[:1], list("abcdef"), log=False)
     assert {image.get_clim() for image in images} == {(0, weights[:1].max())}
     assert [image.axes.get_title() for image in images[:2]] == ["head 0", "head 1"]
@@ -271,7 +272,7 @@ def test_differences_are_centered(pyplot):
     linear = regard.plot.compare(a, b, log=False)
     most = np.abs(a - b).max()
     assert linear.get_clim() == (-most, most)
-    for place, is_orange in ((20, False), (234, True)):  # orange is more, as in the explorer
+    for place, is_orange in ((20, False), (234, True)):  # orange means more, as in the explorer
         color = image.get_cmap()(place / 254)[:3]
         np.testing.assert_allclose(color, diverging("light")[place] / 255)
         assert (color[0] > color[2]) == is_orange

@@ -1,4 +1,4 @@
-"""What the functions of regard.plot refuse, before they draw anything."""
+"""Test what the functions of regard.plot refuse before they draw anything."""
 
 import re
 
@@ -13,7 +13,7 @@ EYE = np.eye(3)
 HEADS = np.broadcast_to(EYE, (2, 3, 3))
 X = np.ones((2, 3, 4))
 SUMMARY = regard.summarize_attention(X, X, statistics=["max"])
-Y = np.random.default_rng(0).standard_normal((2, 3, 3))  # as many keys as numbers in each
+Y = np.random.default_rng(0).standard_normal((2, 3, 3))  # each has as many keys as numbers
 RESULT = regard.scaled_dot_product_attention(Y, Y, Y, return_weights=True)
 WITH_LSE = regard.scaled_dot_product_attention(Y, Y, Y, return_weights=True, return_lse=True)
 OF_LAYER = regard.SelfAttention(4, 2, rng=0)(X, return_weights=True)
@@ -66,8 +66,8 @@ CASES = {
         ((np.zeros((0, 3)),), {}, ValueError, "there is nothing to draw: 0 queries and 3 keys"),
         ((EYE,), {"log": 1}, TypeError, "log must be True or False, got int"),
         ((EYE,), {"colorbar": None}, TypeError, "colorbar must be True or False, got NoneType"),
-        ((EYE,), {"norm": "log"}, TypeError, "norm must be a Normalize of matplotlib, got str"),
-        ((EYE,), {"ax": 3}, TypeError, "ax must be an Axes of matplotlib, got int"),
+        ((EYE,), {"norm": "log"}, TypeError, "norm must be a matplotlib Normalize, got str"),
+        ((EYE,), {"ax": 3}, TypeError, "ax must be a matplotlib Axes, got int"),
         (
             (EYE,),
             {"progress": 3},
@@ -113,7 +113,7 @@ CASES = {
         ((HEADS,), {"names": "ab"}, TypeError, "names must be an iterable of str, got a str"),
         ((HEADS,), {"names": [1, 2]}, TypeError, "names must be an iterable of str, got a int in"),
         ((HEADS,), {"columns": 0}, ValueError, "columns must be at least 1, got 0"),
-        ((HEADS,), {"figure": 1}, TypeError, "figure must be a Figure of matplotlib, got int"),
+        ((HEADS,), {"figure": 1}, TypeError, "figure must be a matplotlib Figure, got int"),
         ((HEADS,), {"head": 1}, TypeError, "no argument head: regard.plot.attention draws one"),
         ((HEADS,), {"ax": 1}, TypeError, "no argument ax: pass figure="),
         ((HEADS,), {"zzz": 1}, TypeError, "log, colorbar, figure, mask, progress"),
@@ -150,9 +150,9 @@ CASES = {
         ),
     ],
     "statistics": [
-        ((X,), {}, TypeError, "summary must be what regard.summarize_attention returned, got nd"),
+        ((X,), {}, TypeError, "summary must be a result of regard.summarize_attention, got nd"),
         ((SUMMARY,), {"fields": ["mux"]}, ValueError, "fields must be of entropy, effective_count"),
-        ((SUMMARY,), {"fields": "entropy"}, ValueError, "fields has 'entropy', which the summary"),
+        ((SUMMARY,), {"fields": "entropy"}, ValueError, "contains 'entropy', which the summary"),
         ((SUMMARY,), {"fields": 3}, TypeError, "fields must be an iterable of str, got int"),
         ((SUMMARY,), {"fields": [[]]}, TypeError, "fields must be an iterable of str, got a list"),
         ((SUMMARY,), {"ax": 3}, TypeError, "no argument ax: pass figure="),
@@ -216,7 +216,7 @@ def test_a_missing_matplotlib_is_named(output_of):
         print(error)
     """
     assert output_of(script) == (
-        "regard.plot needs the package matplotlib: pip install 'regard[plot]'"
+        "regard.plot needs the matplotlib package: pip install 'regard[plot]'"
     )
 
 

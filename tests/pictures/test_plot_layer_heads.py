@@ -1,4 +1,4 @@
-"""Pictures of a number for each head, compared with the numbers."""
+"""Test pictures of one number per head against the numbers."""
 
 import numpy as np
 import pytest
@@ -82,7 +82,7 @@ WRONG = [
     ),
     (lambda: regard.plot.layer_heads(None), TypeError, "values must be an array, got None"),
     (lambda: regard.plot.layer_heads(VALUES, label=3), TypeError, "label must be a str"),
-    (lambda: regard.plot.layer_heads(VALUES, ax=3), TypeError, "ax must be an Axes"),
+    (lambda: regard.plot.layer_heads(VALUES, ax=3), TypeError, "ax must be a matplotlib Axes"),
     (lambda: regard.plot.layer_heads(VALUES, colorbar=1), TypeError, "colorbar must be True or"),
     (lambda: regard.plot.layer_heads(VALUES, zzz=1), TypeError, "no argument zzz"),
     (lambda: regard.plot.layer_heads(VALUES, figure=1), TypeError, "no argument figure: pass ax="),

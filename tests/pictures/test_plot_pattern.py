@@ -1,4 +1,4 @@
-"""The picture of which keys each query sees, compared with what the kernels let through."""
+"""Test the picture of which keys each query sees against what the kernels let through."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def drawn(image):
 
 
 def visible(q_len, kv_len, mask=None, **options):
-    """Whether each key has a part in the output of each query."""
+    """Return whether each key contributes to the output of each query."""
     if isinstance(mask, tuple):
         mask = mask[0] & (mask[1] != -np.inf)
     elif mask is not None and mask.dtype != bool:

@@ -1,4 +1,4 @@
-"""Pictures of sparse masks, against those of the same masks as dense arrays."""
+"""Test pictures of sparse masks against pictures of the same masks as dense arrays."""
 
 import tracemalloc
 
@@ -76,7 +76,7 @@ MANY = {
     ],
 )
 def test_masks_of_a_million_tokens(name, pyplot):
-    """They are counted exactly, in less memory than the masks themselves or 8 MB."""
+    """Shares are counted exactly, in less memory than the masks themselves or 8 MB."""
     mask = MANY[name]()
     ax = pyplot.figure().subplots()
     tracemalloc.start()

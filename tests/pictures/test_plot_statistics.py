@@ -1,4 +1,4 @@
-"""Panels of statistics, compared with the arrays that they are drawn from."""
+"""Test panels of statistics against the arrays that they are drawn from."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_a_sequence_of_a_ragged_summary_is_drawn_as_the_errors_say(pyplot):
 
 
 def ticks_of(axis):
-    """The texts beside an axis, by position; long axes do not show all of them."""
+    """Return the texts along an axis, by position; long axes do not show all of them."""
     axis.get_figure().canvas.draw()
     low, high = sorted(axis.get_view_interval())
     return {
@@ -154,7 +154,7 @@ def test_names_that_do_not_fit(pyplot, names, error, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, 2])
 def test_nan_and_single_tokens(pyplot, heads):
-    """The first query has no key before it, so the scores of one token are NaN."""
+    """The first query has no previous key, so the previous-token scores of one token are NaN."""
     summary = summary_of(heads, 1)
     assert np.isnan(summary.previous_token).all()
     regard.plot.statistics(summary)["max"].figure.canvas.draw()

@@ -1,4 +1,5 @@
-"""Labels at queries and keys: as many as there is room for, and always the tokens themselves."""
+"""Test labels at queries and keys: as many as there is room for, and always the tokens
+themselves."""
 
 import io
 import itertools
@@ -18,7 +19,7 @@ HOSTILE = [
 
 
 def labels_on(axis):
-    """The texts that an axis shows after drawing, with their places on the screen."""
+    """Return the texts that an axis shows after drawing, with their places on the screen."""
     axis.axes.figure.canvas.draw()
     low, high = sorted(axis.get_view_interval())
     shown = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]

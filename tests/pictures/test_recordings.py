@@ -1,4 +1,4 @@
-"""Pictures of recordings: those of query and key, with each layer's own options."""
+"""Pictures of recordings equal pictures of query and key, with each layer's own options."""
 
 import numpy as np
 import pytest

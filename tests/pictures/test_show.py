@@ -1,4 +1,4 @@
-"""Weights as a shaded table: text where it is printed, HTML in a notebook."""
+"""Test weights as a shaded table: text if printed, HTML in a notebook."""
 
 import re
 from html.parser import HTMLParser
@@ -85,7 +85,7 @@ def test_every_head_has_a_table():
     assert str(regard.show(weights, head=(1, 0))).startswith("head 1, 0\n")
     many = regard.show(causal_weights(11, 3, 3))
     assert str(many).count("head ") == 8
-    assert str(many).endswith("… and 3 more heads: pass head= for one of them")
+    assert str(many).endswith("… and 3 more heads: pass head= to show one")
     assert many._repr_html_().count("<table") == 8
     assert "3 more heads" in many._repr_html_()
     none = regard.show(np.zeros((0, 3, 3)))

@@ -1,4 +1,4 @@
-"""The argument `tokens` of everything that shows attention."""
+"""Test the argument `tokens` of everything that shows attention."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What counts as weights of attention, where somebody wants to see them."""
+"""Test what is accepted as attention weights by the calls that show them."""
 
 import re
 
@@ -41,7 +41,7 @@ def test_what_can_be_read_is_not_copied():
         np.zeros((0, 2)),
         np.zeros((0, 3, 4)),
         [[np.nan, np.nan], [0.5, 0.5]],
-        [[0.2, 0.1]],  # a sink has the rest
+        [[0.2, 0.1]],  # the rest belongs to a sink
         [[-0.0, 0.0]],
     ],
 )
@@ -73,7 +73,7 @@ def results(*shape, **options):
         regard.scaled_dot_product_attention(
             *np.zeros((2, 6, 4)), np.zeros((6, 0)), return_weights=True
         ),
-        results(6, 6, mask=np.tri(6, k=-1, dtype=bool)),  # the first query sees no key
+        results(6, 6, mask=np.tri(6, k=-1, dtype=bool)),  # the first query is fully masked
         regard.SelfAttention(8, 2, rng=0)(np.eye(6, 8), return_weights=True),
     ],
 )

@@ -1,25 +1,25 @@
-"""What a planted bug is."""
+"""The type of a planted bug."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 
 class DoesNotApply(Exception):
-    """The text that a bug replaces does not stand in its file exactly once."""
+    """The text that a bug replaces does not occur exactly once in its file."""
 
 
 class Bug(NamedTuple):
-    """A change of one place in the source that makes some result wrong, or an error go missing."""
+    """A change of one place in the source that makes some result wrong, or an error disappear."""
 
     name: str
     file: str  # in the tree
-    before: str  # stands there exactly once
+    before: str  # occurs there exactly once
     after: str
-    tests: tuple[str, ...]  # files and folders where it should be found
-    shows: str  # which calls it harms: no others
+    tests: tuple[str, ...]  # files and folders whose tests should find it
+    shows: str  # the only calls that it harms
 
     def planted(self, tree):
-        """The file's text with the bug."""
+        """Return the file's text with the bug."""
         path = Path(tree) / self.file
         if not path.is_file():
             raise DoesNotApply(f"{self.name}: there is no file {self.file}")
@@ -27,7 +27,7 @@ class Bug(NamedTuple):
         count = text.count(self.before)
         if count != 1:
             raise DoesNotApply(
-                f"{self.name}: the text to replace must stand in {self.file} once, and stands "
-                f"there {count} times:\n{self.before}"
+                f"{self.name}: the text to replace must occur in {self.file} once, and occurs "
+                f"{count} times:\n{self.before}"
             )
         return text.replace(self.before, self.after)

@@ -1,4 +1,4 @@
-"""Bugs in what several families of kernels share, of which a build compiles much."""
+"""Bugs in code that several kernel families share, for which a build compiles much."""
 
 from planted_bug import Bug
 
@@ -36,7 +36,7 @@ BUGS = [
         "a decode, or matmul of narrow weights, in bfloat16",
     ),
     Bug(
-        "a byte keeps those below it",
+        "a byte keeps the bytes below it",
         SIMD + "lane_parts.hpp",
         "return (lanes << (24 - 8 * kByte)) & kTop;",
         "return lanes << (24 - 8 * kByte);",
@@ -52,12 +52,12 @@ BUGS = [
         "groups, and a mask for each head that all queries share",
     ),
     Bug(
-        "a float mask is lost beside slopes",
+        "a float mask is lost together with slopes",
         KERNELS + "strips/tiles.hpp",
         "add_alibi<Shape>(strip, key, is_set, tile);",
         "add_alibi<Shape>(strip, key, false, tile);",
         OPTIONS,
-        "a float mask and alibi_slopes together, beyond a decode",
+        "a float mask and alibi_slopes together, except in a decode",
     ),
     Bug(
         "queries after a window see no sink tokens",
@@ -73,7 +73,7 @@ BUGS = [
         "(first_word == 0 ? 1 : 2)",
         "(first_word < 2 ? 1 : 2)",
         DROPOUT,
-        "dropout whose origin is 1 beyond a multiple of 4",
+        "dropout whose origin is 1 above a multiple of 4",
     ),
     Bug(
         "the upper half of a seed is lost",
@@ -92,15 +92,15 @@ BUGS = [
         "an int8 cache whose head_dim is an odd multiple of less than a vector",
     ),
     Bug(
-        "the page after those evicted counts as one of them",
+        "the page after the evicted ones counts as evicted",
         KERNELS + "kv_rows.hpp",
         "page < rows.evicted.begin || page >= rows.evicted.end;",
         "page < rows.evicted.begin || page > rows.evicted.end;",
         ("tests/cache/test_cache_files.py", *CACHE),
-        "a cache that has evicted pages, where rows are copied",
+        "a cache that has evicted pages, if rows are copied",
     ),
     Bug(
-        "a strip sees the first span of a block alone",
+        "a strip sees only the first span of a block",
         KERNELS + "strips/sparse_mask.hpp",
         "span + 1 != run->end && span[1].begin < keys.end;",
         "false;",
@@ -108,12 +108,12 @@ BUGS = [
         "a sparse mask with two ranges within one block of keys",
     ),
     Bug(
-        "lanes that see ranges of one beginning see the same",
+        "lanes whose ranges have the same beginning see the same keys",
         KERNELS + "strips/sparse_mask.hpp",
         "own.begin != seen.begin || own.end != seen.end",
         "own.begin != seen.begin",
         SPARSE,
-        "a sparse mask whose queries see ranges of different ends",
+        "a sparse mask whose queries see ranges with different ends",
     ),
     Bug(
         "every query of a block has the bits of the first",
@@ -124,20 +124,20 @@ BUGS = [
         "a sparse mask with partial blocks",
     ),
     Bug(
-        "bits of a byte are read from its first",
+        "bits of a byte are read from its first bit",
         KERNELS + "strips/sparse_mask.hpp",
         "eight = eight >> ((first + i) % 8) & 0xff;",
         "eight &= 0xff;",
         SPARSE,
-        "a sparse mask whose blocks do not begin with those of the kernel, by no multiple of 8",
+        "a sparse mask whose blocks are offset from kernel blocks by no multiple of 8",
     ),
     Bug(
-        "a block of which only the last keys are seen is skipped",
+        "a block is skipped if only its last keys are visible",
         KERNELS + "strips/sparse_mask.hpp",
         "key + (next - key) / Shape::kBlockKeys * Shape::kBlockKeys",
         "key + (next - key + 64) / Shape::kBlockKeys * Shape::kBlockKeys",
         SPARSE,
-        "a sparse mask after whose hidden blocks comes one that is seen from its 33rd key on",
+        "a sparse mask with hidden blocks before a block that is visible from its 33rd key on",
     ),
     Bug(
         "a tile whose last keys are hidden counts as whole",
@@ -148,7 +148,7 @@ BUGS = [
         "a sparse mask whose ranges, equal for the lanes of a strip, end within a tile",
     ),
     Bug(
-        "a chunk ends only where a block begins one",
+        "a chunk ends only if a block begins the next one",
         KERNELS + "strips/online_softmax.hpp",
         "if (chunk == strip.chunk) return;",
         "if (key % Shape::kChunkKeys != 0) return;",
@@ -164,7 +164,7 @@ BUGS = [
         "gradients with a sparse mask that hides a piece within a chunk of keys",
     ),
     Bug(
-        "what position and mask show of a chunk need not be the same keys",
+        "position and mask may show different keys of a chunk",
         KERNELS + "strips/sparse_mask.hpp",
         "next_key_by_mask(*problem.sparse_mask, strip, first) < last) return true;",
         "next_key_by_mask(*problem.sparse_mask, strip, begin) < end) return true;",
@@ -172,7 +172,7 @@ BUGS = [
         "gradients of queries, with a sparse mask and a window that leave a gap in a chunk",
     ),
     Bug(
-        "steps that a mask hides at their end are seen in whole",
+        "steps whose end a mask hides count as wholly visible",
         KERNELS + "decode/decode_masks.hpp",
         "sight.keys.begin == keys.begin &&\n               sight.keys.end == keys.end;",
         "true;",
@@ -193,7 +193,7 @@ BUGS = [
         "(strip.first_row + lane) % group * (last + 1)",
         "(strip.first_row + lane) % group * last",
         ("tests/attention/test_backward.py",),
-        "the gradient of distance_bias where heads share keys",
+        "the gradient of distance_bias if heads share keys",
     ),
     Bug(
         "gradients of scores lose the scale of their head",
@@ -204,15 +204,15 @@ BUGS = [
         "gradients with a scale for each head",
     ),
     Bug(
-        "a function of scores takes each head for the group's first ones",
+        "a function of scores gets the group's first head for each head",
         KERNELS + "strips/score_function.hpp",
         "(tile.strip.first_row + tile.lane) % heads",
         "0",
         FUNCTION,
-        "a score_function that depends on the head, where heads share keys",
+        "a score_function that depends on the head, if heads share keys",
     ),
     Bug(
-        "keys of a part count from the part",
+        "keys of a part are counted from its start",
         KERNELS + "strips/score_function.hpp",
         "positions, key + origin.position,",
         "positions, key,",

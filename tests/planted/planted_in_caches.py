@@ -9,7 +9,7 @@ FILES = ("tests/cache/test_cache_file_damage.py", "tests/cache/test_cache_files.
 
 BUGS = [
     Bug(
-        "an adopted entry has its pages with one owner less",
+        "the pages of an adopted entry have one owner too few",
         CACHE + "content.py",
         "            pool.share(pages)\n            self._become(state.joined(moved)",
         "            self._become(state.joined(moved)",
@@ -33,7 +33,7 @@ BUGS = [
         "max_bytes: one append goes beyond it",
     ),
     Bug(
-        "packed tokens of a later entry are those of the first",
+        "packed tokens of a later entry are the first entry's",
         "cpp/dispatch/store_rows.cpp",
         "row_of(from, outer, head, before + row)",
         "row_of(from, outer, head, row)",
@@ -41,7 +41,7 @@ BUGS = [
         "append_ragged with tokens for more than one entry",
     ),
     Bug(
-        "ragged tasks are those of entries in their own order",
+        "ragged tasks follow the entries in their original order",
         "cpp/dispatch/attention/tasks.cpp",
         "return {order_[static_cast<std::size_t>(first - first_task_.begin())], index - *first};",
         "return {first - first_task_.begin(), index - *first};",
@@ -54,7 +54,7 @@ BUGS = [
         "hidden = (before - geometry.keep_last) // geometry.page_size",
         "hidden = (before - geometry.keep_last + 1) // geometry.page_size",
         (*WINDOW, "tests/cache/test_cache_attacks.py"),
-        "an append to a cache with a window that is taken back: the last token's window is gone",
+        "an undone append to a cache with a window: the last token's window is gone",
     ),
     Bug(
         "a page with two owners is written to",
@@ -65,7 +65,7 @@ BUGS = [
         "appending to one of two caches or entries that share a page that is not full",
     ),
     Bug(
-        "a page that an entry has twice gets one owner more",
+        "a page that is added twice gets only one more owner",
         CACHE + "storage/pool.py",
         "np.add.at(self._owners, pages, 1)",
         "self._owners[pages] += 1",
@@ -73,7 +73,7 @@ BUGS = [
         "reorder with one entry chosen twice: its pages are free too early",
     ),
     Bug(
-        "an entry of sink pages alone has lost others",
+        "an entry with only sink pages counts as having lost others",
         CACHE + "content.py",
         "evicted[shorter <= first_pages * size] = 0",
         "evicted[shorter < first_pages * size] = 0",
@@ -81,7 +81,7 @@ BUGS = [
         "truncating a cache with a window to exactly its sink pages",
     ),
     Bug(
-        "guesses are taken back to a page that others have",
+        "guesses are undone on a page that others share",
         CACHE + "content.py",
         "spare = spare_alike(length, 0, self.geometry) if is_own else 0",
         "spare = spare_alike(length, 0, self.geometry)",
@@ -105,7 +105,7 @@ BUGS = [
         "a file with a damaged record",
     ),
     Bug(
-        "both records of a ledger lie in one place",
+        "both records of a ledger are in one place",
         CACHE + "storage/ledger.py",
         "self.records[number % 2]",
         "self.records[0]",
@@ -113,18 +113,18 @@ BUGS = [
         "a process that dies while it writes lengths: nothing whole is left",
     ),
     Bug(
-        "a header points to what is not written yet",
+        "a header points to data that is not written yet",
         CACHE + "storage/ledger.py",
         "        lines.write_record(state)\n"
         "        if self._lines is not None and columns > self._lines.table.shape[1]:\n"
-        "            room.flush()  # this is rare, and a power failure now would cost all\n"
+        "            room.flush()  # this is rare, and a power failure now would lose everything\n"
         "        self._point_to(lines)\n",
         "        self._point_to(lines)\n"
         "        lines.write_record(state)\n"
         "        if self._lines is not None and columns > self._lines.table.shape[1]:\n"
-        "            room.flush()  # this is rare, and a power failure now would cost all\n",
+        "            room.flush()  # this is rare, and a power failure now would lose everything\n",
         ("tests/cache/test_cache_interrupts.py", "tests/cache/test_cache_file_growth.py", *FILES),
-        "a process that dies while it writes a ledger anew",
+        "a process that dies while it rewrites a ledger",
     ),
     Bug(
         "the first token of padding counts as real",
@@ -132,14 +132,14 @@ BUGS = [
         "np.arange(new) < counts[:, None]",
         "np.arange(new) <= counts[:, None]",
         ("tests/cache/test_cache_errors.py",),
-        "a ragged append to an int8 cache with NaN in padding: an error that should not be",
+        "a ragged append to an int8 cache with NaN in padding: an unwarranted error",
     ),
     Bug(
-        "an option's window hides one sink token more",
+        "an option's window hides one more sink token",
         CACHE + "window.py",
         "np.minimum(positions - left, first_tokens)",
         "np.minimum(positions - left + 1, first_tokens)",
         WINDOW,
-        "attending to a cache with sink tokens, with a window of its own that reaches them",
+        "attending to a cache with sink tokens, with a window option that reaches them",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Bugs in how problems are divided, and in what reads arrays and arguments."""
+"""Bugs in how problems are divided, and in the code that reads arrays and arguments."""
 
 from planted_bug import Bug
 
@@ -25,12 +25,12 @@ BUGS = [
         "gradients of queries of several heads and several chunks of keys",
     ),
     Bug(
-        "what is left after equal shares is nobody's",
+        "the remainder after equal shares belongs to no thread",
         DISPATCH + "threads/parallel_for.cpp",
         "ranges[i].end = tasks * (i + 1) / range_count;",
         "ranges[i].end = tasks / range_count * (i + 1);",
         ("tests/attention/test_stages.py", "tests/attention/test_threads.py"),
-        "matmul on several threads, whose number does not divide that of tasks",
+        "matmul on several threads, whose number does not divide the number of tasks",
     ),
     Bug(
         "statistics of a group read other keys",
@@ -49,7 +49,7 @@ BUGS = [
         "forward mode with groups and several key heads",
     ),
     Bug(
-        "entries with other padding share keys in int8",
+        "entries with different padding share keys in int8",
         DISPATCH + "attention/int8_waves.cpp",
         "identity{task.key, task.pages, task.key_begin, task.kv_len}",
         "identity{task.key, task.pages, 0, task.kv_len}",
@@ -73,7 +73,7 @@ BUGS = [
         "an append to a cache that begins within a page and ends beyond it",
     ),
     Bug(
-        "bytes in the other order are read as they are",
+        "bytes in the other order are read without swapping",
         BINDINGS + "arrays.cpp",
         "if (type->byteorder == '>' || type->byteorder == '<') return false;",
         "if (type->byteorder == '<') return false;",
@@ -81,7 +81,7 @@ BUGS = [
         "big-endian arrays on a little-endian CPU",
     ),
     Bug(
-        "an axis of length 1 is walked along",
+        "an axis of length 1 is traversed",
         BINDINGS + "arrays.cpp",
         "axis >= missing && view.shape[own] != 1;",
         "axis >= missing;",
@@ -89,7 +89,7 @@ BUGS = [
         "batch axes of length 1 that are broadcast",
     ),
     Bug(
-        "what lies before a reversed array's first element is not its own",
+        "memory before a reversed array's first element does not count as its own",
         BINDINGS + "result.cpp",
         "(reach < 0 ? extent.begin : extent.end) += reach;",
         "if (reach > 0) extent.end += reach;",
@@ -118,18 +118,18 @@ BUGS = [
         "  check_type(output, call);\n",
         "",
         ("tests/attention/test_backward_errors.py",),
-        "gradients with an output of float64 beside inputs of float32: no error",
+        "gradients with a float64 output and float32 inputs: no error",
     ),
     Bug(
-        "one evicted token may be asked for",
+        "one evicted token may be requested",
         BINDINGS + "cached_attention.cpp",
         "if (queries == 0 || lowest >= kept || highest < first) return;",
         "if (queries == 0 || lowest + 1 >= kept || highest < first) return;",
         ("tests/cache/test_cache_window.py", "tests/cache"),
-        "a cache's query that would see the last evicted position alone: no error",
+        "a cache's query that would see only the last evicted position: no error",
     ),
     Bug(
-        "rows of a broadcast mask become one",
+        "rows of a broadcast mask become one row",
         BINDINGS + "stages.cpp",
         "if (!continues(&Axis::input) || !continues(&Axis::mask) || !continues(&Axis::output)) "
         "continue;",
@@ -138,7 +138,7 @@ BUGS = [
         "apply_mask with a mask that is broadcast",
     ),
     Bug(
-        "a window's right side opens what is causal",
+        "a window's right side overrides causality",
         BINDINGS + "options.cpp",
         "problem.window_right = options.is_causal ? 0 : options.window_right;",
         "problem.window_right =\n"

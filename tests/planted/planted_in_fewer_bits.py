@@ -1,4 +1,4 @@
-"""Bugs in caches that keep float8 and 4 bits."""
+"""Bugs in caches that store float8 and 4 bits."""
 
 from planted_bug import Bug
 
@@ -16,7 +16,7 @@ BUGS = [
         "q4_1: a decode of one query for each key head",
     ),
     Bug(
-        "steps that are apart in memory are taken for one stretch",
+        "steps that are apart in memory are read as one stretch",
         KERNELS + "decode/nibble_values.hpp",
         "} while (steps >> after & 1 && block.values[after] == next);",
         "} while (steps >> after & 1);",
@@ -32,12 +32,12 @@ BUGS = [
         "q4_1: a prompt",
     ),
     Bug(
-        "sums of minimums are formed in another order than in decodes",
+        "sums of minimums are formed in a different order than in decodes",
         KERNELS + "groups/values.hpp",
         "Vec<T>& part = parts[k % kParts][v];",
         "Vec<T>& part = parts[0][v];",
         TESTS,
-        "q4_1: the bits of a token in a prompt and alone",
+        "q4_1: the bits of a token in a prompt and by itself",
     ),
     Bug(
         "a query that is not finite has finite scores",
@@ -64,7 +64,7 @@ BUGS = [
         "float8: a decode",
     ),
     Bug(
-        "all layers have the scales of the first",
+        "all layers have the scales of the first layer",
         CACHE + "storage/quantize.py",
         "scales[layer][:, None, None]",
         "scales[0][:, None, None]",

@@ -1,4 +1,4 @@
-"""Bugs in the kernels of one family, of which a build compiles little."""
+"""Bugs in the kernels of one family, for which a build compiles little."""
 
 from planted_bug import Bug
 
@@ -28,7 +28,7 @@ BUGS = [
         "NaN or inf in the last column of a hidden value, in tiles that hide some keys",
     ),
     Bug(
-        "returned weights are not those after dropout",
+        "returned weights do not include dropout",
         KERNELS + "attention/forward.hpp",
         "work.weights + tile.begin * kWidth);\n        });\n    if (problem.dropout_factor != 0)",
         "work.weights + tile.begin * kWidth);\n        });\n    if (problem.dropout_factor < 0)",
@@ -49,7 +49,7 @@ BUGS = [
         "broadcast(shares[row / kLanes<T>].part[row % kLanes<T>])",
         "broadcast(shares[0].part[row % kLanes<T>])",
         DECODE,
-        "a decode of more rows than a vector has lanes (float64, or 128 bits), of several chunks",
+        "a decode of more rows than a vector has lanes (float64, or 128 bits), with several chunks",
     ),
     Bug(
         "a vector of keys that waits for another is left out",
@@ -60,7 +60,7 @@ BUGS = [
         "AVX2 or AVX-512: a decode of one row, and an odd number of whole vectors of keys",
     ),
     Bug(
-        "the last key takes the scores of the one before",
+        "the last key gets the scores of the previous key",
         KERNELS + "decode/rows_in_lanes.hpp",
         "const int last = block.count - begin - 1;",
         "const int last = block.count - begin - 2;",
@@ -68,7 +68,7 @@ BUGS = [
         "16 registers: a decode of 4 or 8 rows",
     ),
     Bug(
-        "four more rows take the weights of the first four",
+        "four more rows use the weights of the first four",
         KERNELS + "decode/values.hpp",
         "const T* weights = work.scores + row * kBlock;",
         "const T* weights = work.scores;",
@@ -100,7 +100,7 @@ BUGS = [
         "a decode whose reference moves after its first block",
     ),
     Bug(
-        "gradients of slopes come after the cap",
+        "gradients of slopes are computed after the cap",
         KERNELS + "backward/backward.hpp",
         "    if (task.slope_terms) {\n",
         "    if (work.softcap != T(0)) Scores::apply_cap(work, number, runs);\n"
@@ -141,15 +141,15 @@ BUGS = [
         "forward mode with NaN or inf in tangent_value at a hidden key",
     ),
     Bug(
-        "what goes with weights keeps its reference",
+        "other numbers of a block keep their reference",
         KERNELS + "strips/online_softmax.hpp",
         "        if (block.others) rescale(block.others + k * kWidth);\n",
         "",
         JVP,
-        "forward mode where a later key of a block has a much greater score",
+        "forward mode if a later key of a block has a much greater score",
     ),
     Bug(
-        "a band takes the first strip's vectors for all",
+        "a band uses the first strip's vectors for all strips",
         KERNELS + "backward/products.hpp",
         "const int first = run.vectors[s].begin * kLanes<T>, end = run.vectors[s].end * kLanes<T>;",
         "const int first = run.vectors[0].begin * kLanes<T>, end = run.vectors[0].end * kLanes<T>;",
@@ -165,12 +165,12 @@ BUGS = [
         "statistics over more than one block of keys",
     ),
     Bug(
-        "of equal weights one takes two places",
+        "among equal weights, one takes two places",
         KERNELS + "summary/top_keys.hpp",
         "const Mask<T> moves = weight > here,",
         "const Mask<T> moves = (weight > here) | ((weight == here) & (weight > Vec<T>{})),",
         SUMMARY,
-        "top_k where two keys of a query have the same weight",
+        "top_k if two keys of a query have the same weight",
     ),
     Bug(
         "the mean in int8 counts padding",
@@ -178,7 +178,7 @@ BUGS = [
         "const std::int64_t first = clamp(task.key_begin - key, 0, count);",
         "const std::int64_t first = clamp(task.key_begin - key, 0, 0);",
         ("tests/attention/test_int8.py",),
-        "precision int8 with left_padding: bits follow from what padding holds",
+        "precision int8 with left_padding: bits depend on the contents of padding",
     ),
     Bug(
         "the fourth maximum is left out",
@@ -189,12 +189,12 @@ BUGS = [
         "softmax of a row whose largest element is far above the others, at some places",
     ),
     Bug(
-        "the sum of no exponentials is divided by",
+        "a row is divided by an empty sum of exponentials",
         KERNELS + "rows/softmax.hpp",
         "select<T>(sum == Vec<T>{}, Vec<T>{}, broadcast(T(1)) / sum)",
         "broadcast(T(1)) / sum",
         ("tests/attention/test_stages.py",),
-        "softmax along another axis than the last, of rows of -inf",
+        "softmax of rows of -inf along an axis other than the last",
     ),
     Bug(
         "a piece of a row with gaps begins too early",
@@ -213,15 +213,15 @@ BUGS = [
         "a cache of 16 bits whose rows are not whole vectors: an overflow there is silent",
     ),
     Bug(
-        "few rows begin each interval of depth anew",
+        "few rows restart their sums in each interval of depth",
         KERNELS + "matmul/few_rows.hpp",
         "const bool adds = k > 0;",
         "const bool adds = k > task.depth_begin;",
         ("tests/attention/test_stages.py", "tests/attention/test_narrow_weights.py"),
-        "matmul of few rows that is so deep that it looks at the stop signal between",
+        "matmul of few rows that is so deep that it checks the stop signal in between",
     ),
     Bug(
-        "each wave of depth begins anew",
+        "each wave of depth restarts its sums",
         KERNELS + "matmul/matmul.hpp",
         "{nullptr, 0, 0, panels}, depth, k > 0}",
         "{nullptr, 0, 0, panels}, depth, k > wave.depth_begin}",

@@ -16,7 +16,7 @@ BUGS = [
         "a layer that has not appended yet, while another has",
     ),
     Bug(
-        "a step is effective when one layer is missing",
+        "a step takes effect when one layer is missing",
         CACHE + "content.py",
         "if len(step.layers) + 1 == self.geometry.layers:",
         "if len(step.layers) + 2 >= self.geometry.layers:",
@@ -61,10 +61,10 @@ BUGS = [
         "(table < 0) | (table >= count)",
         "(table < 0) | (table > count)",
         PAGED,
-        "paged_attention with the number of pages in block_table: another error, and later",
+        "paged_attention with the number of pages in block_table: a different error, raised later",
     ),
     Bug(
-        "scales of heads are those of rows",
+        "scales of heads are used as scales of rows",
         CACHE + "paged.py",
         "scales = scales[:, None] if heads_at == 1 else scales",
         "scales = scales if heads_at == 1 else scales",
@@ -72,7 +72,7 @@ BUGS = [
         "paged_attention to int8 in HND with a scale for each head",
     ),
     Bug(
-        "keys of int8 of other engines meet rotated queries",
+        "int8 keys of other engines are multiplied with rotated queries",
         "cpp/bindings/cached_attention.cpp",
         "      problem.are_keys_upright = rows.are_keys_upright;\n",
         "",
@@ -85,10 +85,10 @@ BUGS = [
         "return problem.page_rows % kDecodeStep<Shape> == 0;",
         "return true;",
         PAGED,
-        "paged_attention, decodes of pages whose size is no multiple of 8",
+        "paged_attention, decodes of pages whose size is not a multiple of 8",
     ),
     Bug(
-        "scales of int8 are read as if they lay side by side",
+        "int8 scales are read as if they were contiguous",
         "cpp/kernels/kv_rows.hpp",
         "static_cast<T>(from[i * stride])",
         "static_cast<T>(from[i])",

@@ -1,4 +1,4 @@
-"""Bugs in the other parts that are written in Python."""
+"""Bugs in the other parts written in Python."""
 
 from planted_bug import Bug
 
@@ -6,7 +6,7 @@ REGARD = "python/regard/"
 
 BUGS = [
     Bug(
-        "a bucket begins one later where its bound is a whole number",
+        "a bucket begins one later if its bound is a whole number",
         REGARD + "positional/_t5.py",
         "while start**shared < bound:",
         "while start**shared <= bound:",
@@ -38,7 +38,7 @@ BUGS = [
         "a layer with qk_norm, and NaN in what no query sees",
     ),
     Bug(
-        "only errors of values restore a cache",
+        "only value errors restore a cache",
         REGARD + "layers/_cached.py",
         "    except BaseException:\n",
         "    except ValueError:\n",
@@ -51,10 +51,10 @@ BUGS = [
         "if (own[name] != _NEUTRAL[name]).any():",
         "if (own[name] != _NEUTRAL[name]).all():",
         ("tests/layers/test_layer_states.py",),
-        "a state in Whisper's names of a layer whose key bias is not 0, but has a 0",
+        "a state in Whisper's names of a layer whose key bias is not 0, but contains a 0",
     ),
     Bug(
-        "the learned gates have the gradient of the given ones",
+        "the learned gates have the gradient of the given gates",
         REGARD + "layers/_gates.py",
         "of_entries if self.given is None else of_entries * self.given",
         "of_entries",
@@ -62,7 +62,7 @@ BUGS = [
         "a call with gates of a layer with head_gates",
     ),
     Bug(
-        "a sink's weight leaves the rollout",
+        "a sink's weight is missing from the rollout",
         REGARD + "_statistics/rollout.py",
         "        taken += some * kept\n",
         "",
@@ -78,7 +78,7 @@ BUGS = [
         "softmax_backward with NaN where the weight is 0",
     ),
     Bug(
-        "means of heads count queries that see no key",
+        "means of heads count fully masked queries",
         REGARD + "_statistics/frame.py",
         "telling[0] != 0 if telling else np.True_",
         "np.True_",
@@ -86,7 +86,7 @@ BUGS = [
         "AttentionSummary.to_frame of a call with padding",
     ),
     Bug(
-        "data begins behind the next multiple",
+        "data begins after the next multiple",
         REGARD + "checkpoints/_gguf_header.py",
         "data = -(-file.position // alignment) * alignment",
         "data = (file.position // alignment + 1) * alignment",
@@ -118,7 +118,7 @@ BUGS = [
         "previous_token with left_padding",
     ),
     Bug(
-        "padding is advised to be lengths",
+        "the advice mistakes padding for lengths",
         REGARD + "_arguments/option_table.py",
         'aliases=("cache_leftpad",)',
         'aliases=("cache_left_pad",)',
@@ -131,7 +131,7 @@ BUGS = [
         "            of_output[is_blind] = 0\n",
         "",
         ("tests/attention/test_merge_backward.py",),
-        "gradients of merged states in a row in which no part saw a key",
+        "gradients of merged states in a row that is fully masked in all parts",
     ),
     Bug(
         "a table of angles is read one row beyond its end",

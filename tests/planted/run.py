@@ -1,4 +1,4 @@
-"""Plant bugs in regard, one after the other, and see whether the tests find them.
+"""Plant bugs in regard, one after another, and check whether the tests find them.
 
     python tests/planted/run.py --python VENV/bin/python
     python tests/planted/run.py --python VENV/bin/python decode "float mask" --expected-only
@@ -6,21 +6,23 @@
     python tests/planted/run.py --list
     python tests/planted/run.py --check
 
-The tables beside this file (planted_in_*.py) name each bug, the text that it replaces and the tests
-that should find it. The tree, by default this repository, is copied to a folder (--work) and only
-the copy is changed; the tests are the copy's own, so that another tree's can be judged by the same
-bugs. Its build folder stays between bugs: a build compiles what depends on the one changed file
-(seconds for Python, a minute for one family of kernels, several for what all of them include;
-ccache helps, as CMAKE_CXX_COMPILER_LAUNCHER). The package is installed into the environment of
---python, which needs what the tests need, and scikit-build-core, pybind11, cmake and ninja.
+The tables in this folder (planted_in_*.py) name each bug, the text that it replaces and the tests
+that should find it. The tree, by default this repository, is copied to a folder (--work), and only
+the copy is changed. The tests are the copy's own, so that the tests of another tree can be judged
+by the same bugs. Its build folder is kept between bugs: a build compiles only what depends on the
+one changed file (seconds for Python, a minute for one family of kernels, several minutes for files
+that all of them include; ccache helps, as CMAKE_CXX_COMPILER_LAUNCHER). The package is installed
+into the environment of --python, which needs the requirements of the tests, and scikit-build-core,
+pybind11, cmake and ninja.
 
-For each bug the expected tests run first, and the rest only if they find nothing (--expected-only
-leaves that out): a bug that other tests find is reported with the test, so that the table can be
-mended. What stands after -- goes to pytest. At the end, the environment gets the tree without
-bugs, on which every test that found one must pass.
+For each bug the expected tests run first, and the other tests only if these find nothing
+(--expected-only skips the others). A bug that other tests find is reported with the test, so that
+the table can be corrected. Arguments after -- go to pytest. At the end, the environment gets the
+tree without bugs, on which every test that found a bug must pass.
 
-Prints a table; exits with 1 if some bug is not found, and with 2 if something else went wrong: a
-text that does not stand in the tree, a build that fails, tests that cannot be collected.
+The script prints a table. It exits with 1 if some bug is not found, and with 2 if something else
+went wrong: a text that does not occur in the tree, a build that fails, tests that cannot be
+collected.
 """
 
 import argparse
@@ -53,26 +55,27 @@ BUGS = [
     *planted_in_all_kernels.BUGS,
 ]
 
-# Of pytest: 0 nothing failed, 1 something did; 5 there was no test. Less than 0 and from 128 on a
-# signal ended it. Others are errors of its own, as a module that cannot be imported.
+# Exit codes of pytest: 0 means nothing failed, 1 something did, 5 there was no test. Negative
+# codes, and those from 128 on, mean that a signal ended it. Other codes are errors of its own, such
+# as a module that cannot be imported.
 NOTHING_FAILED, SOME_FAILED, NO_TESTS = 0, 1, 5
 
 
 class Failure(Exception):
-    """Something went wrong that says nothing of the tests."""
+    """A failure that says nothing about the tests."""
 
 
 class Outcome(NamedTuple):
     bug: str
-    found: bool | None  # None where the bug could not be tried
+    found: bool | None  # None if the bug could not be tried
     by: str  # the first test that failed, or what went wrong
-    expected: bool  # whether it is one of the expected tests
+    expected: bool  # whether the first test is one of the expected tests
     build_s: float = 0.0
     test_s: float = 0.0
 
 
 class Copy:
-    """A copy of a tree, which is built and tested."""
+    """A copy of a tree, to build and test."""
 
     def __init__(self, tree, work, python, pytest_args, limit, targets=""):
         self.tree, self.work, self.python, self.targets = tree, work, python, targets
@@ -84,8 +87,8 @@ class Copy:
         self.log.write_text("", encoding="utf-8")
 
     def follow(self):
-        """Make the copy what the tree is. Files that are so already keep their times, by which the
-        build knows what to compile."""
+        """Make the copy equal to the tree. Unchanged files keep their times, which tell the build
+        what to compile."""
         names = {name for name in _files(self.tree) if (self.tree / name).is_file()}
         for name in _files_without_git(self.path):
             if name not in names:
@@ -110,8 +113,8 @@ class Copy:
             raise Failure(f"the build failed: {self.log} has its output")
 
     def first_failure(self, tests=None):
-        """The first test that fails of these, if there are such files, or of all; None if none
-        does."""
+        """Return the first failing test of these, if such files exist, or of all tests; None if
+        none fails."""
         if tests is not None:
             tests = [name for name in tests if (self.path / name.partition("::")[0]).exists()]
             if not tests:
@@ -152,7 +155,7 @@ class Copy:
 
 
 def _files(tree):
-    """The names of a tree's files: all that git would commit."""
+    """Return the names of a tree's files: all files that git would commit."""
     listed = subprocess.run(
         ["git", "-C", tree, "ls-files", "-co", "--exclude-standard", "-z"],
         capture_output=True,
@@ -164,7 +167,8 @@ def _files(tree):
 
 
 def _files_without_git(tree):
-    """Likewise, told by the folders that builds and tests leave."""
+    """Return the same names without git, by leaving out the folders that builds and tests
+    create."""
     left_out = {"build", "dist", "__pycache__", ".venv", ".hypothesis"}
     names = []
     for folder, folders, files in os.walk(tree):
@@ -174,7 +178,7 @@ def _files_without_git(tree):
 
 
 def attempt(copy, bug, expected_only):
-    """Plant one bug, look for it, and take it out again."""
+    """Plant one bug, look for it, and remove it again."""
     start = time.perf_counter()
     build_s = 0.0
     try:
@@ -204,7 +208,8 @@ def row(outcome):
 
 
 def chosen(names):
-    """The bugs whose name or file has one of these texts in it; all without any."""
+    """Return the bugs whose name or file contains one of these texts, or all bugs if there are
+    none."""
     unknown = [n for n in names if not any(n in bug.name or n in bug.file for bug in BUGS)]
     if unknown:
         sys.exit(f"no bug's name or file has {unknown[0]!r} in it; --list prints them")
@@ -215,24 +220,26 @@ def arguments():
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
-        description=__doc__.partition("\n")[0], epilog="What stands after -- goes to pytest."
+        description=__doc__.partition("\n")[0], epilog="Arguments after -- go to pytest."
     )
-    parser.add_argument("names", nargs="*", help="parts of the names or files of bugs; all without")
+    parser.add_argument(
+        "names", nargs="*", help="parts of the names or files of bugs (default: all)"
+    )
     parser.add_argument("--tree", type=Path, default=ROOT, help="the source and its tests")
-    parser.add_argument("--python", help="of the environment to install into")
-    parser.add_argument("--work", type=Path, help="the copy, its build and its log; kept")
+    parser.add_argument("--python", help="interpreter of the environment to install into")
+    parser.add_argument("--work", type=Path, help="folder of the copy, its build and its log; kept")
     parser.add_argument("--expected-only", action="store_true", help="run no other tests")
     parser.add_argument(
-        "--targets", default="", metavar="A;B", help="what to compile, to save time; all without"
+        "--targets", default="", metavar="A;B", help="what to compile, to save time (default: all)"
     )
     parser.add_argument("--limit", type=float, default=3600, help="seconds for one run of pytest")
-    parser.add_argument("--json", type=Path, help="where to write the outcomes too")
+    parser.add_argument("--json", type=Path, help="file that also receives the outcomes")
     parser.add_argument("--list", action="store_true", help="print each bug and what it harms")
-    parser.add_argument("--check", action="store_true", help="see that each can be planted")
+    parser.add_argument("--check", action="store_true", help="check that each can be planted")
     given = parser.parse_args(words[:end])
     given.pytest_args = words[end + 1 :]
     if not (given.python or given.list or given.check):
-        parser.error("--python is needed: the regard of that environment is replaced")
+        parser.error("--python is needed: the regard in that environment is replaced")
     return given
 
 
@@ -258,7 +265,7 @@ def main():
     if given.check:
         return check(bugs, tree)
     work = (given.work or tree / "build" / "planted").resolve()
-    # Not resolved: an environment's interpreter is a link to another one.
+    # Not resolved, because an environment's interpreter is a link to another one.
     python = os.path.abspath(given.python)
     copy = Copy(tree, work, python, given.pytest_args, given.limit, given.targets)
     outcomes = []

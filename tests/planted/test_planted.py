@@ -1,4 +1,4 @@
-"""The tables of `run.py`, which plants bugs, fit the source and the tests as they are."""
+"""The tables of `run.py`, which plants bugs, match the current source and tests."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_every_bug_can_be_planted(capsys):
-    """Where this fails, the source has changed: plant the bug in what stands there now."""
+    """If this fails, the source has changed: plant the bug in the text that is there now."""
     assert run.check(run.BUGS, ROOT) == 0, capsys.readouterr().out
     for bug in run.BUGS:
         assert bug.before != bug.after, bug.name
@@ -32,7 +32,7 @@ def test_names_tell_bugs_apart():
 @pytest.mark.parametrize("text", ["", "a a"], ids=["absent", "twice"])
 def test_a_text_that_stands_elsewhere_is_an_error(text, tmp_path):
     (tmp_path / "file").write_text(text)
-    with pytest.raises(DoesNotApply, match=rf"stands there {text.count('a')} times"):
+    with pytest.raises(DoesNotApply, match=rf"occurs {text.count('a')} times"):
         Bug("name", "file", "a", "b", (), "").planted(tmp_path)
     with pytest.raises(DoesNotApply, match="there is no file other"):
         Bug("name", "other", "a", "b", (), "").planted(tmp_path)

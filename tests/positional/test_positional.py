@@ -1,4 +1,4 @@
-"""Sinusoidal encodings and ALiBi slopes."""
+"""Test sinusoidal encodings and ALiBi slopes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rotary embedding against complex numbers in a wider type."""
+"""Test rotary embedding against complex numbers in a wider type."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def halves(columns, rotary_dim, interleaved):
 
 
 def turned(x, positions, frequencies, interleaved=False):
-    """Rotate each pair as a complex number, by multiplying it by one of modulus 1."""
+    """Rotate each pair as a complex number, multiplied by a number of modulus 1."""
     result = x.astype(np.longdouble)
     real, imaginary = halves(x.shape[-1], 2 * len(frequencies), interleaved)
     angle = np.asarray(positions).astype(np.longdouble)[..., None] * frequencies
@@ -148,8 +148,8 @@ def test_the_pairings_differ_by_the_order_of_the_columns(rotary_dim, dtype):
 @pytest.mark.parametrize("shift", [1, -7, 4096, 10**6, 10**9])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_products_depend_on_the_difference_of_positions(interleaved, shift):
-    """Each column is off by 1.5 eps (|a| + |b|), so that a product is off by 6 eps |q| |k| and two
-    of them by 12; float32 angles would be off by 60 at position 10 ** 9."""
+    """Each column is off by 1.5 eps (|a| + |b|), so a product is off by 6 eps |q| |k|, and two
+    products by 12. float32 angles would be off by 60 at position 10 ** 9."""
     query, key = normal((20, 64), "float32"), normal((30, 64), "float32", seed=1)
     products = []
     for start in (0, shift):

@@ -1,4 +1,4 @@
-"""Errors of rotary embeddings: their class, and a message that names the argument."""
+"""Test errors of rotary embeddings: their class, and a message that names the argument."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ DOUBLED = (
 
 
 def twice(cache):
-    """Repeat each angle, as Hugging Face's caches do."""
+    """Repeat each angle, as Hugging Face caches do."""
     return [np.concatenate([part, part], axis=-1) for part in cache]
 
 

@@ -1,4 +1,4 @@
-"""Rotary frequencies of models that were extended to longer sequences."""
+"""Test rotary frequencies of models that were extended to longer sequences."""
 
 import math
 
@@ -146,7 +146,7 @@ def check_frequencies(name, rotary_dim, base):
     assert scaling == before
     assert frequencies.dtype == np.float64
     assert frequencies.shape == (rotary_dim // 2,)
-    # The power multiplies the exponent's rounding by log(base) < 14; the ramps of llama3 and yarn
+    # The power multiplies the exponent's rounding by log(base) < 14. The ramps of llama3 and yarn
     # add at most about the same again, from the rounding of their bounds.
     exact = by_hand(rotary_dim, base, scaling, length)
     np.testing.assert_allclose(frequencies, exact, rtol=64 * EPS)
@@ -186,7 +186,8 @@ def test_a_length_that_is_given_holds_the_frequencies(scaling):
 
 
 def test_known_numbers():
-    """Llama 3.1 keeps the first pairs, slows the last 8 times, and mixes those between."""
+    """Llama 3.1 keeps the first pairs, slows the last ones 8 times, and mixes the pairs in
+    between."""
     frequencies, _ = rotary_frequencies(128, base=500000.0, scaling=llama3())
     plain, one = rotary_frequencies(128, base=500000.0)
     assert one == 1.0

@@ -1,4 +1,4 @@
-"""Errors of the scalings of rotary embeddings."""
+"""Test errors of the scalings of rotary embeddings."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""T5's buckets of distances."""
+"""Test T5's buckets of distances."""
 
 import math
 import re
@@ -13,12 +13,13 @@ t5_buckets = regard.positional.t5_buckets
 
 
 def written_out(distance, buckets, max_distance):
-    """Sort one distance in one direction, by the paper's logarithm, exactly at the bounds."""
+    """Return the bucket of one distance in one direction, by the paper's logarithm, exact at the
+    bounds."""
     exact = buckets // 2
     if distance < exact:
         return distance
     steps = math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)
-    # A distance on a bound belongs to the upper bucket; logarithms may fall short of it.
+    # A distance on a bound belongs to the upper bucket, but logarithms may fall short of it.
     near = round(steps)
     steps = near if abs(steps - near) < 1e-9 else steps
     return min(exact + math.floor(steps), buckets - 1)
@@ -49,8 +50,8 @@ def test_buckets_are_the_formula(bidirectional, num_buckets, max_distance):
     assert set(np.unique(actual)) <= set(range(num_buckets))
 
 
-# The distances at which T5's buckets begin (32 buckets, max_distance 128): the 16 of a direction of
-# the encoder, and the 32 of the decoder.
+# The distances at which T5's buckets begin (32 buckets, max_distance 128): 16 for one direction of
+# the encoder, and 32 for the decoder.
 ENCODER = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
 DECODER = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
 
@@ -84,7 +85,7 @@ def test_offsets_per_batch_entry():
 
 @pytest.mark.parametrize("offset", [5, [5, 2]])
 def test_the_recipe_for_a_mask(offset, dtype):
-    """T5 adds a learned number for each head and bucket to scores that are not scaled."""
+    """T5 adds a learned number for each head and bucket to unscaled scores."""
     rng = np.random.default_rng(0)
     table = rng.standard_normal((32, 3)).astype(dtype)
     query = rng.standard_normal((2, 3, 4, 8)).astype(dtype)
@@ -156,7 +157,7 @@ def table_of(num_buckets, dtype):
 def test_distances_have_the_biases_of_their_buckets(
     num_buckets, max_distance, bidirectional, dtype
 ):
-    """For all lengths, however few the distances."""
+    """This holds for all lengths, however few distances there are."""
     options = {"bidirectional": bidirectional, "max_distance": max_distance}
     table = table_of(num_buckets, dtype)
     bias = regard.positional.t5_distance_bias(table, **options)
@@ -167,7 +168,7 @@ def test_distances_have_the_biases_of_their_buckets(
     after = np.arange(900) - np.arange(50, 750)[:, None]
     found = bias[:, np.clip(reach + after, 0, 2 * reach)]
     assert_same_bits(found, np.ascontiguousarray(np.moveaxis(table[buckets], -1, 0)))
-    if reach > 1:  # one distance less would not be enough on some side
+    if reach > 1:  # one distance less would be too few on some side
         fewer = np.clip(after, 1 - reach, reach - 1) + reach
         assert not np.array_equal(bias[:, fewer], found)
 

@@ -1,4 +1,4 @@
-"""Recordings: what they hold, how parts of them are chosen, and what calls do with them."""
+"""Test recordings: their contents, how parts of them are chosen, and what calls do with them."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def weights_of(one):
     )[1]
 
 
-# Layers whose sizes agree, and whose options do not.
+# Layers with the same sizes but different options.
 def recording(batch=(), tokens=True):
     texts = list("abcabc") if tokens else None
     common = {"query_tokens": texts, "key_tokens": texts}
@@ -123,7 +123,7 @@ def test_one_entry_of_a_batch():
 
 @regard.ScoreFunction.c_type("float64")
 def _by_place(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
-    """Adds something that depends on the head and the batch entry."""
+    """Add a term that depends on the head and the batch entry."""
     for key in range(keys):
         for query in range(queries):
             scores[key * stride + query] += (1 + head) * entry * (first_key + key)
@@ -205,7 +205,7 @@ def test_rollout_goes_through_all_layers():
     rows = np.broadcast_to(np.eye(6), (2, 6, 6))
     for each in whole:
         weights = weights_of(each).mean(axis=1)
-        rest = 1 - weights.sum(axis=-1, keepdims=True)  # of sinks
+        rest = 1 - weights.sum(axis=-1, keepdims=True)  # the share of the sinks
         rows = 0.25 * rows + 0.75 * (weights @ rows + rest * rows)
     assert found.shape == (2, 2, 6)
     assert np.abs(found - rows[:, [2, 5]]).max() <= 256 * EPS
@@ -317,7 +317,7 @@ def test_lse_is_refused():
     [
         (lambda x: regard.RecordedLayer(3, x, x), TypeError, "name must be a str, got int"),
         (lambda x: regard.RecordedLayer("a", x, x[..., :3]), ValueError, "head_dim"),
-        (lambda x: regard.RecordedLayer("a", x[0], x[0]), ValueError, "an axis of heads"),
+        (lambda x: regard.RecordedLayer("a", x[0], x[0]), ValueError, "a heads axis"),
         (lambda x: regard.RecordedLayer("a", x, x, threads=1), TypeError, "no argument threads"),
         (lambda x: regard.RecordedLayer("a", x, x, causal=True), TypeError, "pass is_causal="),
         (lambda x: regard.RecordedLayer("a", x, x, window=3), TypeError, "window must be a pair"),
@@ -327,7 +327,7 @@ def test_lse_is_refused():
         (
             lambda x: regard.RecordedLayer("a", x, x, key_tokens=[1, 2]),
             ValueError,
-            r"key_tokens must have one token for each place, in the shape \(5,\)",
+            r"key_tokens must have one token for each position, in the shape \(5,\)",
         ),
         (
             lambda x: regard.RecordedLayer("a", x, x, query_tokens=[1.0] * 5),
@@ -351,7 +351,7 @@ def test_a_layer_does_not_change():
             array[0] = 0
     query[0] = 0  # the caller's own array stays writable
     for change in (lambda: setattr(one, "name", "b"), lambda: delattr(one, "name")):
-        with pytest.raises(AttributeError, match="does not change"):
+        with pytest.raises(AttributeError, match="is immutable"):
             change()
     with pytest.raises(TypeError, match="does not support item assignment"):
         one.options["scale"] = 1.0

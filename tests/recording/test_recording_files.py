@@ -1,4 +1,5 @@
-"""Files of recordings: the same bits again, all or nothing, and damage that is noticed."""
+"""Test files of recordings: they preserve all bits, are written completely or not at all, and
+reveal damage."""
 
 import json
 import os
@@ -202,7 +203,7 @@ def with_header(header, data):
 
 
 def changed(data, change):
-    """A file whose facts a function has changed."""
+    """Return a file whose facts a function has changed."""
     header, arrays = header_of(data)
     facts = json.loads(header["__metadata__"]["regard.recording"])
     facts = change(facts) or facts
@@ -268,7 +269,7 @@ def test_damage_is_noticed(name, saved, tmp_path):
 @pytest.mark.parametrize("field", ["starts", "spans"])
 @pytest.mark.parametrize("number", [-1, -5, 3, 2**40, -(2**62)])
 def test_damaged_sparse_masks_are_refused_or_harmless(field, number, saved, tmp_path):
-    """Any element of their arrays: kernels must not read beyond an array."""
+    """Any element of their arrays may be damaged: kernels must not read beyond an array."""
     header, arrays = header_of(saved)
     begin, end = header[f"0.bool_mask.{field}"]["data_offsets"]
     refused = 0

@@ -1,4 +1,4 @@
-"""The check of the built site finds what it is for."""
+"""The check of the built site finds the faults that it is meant to find."""
 
 import importlib.util
 import zlib

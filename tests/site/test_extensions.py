@@ -1,4 +1,4 @@
-"""What the site's extensions make of docstrings, drawings and notebooks."""
+"""Test what the site's extensions make of docstrings, drawings and notebooks."""
 
 import ast
 import sys

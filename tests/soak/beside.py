@@ -1,8 +1,8 @@
-"""Programs that take the processors, caches and memory of the calls beside which they run.
+"""Programs that use the processors, caches and memory while calls run next to them.
 
 python tests/soak/beside.py numpy | torch | memory | compiler
 
-Each runs until it is ended.
+Each program runs until it is ended.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 HOG_BYTES = 1 << 30
-# What costs a compiler much and needs no files.
+# A source that needs much compilation but no files.
 SOURCE = """
 #include <algorithm>
 #include <map>
@@ -31,7 +31,7 @@ int main() {
 
 
 def numpy():
-    """Matrix products on BLAS's threads."""
+    """Compute matrix products on BLAS's threads."""
     random = np.random.default_rng(0)
     while True:
         size = int(random.integers(10, 1200))
@@ -42,7 +42,8 @@ def numpy():
 
 
 def torch():
-    """Matrix products on OpenMP's threads, with subnormal numbers flushed to zero in turns."""
+    """Compute matrix products on OpenMP's threads, and flush subnormal numbers to zero in every
+    other round."""
     import torch
 
     is_flushed = False
@@ -55,7 +56,7 @@ def torch():
 
 
 def memory():
-    """Take memory, write to all of it, and give it back."""
+    """Allocate memory, write to all of it, and free it."""
     random = np.random.default_rng(0)
     while True:
         held = []
@@ -66,7 +67,7 @@ def memory():
 
 
 def compiler():
-    """Compile."""
+    """Run a compiler."""
     command = ["c++", "-O2", "-x", "c++", "-", "-o", "/dev/null"]
     while True:
         subprocess.run(command, input=SOURCE.encode(), check=True, capture_output=True)
@@ -76,7 +77,7 @@ PROGRAMS = {"numpy": numpy, "torch": torch, "memory": memory, "compiler": compil
 
 
 def available():
-    """Those that run here."""
+    """Return the programs that can run here."""
     missing = set()
     if importlib.util.find_spec("torch") is None:
         missing.add("torch")

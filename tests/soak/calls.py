@@ -1,7 +1,7 @@
-"""A numbered stream of calls over the public functions, each of which is what its number says.
+"""A numbered stream of calls to the public functions, where the number determines the call.
 
-`call_of(number)` draws a function, its arrays and its options. What the call returns, or the error
-that it raises, does not depend on threads: `digest` turns either into a short text.
+`call_of(number)` draws a function, its arrays and its options. The result of the call, or the error
+that it raises, does not depend on threads; `digest` turns either into a short text.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ STATISTICS = (
     "entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass",
     "previous_token", "column_sums", "column_means", "top_k",
 )  # fmt: skip
-MOST_WORK = 1e8  # multiplications of one product, so that a call takes at most a second or so
-# The package ml_dtypes, which has bfloat16, may be missing.
+MOST_WORK = 1e8  # multiplications of one product, so that a call takes about a second at most
+# The package ml_dtypes, which provides bfloat16, may be missing.
 HAS_BFLOAT16 = importlib.util.find_spec("ml_dtypes") is not None
 TYPES_HERE = {
     name: [kind for kind in kinds if kind != "bfloat16" or HAS_BFLOAT16]
@@ -40,7 +40,7 @@ DIMS = (1, 3, 8, 16, 24, 40, 64, 80, 96, 128, 200, 256)
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call, to be made as `run(threads, folder)`; files of caches are made in the folder."""
+    """A call, made with `run(threads, folder)`; cache files are created in the folder."""
 
     number: int
     kind: str
@@ -48,7 +48,7 @@ class Call:
     run: Callable
 
     def result(self, threads, folder):
-        """What it returns or the exception that it raises, for `digest`."""
+        """Return the result of the call, or the exception that it raises, for `digest`."""
         try:
             return self.run(threads, folder)
         except (TypeError, ValueError) as error:
@@ -69,7 +69,8 @@ def arrays_in(result):
 
 
 def digest(result):
-    """A text that two results share where all their bits, types and shapes do."""
+    """Return a text that is the same for two results whose bits, types and shapes are all the
+    same."""
     summed = hashlib.blake2b(digest_size=16)
     for part in arrays_in(result):
         if isinstance(part, np.ndarray):
@@ -85,14 +86,14 @@ def _type(random, types):
 
 
 def _table_problem(random, types="storage"):
-    """A case of the tests' tables with every option in turn."""
+    """Draw a case of the tests' tables, which cover every option."""
     case = gradient_cases.ALL[random.integers(len(gradient_cases.ALL))]
     name = _type(random, types)
     return f"{case.name} {name}", gradient_cases.build(case, type_named(name))
 
 
 def _drawn_case(random, number):
-    """A case of any size up to a few thousand, with some of the options."""
+    """Draw a case of any size up to a few thousand, with some of the options."""
     kv_heads = int(random.choice([1, 1, 2, 4]))
     heads = kv_heads * int(random.choice([1, 1, 2, 4]))
     head_dim, value_dim = (int(random.choice(DIMS)) for _ in range(2))
@@ -142,7 +143,7 @@ def _some(problem, names):
 
 
 def guide(random, number):
-    """The first example of docs/guide/threads.md."""
+    """Make the first example of docs/guide/threads.md."""
     x = np.random.default_rng(0).standard_normal((4, 300, 64))
     return "4x300x64 float64", lambda threads, _: regard.scaled_dot_product_attention(
         x, x, x, threads=threads
@@ -164,7 +165,7 @@ def attention(random, number):
 
 
 def long(random, number):
-    """Long enough to be stopped halfway."""
+    """Make a call that is long enough to be stopped halfway."""
     q_len = int(random.integers(1000, 3000))
     x = drawn((1, 8, q_len, 64), np.float32, number)
     return f"8x{q_len}x64", lambda threads, _: regard.scaled_dot_product_attention(
@@ -206,7 +207,7 @@ def jvp(random, number):
 
 
 def _packed(random, number):
-    """Sequences one after another, and options for them."""
+    """Draw sequences one after another, and options for them."""
     count = int(random.integers(1, 9))
     q_lengths = (np.exp(random.uniform(0, 6, count)) - 1).astype(int)
     k_lengths = (np.exp(random.uniform(0, 7, count)) - 1).astype(int)
@@ -317,7 +318,7 @@ def matmul(random, number):
 
 
 def rows(random, number):
-    """The stages that work on rows of scores."""
+    """Call the stages that work on rows of scores."""
     shape = tuple(int(np.exp(random.uniform(0, 7))) for _ in range(2))
     dtype = type_named(TYPES["dtype"][number % 2])
     x = drawn((2, *shape), dtype, number)
@@ -367,7 +368,7 @@ def multi_head(random, number):
 
 
 def cache(random, number):
-    """A cache from its making to its end: appends, undone ones, beams, attention, its file."""
+    """Use a cache from creation to end: appends, undone appends, beams, attention, its file."""
     kind = list(cache_kinds.KINDS)[random.integers(len(cache_kinds.KINDS))]
     steps = [list(cache_kinds.CHANGES)[i] for i in random.integers(5, size=6)]
     steps = ["prompt" if step == "undo" else step for step in steps]
@@ -398,7 +399,7 @@ def cache(random, number):
 
 
 def growing_text(random, number):
-    """Token by token from a prompt of some thousand keys, eviction included."""
+    """Generate token by token from a prompt of some thousand keys, including eviction."""
     window = [None, None, 300][random.integers(3)]
     dtype = ["float32", "float16", "int8"][random.integers(3)]
     prompt = int(random.integers(1, 3000))
@@ -421,7 +422,7 @@ def growing_text(random, number):
 
 
 def explain(random, number):
-    """What a plan says, but for what depends on threads."""
+    """Return the contents of a plan that do not depend on threads."""
     what, problem = _problem(random, number)
     options = _some(problem, BACKWARD_OPTIONS)
 
@@ -440,7 +441,7 @@ KINDS = (
 
 
 def call_of(number, seed=0):
-    """The call of a number; the same in every process."""
+    """Return the call of a number, which is the same in every process."""
     kind = KINDS[number % len(KINDS)]
     random = np.random.default_rng([seed, number, zlib.crc32(kind.__name__.encode())])
     what, run = kind(random, number)

@@ -1,4 +1,4 @@
-"""What this process has taken from the system."""
+"""The resources that this process has taken from the system."""
 
 import ctypes
 import gc
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Taken(NamedTuple):
-    """Resident bytes, threads and open files; 0 where the system does not say."""
+    """Resident bytes, threads and open files; 0 if the system does not report them."""
 
     resident: int
     threads: int
@@ -16,7 +16,7 @@ class Taken(NamedTuple):
 
 
 def taken() -> Taken:
-    """Return it, after what is not used any more has been given back."""
+    """Return the resources in use, after unused memory has been given back."""
     gc.collect()
     if sys.platform != "linux":
         return Taken(0, 0, 0)
@@ -30,6 +30,6 @@ def taken() -> Taken:
 
 
 def rounding_mode():
-    """Return what this thread rounds to, as C's fegetround() says it, or None."""
+    """Return the rounding mode of this thread, as C's fegetround() reports it, or None."""
     function = getattr(ctypes.CDLL(None), "fegetround", None)
     return function() if function else None

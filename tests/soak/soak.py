@@ -3,15 +3,15 @@
 python tests/soak/soak.py [--seconds 300] [--processes 3] [--threads 3] [--cases 600] [--seed 0]
 
 Every case, a call with its arrays and options (see `calls.py`), is made once by one thread on a
-quiet machine, which gives the bits that are expected. Then several processes, each in one of the
-threading layers and with several Python threads, make them in any order with 1 to 4 threads or as
-many as `set_num_threads` says at the moment. Meanwhile the main threads are interrupted, processes
-are forked and the children compute, and other programs take the processors and the memory
-(`beside.py`). Faults are: other bits than those expected, an exception that no call may raise, a
-hang, and memory, threads or open files that grow after the first third of the time.
+quiet machine, which gives the expected bits. Then several processes, each with one of the threading
+layers and several Python threads, make the calls in any order with 1 to 4 threads or the current
+value of `set_num_threads`. During this time the main threads are interrupted, processes are forked
+and their children compute, and other programs use the processors and the memory (`beside.py`).
+Faults are: unexpected bits, an exception that no call may raise, a hang, and memory, threads or
+open files that grow after the first third of the time.
 
-It prints a table, and each fault with what is needed to make it again. The exit code is 1 if there
-are any.
+The script prints a table, and each fault with what is needed to reproduce it. The exit code is 1 if
+there are any faults.
 """
 
 import argparse
@@ -36,20 +36,25 @@ import regard
 
 HERE = Path(__file__).parent
 LAYERS = ("pool", "openmp", "serial")
-# What allocators and their arenas may keep beyond what was resident after the first third.
+# The amount that allocators and their arenas may keep beyond the resident memory after the first
+# third.
 MOST_GROWTH = 48 << 20
 
 
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=300, help="under load (default: 300)")
-    parser.add_argument("--processes", type=int, default=3, help="that call (default: 3)")
-    parser.add_argument("--threads", type=int, default=3, help="of Python in each (default: 3)")
+    parser.add_argument(
+        "--seconds", type=float, default=300, help="seconds under load (default: 300)"
+    )
+    parser.add_argument("--processes", type=int, default=3, help="calling processes (default: 3)")
+    parser.add_argument(
+        "--threads", type=int, default=3, help="Python threads in each (default: 3)"
+    )
     parser.add_argument("--cases", type=int, default=600, help="different calls (default: 600)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--beside", nargs="*", choices=list(beside.PROGRAMS), default=beside.available(),
-        help="programs that run meanwhile (default: all that can)",
+        help="programs that run next to the calls (default: all available)",
     )  # fmt: skip
     parser.add_argument("--keep", type=Path, help="folder for the arrays of wrong results")
     parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
@@ -61,7 +66,7 @@ def parsed():
 
 
 def solve(options):
-    """Print what each call's result must be, and how many of each kind are errors."""
+    """Print the expected result of each call, and how many calls of each kind are errors."""
     digests, errors = {}, collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.cases):
@@ -73,7 +78,7 @@ def solve(options):
 
 
 def solved(options):
-    """Return what `solve` prints in a process of its own."""
+    """Return what `solve` prints in a separate process."""
     command = [sys.executable, __file__, "--solve"]
     command += ["--cases", str(options.cases), "--seed", str(options.seed)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
@@ -81,20 +86,20 @@ def solved(options):
 
 
 def layers():
-    """Name the threading layers that can be used here."""
+    """Return the threading layers that can be used here."""
     has_openmp = importlib.util.find_spec("regard._openmp") is not None
     return [name for name in LAYERS if name != "openmp" or has_openmp]
 
 
 @contextlib.contextmanager
 def running_beside(names):
-    """Let these programs run meanwhile."""
+    """Run these programs during the block."""
     programs = [subprocess.Popen([sys.executable, HERE / "beside.py", name]) for name in names]
     try:
         yield
         for name, program in zip(names, programs, strict=True):
             if program.poll() is not None:
-                raise RuntimeError(f"the program {name} beside the calls ended by itself")
+                raise RuntimeError(f"the program {name} next to the calls ended by itself")
     finally:
         for program in programs:
             program.kill()
@@ -102,7 +107,7 @@ def running_beside(names):
 
 
 def load(options, expected, folder):
-    """Return the report of each process, or what became of it."""
+    """Return the report of each process, or what happened to it."""
     names = layers()
     settings = {
         "expected": expected,
@@ -144,7 +149,7 @@ def load(options, expected, folder):
 
 
 def growth(report, options):
-    """Yield what a process has more of than after the first third of the time."""
+    """Yield the resources of which a process has more than after the first third of the time."""
     if "measures" not in report:
         return
     if len(report["measures"]) != 3:
@@ -153,7 +158,7 @@ def growth(report, options):
     first, *_, last = (process.Taken(**each) for each in report["measures"])
     if last.resident > first.resident + MOST_GROWTH:
         yield f"resident memory grew from {first.resident >> 20} to {last.resident >> 20} MiB"
-    # There, each thread that calls has a team of its own, which may be complete only later.
+    # With OpenMP, each calling thread has its own team, which may be complete only later.
     teams = (calls.MOST_THREADS - 1) * options.threads if report["layer"] == "openmp" else 0
     for name, more in (("threads", teams), ("files", 0)):
         if getattr(last, name) > getattr(first, name) + more:

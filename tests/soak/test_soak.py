@@ -1,5 +1,5 @@
-"""Calls of every kind beside each other and beside other programs: see `soak.py`, which can be run
-for longer."""
+"""Calls of every kind run next to each other and next to other programs: see `soak.py`, which can
+run for longer."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ def test_a_short_soak(tmp_path):
 
 
 def test_a_wrong_bit_is_reported(tmp_path):
-    """The soak itself sees what it is for."""
+    """The soak detects the faults that it is meant to detect."""
     import worker
 
     number = calls.KINDS.index(calls.guide)

@@ -1,4 +1,5 @@
-"""One process of a soak: several Python threads call, and are interrupted, forked and measured."""
+"""One process of a soak: several Python threads make calls, and are interrupted, forked and
+measured."""
 
 import collections
 import dataclasses
@@ -23,7 +24,7 @@ import process
 import regard
 
 LONGEST_CALL = 120  # seconds until a call counts as hanging
-FORKED = ("guide", "attention", "backward", "ragged", "rows")  # what a forked child calls
+FORKED = ("guide", "attention", "backward", "ragged", "rows")  # calls that a forked child makes
 THREADS = (None, *range(1, calls.MOST_THREADS + 1))
 
 
@@ -33,14 +34,14 @@ class InterruptedCall(BaseException):
 
 @dataclasses.dataclass
 class Caller:
-    """What a Python thread is doing."""
+    """The current call of a Python thread."""
 
     number: int = -1
     began: float = 0.0
 
 
 class Worker:
-    """Calls, and what came of them."""
+    """The calls, and their outcomes."""
 
     def __init__(self, settings):
         self.settings = settings
@@ -65,7 +66,7 @@ class Worker:
     # Calls
 
     def check(self, call, threads, caller, *, may_be_stopped):
-        """Make a call, and compare."""
+        """Make a call, and compare its result."""
         caller.number, caller.began = call.number, time.monotonic()
         try:
             self.is_armed |= may_be_stopped
@@ -83,7 +84,7 @@ class Worker:
             self.slowest = max(self.slowest, (seconds, f"{call.kind} {call.what}"))
 
     def report(self, call, threads, result):
-        """Keep what is needed to understand a wrong result and to make it again."""
+        """Keep what is needed to understand a wrong result and to reproduce it."""
         again = [calls.digest(call.result(n, self.path)) for n in (threads, 1)]
         alone = call.result(1, self.path)
         parts = []
@@ -119,19 +120,19 @@ class Worker:
             f"layer {self.layer}, default {regard.get_num_threads()}, "
             f"target {regard.active_target()}: "
             f"{'; '.join(parts) or 'the bits of a NaN, or something that is not an array'}; "
-            "made again with these threads it is "
+            "repeated with these threads it is "
             f"{'right' if again[0] == self.expected[call.number] else 'wrong'}, with "
             f"one {'right' if again[1] == self.expected[call.number] else 'wrong'}; this thread's "
             f"rounding mode is {process.rounding_mode()}; wrong (w) and right (r) arrays in {place}"
         )
 
     def fault(self, text):
-        """Note a fault."""
+        """Record a fault."""
         with self.lock:
             self.faults.append(text)
 
     def caller(self, index):
-        """Call until the end; the main thread is the one that is interrupted."""
+        """Make calls until the end; only the main thread is interrupted."""
         chance, caller = (
             random.Random(f"{self.settings['seed']}{os.getpid()}{index}"),
             self.callers[index],
@@ -139,33 +140,34 @@ class Worker:
         numbers = list(self.calls)
         kinds = {call.kind for call in self.calls.values()}
         try:
-            while not self.ends.is_set() or kinds - self.done.keys():  # each once at least
+            while not self.ends.is_set() or kinds - self.done.keys():  # each kind at least once
                 if self.wants_pause.is_set():
                     self.pause.wait()
                     self.pause.wait()
                 call, threads = self.calls[chance.choice(numbers)], chance.choice(THREADS)
                 self.check(call, threads, caller, may_be_stopped=index == 0)
         except threading.BrokenBarrierError:
-            pass  # whoever broke it has said why
+            pass  # the thread that broke it has reported why
         except BaseException:
             self.fault(f"an exception that no call may raise:\n{traceback.format_exc()}")
             self.pause.abort()
 
     def on_signal(self, *_):
-        """Stop the main thread's call, if it makes one."""
+        """Stop the main thread's call, if it is making one."""
         if self.is_armed:
             self.is_armed = False
             raise InterruptedCall
 
     def on_unraisable(self, ended):
-        """Note what is raised where nothing can be, other than by a signal in a destructor."""
+        """Record an exception that nothing can raise, unless it is a signal in a destructor."""
         if not isinstance(ended.exc_value, InterruptedCall):
             self.fault(f"{ended.err_msg or 'ignored'}: {ended.exc_value!r} in {ended.object!r}")
 
     # Disturbances
 
     def disturb(self, until):
-        """Interrupt, fork, and change the number of threads, until a moment; watch for hangs."""
+        """Interrupt, fork, and change the number of threads, until a given time; watch for
+        hangs."""
         chance = random.Random(os.getpid())
         while time.monotonic() < until and not self.pause.broken:
             faulthandler.dump_traceback_later(2 * LONGEST_CALL, exit=True)
@@ -185,7 +187,7 @@ class Worker:
                 self.fork(chance)
 
     def fork(self, chance):
-        """Let a child compute, whose parent is computing."""
+        """Let a child compute while its parent is computing."""
         numbers = [n for n, call in self.calls.items() if call.kind in FORKED]
         some = [(self.calls[chance.choice(numbers)], chance.choice(THREADS)) for _ in range(3)]
         child = os.fork()
@@ -214,7 +216,7 @@ class Worker:
             self.fault(f"a forked child ended with {code} (7: wrong bits) after {made}")
 
     def measured(self):
-        """Let all callers wait, and return what this process has taken meanwhile."""
+        """Pause all callers, and return the resources that this process has taken."""
         self.wants_pause.set()
         self.pause.wait()
         result = process.taken()
@@ -224,8 +226,9 @@ class Worker:
 
     def run(self):
         """Run the soak of this process and return its report."""
-        # What is imported at first use is imported here: an import that a signal interrupts fails,
-        # in CPython, in every thread that waits for it, or leaves the import lock taken.
+        # Modules that are imported on first use are imported here: an import interrupted by a
+        # signal fails, in CPython, in every thread that waits for it, or leaves the import lock
+        # taken.
         faulthandler.dump_traceback_later(5 * LONGEST_CALL, exit=True)
         for call in self.calls.values():
             call.result(1, self.path)

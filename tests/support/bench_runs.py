@@ -1,4 +1,4 @@
-"""Results of runs that did not take place, with the numbers that a test wants."""
+"""Results of imaginary runs, with the numbers that a test needs."""
 
 from benchmarks.table.cases import CASES, COMPARISONS
 from benchmarks.table.results import ComparisonResult, TableResults
@@ -32,7 +32,8 @@ def table_run_of(cases=(), comparisons=(), **fields):
 
 
 def case_result(case, left_out=None, failed=None, **seconds):
-    """Return what a case took each engine; it is a case, or the name of one in the table."""
+    """Return the time that each engine took for a case, given as a case or by its name in the
+    table."""
     names = {"ORT": "ONNX Runtime"}
     samples = {names.get(key, key): Samples([[value]]) for key, value in seconds.items()}
     case = TABLE.get(case, case)

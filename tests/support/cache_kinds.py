@@ -1,4 +1,4 @@
-"""Every kind of cache, and calls that change one, for what stops them."""
+"""Every kind of cache, and calls that change a cache, for tests that stop such calls."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ KINDS = {
     "growing": {},
     "capacity": {"capacity": 900},
     "pages": {"page_size": 16},
-    "alike": {"page_size": 16, "are_alike": True},  # entries of one length, which have shorter ways
+    "alike": {"page_size": 16, "are_alike": True},  # entries of one length take shortcuts
     "window": {"keep_last": 20, "keep_first": 3, "page_size": 16},
     "int8": {"dtype": "int8", "page_size": 32},
     "float8": {"dtype": "float8_e4m3fn", "page_size": 32},
@@ -27,8 +27,8 @@ KINDS = {
     "layers int8 file": {"path": True, "layers": 2, "dtype": "int8", "page_size": 16},
 }
 
-# Of four bits, whose rows are whole groups: for `attack_caches.py`, since other tests have queries
-# of 8 numbers.
+# Of four bits, whose rows are whole groups. Only `attack_caches.py` uses these, since other tests
+# have queries of 8 numbers.
 OF_FOUR_BITS = {
     "q4_1": {"dtype": "q4_1", "sizes": (32, 64), "page_size": 32},
     "q4_1 file": {"path": True, "dtype": "q4_1", "sizes": (32, 64), "page_size": 16},
@@ -43,7 +43,7 @@ OF_FOUR_BITS = {
 
 
 def make(kind, path, batch=2):
-    """A cache of some tokens and what it should be."""
+    """Return a cache of some tokens and its model."""
     options = dict(KINDS[kind])
     if options.pop("path", False):
         options["path"] = path
@@ -63,7 +63,7 @@ def make(kind, path, batch=2):
 
 
 def opened(kind, path, mode="r+"):
-    """A file of such a cache, opened again."""
+    """Open the file of such a cache again."""
     layers = KINDS[kind].get("layers")
     return regard.KVCache.open(path, mode) if layers is None else AllLayers.open(path, mode)
 
@@ -79,13 +79,13 @@ def prompt(each, seed=6):
 
 
 def packed(each, seed=7):
-    """Another number of tokens for each entry, and none for the third."""
+    """Append a different number of tokens to each entry, and none to the third."""
     counts = [(1, 33, 0)[b % 3] for b in range(batch_of(each))]
     each.append_ragged(*packed_tokens(seed, counts, **dims_of(each)))
 
 
 def undo(each, seed=None):
-    """What the last append of `make` can be followed by, whatever the window."""
+    """Take back the last append of `make`, which is possible for any window."""
     shorter = [length - 30 for length in lengths_of(each)]
     each.truncate(shorter[0] if len(set(shorter)) == 1 else shorter)
 
@@ -103,7 +103,7 @@ def drop(each, seed=None):
 
 
 def adopt(each, seed=8):
-    """A text that was read by itself joins, while there are few."""
+    """Let a text that was read by itself join, while there are few texts."""
     if batch_of(each) < 4:
         other = each.fork([-1])
         other.append(*own_tokens(each, seed, 1, 21))
@@ -113,7 +113,7 @@ def adopt(each, seed=8):
 
 
 def keep(each, seed=None):
-    """Some of the tokens that `make` has appended last."""
+    """Keep some of the tokens that `make` appended last."""
     start = lengths_of(each)[0] - 30
     each.keep(0, [start + 1, start + 4, start + 29])
 
@@ -136,7 +136,7 @@ def dims_of(each):
 
 
 def own_tokens(each, seed, batch, new, **options):
-    """Tokens of the sizes that a cache or a model has."""
+    """Return tokens of the sizes that a cache or a model has."""
     return tokens(seed, batch, new, **dims_of(each), **options)
 
 

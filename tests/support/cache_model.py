@@ -1,6 +1,8 @@
-"""What a cache must hold and answer: lists of tokens, and the oracle over all that a query may see.
+"""What a cache must store and compute: lists of tokens, and the oracle over all that a query may
+see.
 
-Nothing is ever evicted here; a window is a mask."""
+Nothing is ever evicted here; a window is a mask.
+"""
 
 import itertools
 
@@ -15,7 +17,7 @@ def normal(seed, *shape, dtype=np.float64):
 
 
 def tokens(seed, batch, new, *, kv_heads=2, head_dim=8, value_dim=5, dtype=np.float64):
-    """Key and value of some new tokens."""
+    """Return key and value of some new tokens."""
     shape = (batch, kv_heads, new)
     return normal(seed, *shape, head_dim, dtype=dtype), normal(
         seed + 10**6, *shape, value_dim, dtype=dtype
@@ -23,14 +25,14 @@ def tokens(seed, batch, new, *, kv_heads=2, head_dim=8, value_dim=5, dtype=np.fl
 
 
 def packed_tokens(seed, counts, **sizes):
-    """Keys, values and starts of some new tokens of each entry."""
+    """Return keys, values and starts of some new tokens of each entry."""
     starts = [0, *itertools.accumulate(counts)]
     key, value = tokens(seed, 1, starts[-1], **sizes)
     return key[0].swapaxes(0, 1), value[0].swapaxes(0, 1), starts
 
 
 def visible(q_len, kv_len, offset, keep_last, keep_first):
-    """Which keys a cache's window shows, apart from causality."""
+    """Return which keys a cache's window shows, apart from causality."""
     positions, keys = np.arange(q_len)[:, None] + offset, np.arange(kv_len)
     if keep_last is None:
         return np.ones((q_len, kv_len), bool)
@@ -70,7 +72,7 @@ class Model:
             self.keys[b], self.values[b] = alone.keys[0], alone.values[0]
 
     def entry(self, b):
-        """One entry, by itself."""
+        """Return one entry by itself."""
         alone = self.fork()
         alone.keys, alone.values = [self.keys[b]], [self.values[b]]
         return alone
@@ -82,7 +84,7 @@ class Model:
         self.values = [v[:, :length] for v, length in zip(self.values, lengths, strict=True)]
 
     def reorder(self, indices):
-        """Choose entries; -1 is an empty one."""
+        """Select entries; -1 is an empty entry."""
         self.keys = [self.keys[i] if i >= 0 else self.nothing[0] for i in indices]
         self.values = [self.values[i] if i >= 0 else self.nothing[1] for i in indices]
 
@@ -95,7 +97,7 @@ class Model:
         return len(self.keys) - 1
 
     def keep(self, entry, positions):
-        """The tokens before the first kept one stay; those of tests begin with the append."""
+        """Keep these tokens, and the tokens before the last append."""
         rows = [*range(self.before[entry]), *positions]
         self.keys[entry], self.values[entry] = (
             self.keys[entry][:, rows],
@@ -115,7 +117,7 @@ class Model:
         return fork
 
     def expected(self, b, query, mask=None, **options):
-        """The oracle for one entry."""
+        """Return the oracle's result for one entry."""
         kv_len = self.keys[b].shape[1]
         offset = options.setdefault("query_offset", kv_len - query.shape[1])
         options.setdefault("is_causal", True)
@@ -134,7 +136,7 @@ class Model:
         return reference.expected(*arrays, mask, **options)
 
     def held(self):
-        """All keys and values as a cache returns them: 0 beyond each entry's length."""
+        """Return all keys and values as a cache returns them: 0 beyond each entry's length."""
         found = []
         for rows in (self.keys, self.values):
             whole = np.zeros(
@@ -149,7 +151,7 @@ class Model:
 
 
 def assert_answers(cache, model, query, *, offsets=None, mask=None, **options):
-    """The cache says what the oracle says, entry by entry."""
+    """Check the results of the cache against the oracle, entry by entry."""
     assert cache.lengths.tolist() == model.lengths
     if not max(model.lengths):  # it refuses to answer
         return
@@ -168,7 +170,7 @@ def assert_answers(cache, model, query, *, offsets=None, mask=None, **options):
 
 
 def told(cache):
-    """All that can be seen of a cache, as bytes."""
+    """Return everything visible of a cache, as bytes."""
     parts = [cache.keys, cache.values, cache.lengths]
     if len(cache):
         batch, kv_heads, _, head_dim = parts[0].shape

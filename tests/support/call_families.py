@@ -1,5 +1,5 @@
 """One call of every family that divides its work among threads, for tests and for the scripts that
-they run in processes of their own."""
+they run in separate processes."""
 
 import pathlib
 import textwrap
@@ -12,7 +12,7 @@ sdpa = regard.scaled_dot_product_attention
 
 
 def with_families(script):
-    """Return the script for a process of its own, with `call_families` and the usual modules."""
+    """Return the script for a separate process, with `call_families` and the usual modules."""
     return f"""
 import os, random, resource, sys, threading
 import numpy as np, regard
@@ -23,8 +23,8 @@ from call_families import call_families
 
 
 def call_families(length=1024):
-    """Return functions of the number of threads by family. They compute the same again and again,
-    in arrays of their own where the family has `out`, and return arrays."""
+    """Return functions of the number of threads, by family. They compute the same in each call, in
+    their own arrays if the family has `out`, and return arrays."""
 
     def normal(*shape):
         return generator.standard_normal(shape).astype(np.float32)

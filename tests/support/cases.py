@@ -1,4 +1,4 @@
-"""The problems that the tests share, and the ways in which an array can lie in memory."""
+"""The problems that the tests share, and the layouts that an array can have in memory."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ DIMS += (79, 80, 95, 96, 97, 127, 128, 129, 191, 192, 255, 256)
 
 
 def _replaced(options, **changes):
-    """The options that are in use, with changes."""
+    """Return the options in use, with changes."""
     return options | {k: v for k, v in changes.items() if options.get(k) is not None}
 
 
@@ -30,7 +30,8 @@ def _of_head(numbers, h):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Arrays and options, and the smaller problems within, whose answers are parts of its own."""
+    """Arrays and options, and the smaller problems within, whose results are parts of the whole
+    result."""
 
     query: np.ndarray
     key: np.ndarray
@@ -46,7 +47,7 @@ class Problem:
         return np.broadcast_shapes(*(x.shape[:-3] for x in self.arrays))
 
     def entry(self, index):
-        """One entry of the batch alone, as arrays of three axes."""
+        """Return one batch entry by itself, as arrays of three axes."""
 
         def select(array):
             array = array.reshape((1,) * (3 - array.ndim) + array.shape)
@@ -65,7 +66,7 @@ class Problem:
         return Problem(*map(select, self.arrays), options)
 
     def head(self, h):
-        """One head of a problem without batch, as arrays of two axes."""
+        """Return one head of a problem without batch, as arrays of two axes."""
         heads, kv_h = len(self.query), h // (len(self.query) // len(self.key))
         mask = np.asarray(self.options.get("mask", True))
         options = _replaced(
@@ -80,7 +81,7 @@ class Problem:
         return Problem(self.query[h], self.key[kv_h], self.value[kv_h], options)
 
     def rows(self, start, stop):
-        """Some consecutive queries, which stand where they stood."""
+        """Return some consecutive queries, at their original positions."""
         mask = np.asarray(self.options.get("mask", True))
         if mask.ndim > 1 and mask.shape[-2] > 1:
             mask = mask[..., start:stop, :]
@@ -89,7 +90,7 @@ class Problem:
         return Problem(self.query[..., start:stop, :], self.key, self.value, options)
 
     def keys(self, count):
-        """The first keys only, for rows that see no others."""
+        """Return only the first keys, for rows that see no others."""
         mask = np.asarray(self.options.get("mask", True))
         if mask.ndim > 0 and mask.shape[-1] > 1:
             mask = mask[..., :count]
@@ -114,12 +115,13 @@ class Case:
     left_padding: int | tuple | None = None
     scale: float | tuple | None = None
     softcap: float | tuple | None = None
-    alibi_slopes: float | None = None  # slopes are drawn around 0, about this large
-    distance_bias: int | None = None  # a table for distances of less than this
-    sinks: float | tuple | None = None  # drawn around this number, or as they are
+    alibi_slopes: float | None = None  # slopes are drawn around 0, with about this magnitude
+    distance_bias: int | None = None  # a table for distances smaller than this
+    sinks: float | tuple | None = None  # drawn around this number, or exactly these
 
     def build(self, dtype):
-        """The same numbers in any precision, read-only: a call may not write to its inputs."""
+        """Draw the same numbers in any precision, read-only: a call must not write to its
+        inputs."""
         random = np.random.default_rng(zlib.crc32(self.name.encode()))
         arrays = [random.standard_normal(s) for s in (self.query, self.key, self.value)]
         options = {"is_causal": self.is_causal, "query_offset": self.query_offset}
@@ -158,15 +160,15 @@ class Case:
 
 @functools.lru_cache(maxsize=16)
 def solved(case, dtype):
-    """A problem and what the oracle says of it, worked out once for all targets, which come one
-    after the other (see `pytest_collection_modifyitems`)."""
+    """Return a problem and the oracle's result, computed once for all targets, which follow one
+    another (see `pytest_collection_modifyitems`)."""
     problem = case.build(dtype)
     return problem, reference.expected(*problem.arrays, **problem.options)
 
 
 def _sizes():
-    """Each list of sizes is walked through once while the others turn beside it at other rates, so
-    that every size meets several partners, head counts and options."""
+    """Yield cases that go through each list of sizes once, while the other lists cycle at different
+    rates, so that every size meets several partners, head counts and options."""
     lists = {"q": AROUND_LANES, "kv": KV_LENGTHS, "d": DIMS, "dv": DIMS}
     options = cycle(
         [
@@ -284,8 +286,8 @@ SIZES = list(_sizes())
 AXES = [*_ranks(), *_broadcasts(), *_groups(), *_causal(), *_empty(), *_scales()]
 
 
-# Layouts: the same values elsewhere in memory. What lies between them is NaN, so that a read of it
-# is seen.
+# Layouts: the same values elsewhere in memory. The memory in between is NaN, so that reading it
+# shows.
 
 
 def _room(array, shape):
@@ -310,7 +312,7 @@ def _misaligned(array):
 
 
 def _record_field(array):
-    """Strides that are not multiples of the item size."""
+    """Return an array with strides that are not multiples of the item size."""
     records = np.zeros(array.shape, [("before", "u1"), ("x", array.dtype), ("after", "u2")])
     records["x"] = array
     return records["x"]
@@ -323,13 +325,13 @@ def _read_only(array):
 
 
 def _byte_swapped(array):
-    # bfloat16 has one byte order only.
+    # bfloat16 has only one byte order.
     swapped = array.dtype.newbyteorder("S")
     return array.copy() if array.dtype.name == "bfloat16" else array.astype(swapped)
 
 
 def _explicit_order(array):
-    """A dtype with the machine's byte order spelled out, as HDF5 and Zarr give it."""
+    """Return an array whose dtype spells out the machine's byte order, as from HDF5 and Zarr."""
     return array.copy().view(array.dtype.newbyteorder("<"))
 
 

@@ -1,4 +1,4 @@
-"""The command line as a process of its own: the command, and an environment without settings."""
+"""The command line as a separate process: the command, and an environment without settings."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ ENVIRONMENT = {
 } | {"PYTHONUTF8": "1"}
 COMMAND = [sys.executable, "-m", "regard"]
 
-# As COMMAND, but with Ctrl-C heard even where the tests run in the background, which ignores it.
+# Like COMMAND, but Ctrl-C works even if the tests run in the background, which ignores it.
 LISTENING = [
     sys.executable,
     "-c",
@@ -19,6 +19,6 @@ LISTENING = [
     "runpy.run_module('regard', run_name='__main__', alter_sys=True)",
 ]
 
-# Other engines are slow to import, and not what these tests are about.
+# Other engines are slow to import, and are not the subject of these tests.
 PEERS = ("torch", "onnxruntime")
 NOT_INSTALLED = "raise ModuleNotFoundError(name={name!r})"

@@ -1,5 +1,4 @@
-"""Arrays of other libraries, for tests of the protocols that they speak: memory is that of a
-DeviceArray."""
+"""Arrays of other libraries, for tests of their protocols. A DeviceArray provides the memory."""
 
 import ctypes
 import types
@@ -10,7 +9,7 @@ DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 
 
 class InterfaceArray:
-    """Speaks __cuda_array_interface__ alone, and says what it is told to."""
+    """An array that has only __cuda_array_interface__, with the given changes."""
 
     def __init__(self, array, **changes):
         self.array = array
@@ -73,7 +72,7 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def read_capsule(capsule, is_versioned):
-    """The structure that a capsule holds."""
+    """Return the structure that a capsule holds."""
     kind, name = (
         (ManagedVersioned, b"dltensor_versioned") if is_versioned else (Managed, b"dltensor")
     )
@@ -81,8 +80,8 @@ def read_capsule(capsule, is_versioned):
 
 
 class DLPackArray:
-    """Speaks DLPack alone. `asked` are the streams that it was asked for, `deleted` how many of its
-    tensors were given back."""
+    """An array that has only DLPack. `asked` lists the requested streams, `deleted` counts the
+    tensors that were given back."""
 
     def __init__(
         self,
@@ -145,14 +144,14 @@ class DLPackArray:
 
 
 class OldDLPackArray(DLPackArray):
-    """From before DLPack 1.0: there is no `max_version`."""
+    """An array from before DLPack 1.0: there is no `max_version`."""
 
     def __dlpack__(self, *, stream=None):
         return self._capsule(stream, None)
 
 
 def fake_torch(cuda, current=0):
-    """A module with as much of PyTorch as regard calls, whose tensors are DeviceArrays.
+    """Return a module with as much of PyTorch as regard calls, whose tensors are DeviceArrays.
 
     `torch.current` is the number of its current stream.
     """

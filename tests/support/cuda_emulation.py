@@ -1,7 +1,7 @@
-"""The CUDA kernels on the CPU: builds them with g++ against the emulation, and solves problems.
+"""The CUDA kernels on the CPU: build them with g++ against the emulation, and solve problems.
 
-The emulated kernels run in a program of their own (`cpp/tests/cuda/runner.cpp`), so that it may be
-sanitized, and may end, without this process.
+The emulated kernels run in a separate program (`cpp/tests/cuda/runner.cpp`), so that it may be
+sanitized, and may crash, without affecting this process.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ SIDE_LIMIT = 2**31 - 1  # positions have 32 bits, and no window of an array is w
 
 
 def dtype_of(element):
-    """A NumPy dtype by the name of a type of elements."""
+    """Return a NumPy dtype by the name of an element type."""
     return np.dtype(ml_dtypes.bfloat16 if element == "bfloat16" else element)
 
 
@@ -86,7 +86,7 @@ class AttentionProblem(ctypes.Structure):
 
 
 class EmulationError(RuntimeError):
-    """The program has ended, and why it says it did."""
+    """The program has ended, and the reason that it printed."""
 
 
 class Solved(NamedTuple):
@@ -137,8 +137,8 @@ def _compile(place, program, sanitizer, parts, sources):
 def patched(folder, element, changes=()):
     """Copy the kernels' sources with changes: (file, text that occurs once, other text).
 
-    Of the kernels, those of one type of elements for values of up to 64 columns remain, so that
-    they compile in seconds.
+    Only the kernels of one element type for values of up to 64 columns remain, so that they compile
+    in seconds.
     """
     shutil.copytree(CUDA, folder, ignore=shutil.ignore_patterns("bindings", "CMakeLists.txt"))
     names = [name for name in ELEMENTS if name != element]
@@ -153,18 +153,18 @@ def patched(folder, element, changes=()):
     kernels.write_text("".join(kept), encoding="utf-8")
     for name, before, after in changes:
         text = (folder / name).read_text(encoding="utf-8")
-        assert text.count(before) == 1, f"{name} has this {text.count(before)} times: {before}"
+        assert text.count(before) == 1, f"{name} contains this {text.count(before)} times: {before}"
         (folder / name).write_text(text.replace(before, after), encoding="utf-8")
     return folder
 
 
 def _shared_folder():
-    """Where programs are kept from one run of the tests to the next."""
+    """Return the folder in which programs are kept between runs of the tests."""
     return Path(tempfile.gettempdir()) / f"regard-cuda-emulation-{os.getuid()}"
 
 
 class Runner:
-    """A process that solves one problem after the other."""
+    """A process that solves one problem after another."""
 
     def __init__(self, program):
         options = {"TSAN_OPTIONS": "halt_on_error=1 exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
@@ -188,9 +188,9 @@ class Runner:
     ):
         """Solve a problem whose arrays have four axes each; `mask` may be a pair.
 
-        With `query_starts` and `key_starts`, the first axis has length 1 and the third one holds
-        all sequences. Arrays begin `misaligned` bytes after a multiple of 16. `rows_first`: in the
-        memory of the output, the axis of rows comes before that of heads.
+        With `query_starts` and `key_starts`, the first axis has length 1 and the third axis holds
+        all sequences. Arrays begin `misaligned` bytes after a multiple of 16. With `rows_first`,
+        the axis of rows precedes the axis of heads in the memory of the output.
         """
         shape = (*query.shape[:3], value.shape[3])
         if rows_first:
@@ -221,7 +221,7 @@ class Runner:
 
 
 def _packed(array, misaligned):
-    """An array's memory, from its first element to its last, in the runner's format."""
+    """Return an array's memory, from its first element to its last, in the runner's format."""
     if array is None:
         return np.array([-1, 0], np.int64).tobytes()
     reach = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
@@ -242,7 +242,7 @@ def _side(number):
 
 
 def _lay_out(query, key, value, mask, output, lse, options):
-    """The problem as the runner reads it, and the arrays that its pointers stand for."""
+    """Return the problem as the runner reads it, and the arrays that its pointers stand for."""
     options = {name: value for name, value in options.items() if value is not None}
     starts = [options.pop(name, None) for name in ("query_starts", "key_starts")]
     starts = [None if s is None else np.asarray(s, np.int32) for s in starts]
@@ -307,7 +307,7 @@ def _lay_out(query, key, value, mask, output, lse, options):
 
 
 def flattened(problem):
-    """A problem of the tests' tables with one axis for the batch, and options that say the same."""
+    """Return a problem of the tests' tables with one batch axis, and equivalent options."""
     batch = problem.batch
     count = int(np.prod(batch, dtype=int))
     options = dict(problem.options)
@@ -326,15 +326,16 @@ def flattened(problem):
     return query, key, value, options
 
 
-# Of weights between 0 and 1, stored in 16 bits: relative above the second number, absolute below.
+# The rounding of weights between 0 and 1, stored in 16 bits: relative above the second number,
+# absolute below.
 ROUNDING = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 0)}
 
 
 def expected(query, key, value, mask=None, **options):
-    """The oracle's answer, and the error allowed around it.
+    """Return the oracle's result, and the error allowed around it.
 
     Kernels for 16 bits round weights to 16 bits before they multiply values. This may move a result
-    by that rounding of each term, beside what arithmetic in float32 may.
+    by that rounding of each term, in addition to the errors of float32 arithmetic.
     """
     want = reference.expected(query, key, value, mask, **options)
     if query.dtype.name not in ROUNDING or want.exact.weights.size == 0:

@@ -16,13 +16,13 @@ class Cut(NamedTuple):
 
 
 def drawn_chunks(random, size, most=4):
-    """Chunks of any sizes, 0 and 1 among them, at most `most` of them."""
+    """Return chunks of any sizes, including 0 and 1, at most `most` of them."""
     cuts = np.sort(random.integers(0, size + 1, random.integers(most)))
     return tuple(np.diff([0, *cuts.tolist(), size]).tolist())
 
 
 def cut(problem, name, most=4):
-    """Cut a problem along every axis that may be cut, as its name says."""
+    """Cut a problem along every axis that may be cut; its name determines how."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     query, key, value = problem.arrays
     batch = problem.batch

@@ -1,7 +1,7 @@
 """Layers written out on whole arrays, and their exact derivatives.
 
-Everything here is an analytic function of the parameters and the inputs, and takes complex numbers.
-A step of i h along one number of them changes the result by i h times the derivative, to the last
+Everything here is an analytic function of the parameters and the inputs, and accepts complex
+numbers. A step of i h along one number changes the result by i h times the derivative, to the last
 bits, since nothing is subtracted (Squire and Trapp 1998, "Using Complex Variables to Estimate
 Derivatives of Real Functions").
 """
@@ -26,7 +26,7 @@ def attention(
     distance_bias=None,
     **options,
 ):
-    """The output of attention of heads."""
+    """Return the output of attention with heads."""
     shapes = (np.zeros(x.shape) for x in (query, key, value))
     table = None if distance_bias is None else np.asarray(distance_bias)
     real = None if table is None else table.real
@@ -56,7 +56,7 @@ def linear(x, state, name):
 
 
 def rotated(x, positions, options):
-    """Rotation is linear: it turns real and imaginary parts alike."""
+    """Rotate complex numbers. Rotation is linear, so it turns real and imaginary parts alike."""
     turn = (regard.positional.rotary(part, positions, **options) for part in (x.real, x.imag))
     real, imaginary = turn
     return real + 1j * imaginary
@@ -75,7 +75,7 @@ def multi_head(
     head_gates=1.0,
     **options,
 ):
-    """The output of `MultiHeadAttention` with these parameters."""
+    """Return the output of `MultiHeadAttention` with these parameters."""
     key = query if key is None else key
     value = key if value is None else value
     projected = []
@@ -102,7 +102,7 @@ def multi_head(
 
 
 def self_attention(state, x, mask=None, **options):
-    """The output of `SelfAttention` with these parameters; `mask` has an axis of heads."""
+    """Return the output of `SelfAttention` with these parameters; `mask` has an axis of heads."""
     if "W_query" in state:
         query, key, value = (x @ state[f"W_{name}"] for name in ("query", "key", "value"))
     else:
@@ -112,7 +112,7 @@ def self_attention(state, x, mask=None, **options):
 
 
 def derivatives(function, grad, arrays):
-    """The gradient of ``sum(grad * function(arrays))`` for each of the named arrays."""
+    """Return the gradient of ``sum(grad * function(arrays))`` for each of the named arrays."""
     arrays = {name: np.array(array, complex) for name, array in arrays.items()}
     result = {}
     for name, array in arrays.items():

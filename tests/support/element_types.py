@@ -1,4 +1,4 @@
-"""The types that the tests' fixtures go through, and tables whose cases take one type each."""
+"""The types that the tests' fixtures go through, and tables in which each case has one type."""
 
 import numpy as np
 import pytest
@@ -12,25 +12,24 @@ TYPES = {
 
 
 def type_named(name):
-    """A NumPy dtype; the test is skipped where bfloat16 is not installed."""
+    """Return a NumPy dtype; skip the test if bfloat16 is not installed."""
     if name == "bfloat16":
         return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     return np.dtype(name)
 
 
 def each_in_one_type(cases, fixture, quick=1, often=1):
-    """Parametrize a test by `case` and, for each case, one of the types of `fixture` in turn.
+    """Parametrize a test by `case` and, for each case, one of the types of `fixture` in rotation.
 
-    Every type meets a share of the cases on every target. The full product, case by type by
-    target, shows nothing more where the code under test is one template for all types, and takes
-    two to four times as long. One case of every `quick` belongs to the quick tests, and the others
-    are slow; one of every `often` runs where nothing else is asked for, and the others are
-    exhaustive.
+    Every type meets a share of the cases on every target. The full product of cases, types and
+    targets shows nothing more if the code under test is one template for all types, and takes two
+    to four times as long. One case of every `quick` is a quick test, and the others are slow. One
+    of every `often` runs by default, and the others are exhaustive.
     """
     types = TYPES[fixture]
     pairs = []
     for number, case in enumerate(cases):
-        # One step further in each round: tables often alternate with a period of their own.
+        # Shift by one in each round, since tables often alternate with their own period.
         name = types[(number + number // len(types)) % len(types)]
         marks = [pytest.mark.slow] if number % quick else []
         marks += [pytest.mark.exhaustive] if number % often else []

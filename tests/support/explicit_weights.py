@@ -1,4 +1,4 @@
-"""PyTorch's attention function by its formula, which keeps the weights."""
+"""PyTorch's attention function as a formula that keeps the weights."""
 
 import math
 
@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 
 def weights_of(query, key, mask=None, is_causal=False, scale=None):
-    """Attention weights by their formula, 0 where nothing is seen."""
+    """Return attention weights by their formula, 0 for fully masked rows."""
     scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
         scores = scores.where(torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -math.inf)
@@ -20,7 +20,7 @@ def weights_of(query, key, mask=None, is_causal=False, scale=None):
 
 
 def keep_weights(monkeypatch):
-    """Return a list of the weights of all calls of PyTorch's function, which a formula computes."""
+    """Return a list of the weights of all calls of PyTorch's function, which a formula replaces."""
     found = []
 
     def spy(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **others):

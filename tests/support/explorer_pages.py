@@ -1,4 +1,4 @@
-"""Pages of `regard.explore`, read as their format says, and problems to make them of."""
+"""Pages of `regard.explore`, read according to their format, and problems to make them from."""
 
 import base64
 import gzip
@@ -14,7 +14,7 @@ FACTS = re.compile(rb'<script type="application/json" id="facts">(.*?)</script>'
 
 
 class Page:
-    """A page, read as its format says and not as its program does."""
+    """A page, read according to its format and not by its own program."""
 
     def __init__(self, explorer, folder):
         self.path = folder / "page.html"
@@ -23,7 +23,7 @@ class Page:
 
     @classmethod
     def of_file(cls, path):
-        """Return the page that something else wrote."""
+        """Return a page that something else wrote."""
         page = cls.__new__(cls)
         page.path = path
         page._read()
@@ -103,7 +103,7 @@ def blocks(part, rows, columns, reduce):
 
 
 def settled(page):
-    """Wait until a browser has drawn what was asked for."""
+    """Wait until a browser has drawn what was requested."""
     page.evaluate(
         """async () => {
             const frame = () => new Promise(requestAnimationFrame);
@@ -126,7 +126,7 @@ def address(page):
 
 
 def drawn(page, rows, columns):
-    """Return the colors in the middle of each of so many cells of the picture's plot."""
+    """Return the color in the middle of each cell of the picture's plot."""
     return np.array(
         page.evaluate(
             """([rows, columns]) => {
@@ -148,13 +148,13 @@ def drawn(page, rows, columns):
 
 
 def indices(weights):
-    """Return what level a weight has on the page's logarithmic scale."""
+    """Return the level of a weight on the page's logarithmic scale."""
     bounded = np.clip(weights.astype(np.float32).astype(float), 1e-6, 1)
     return np.rint(254 * (np.log10(bounded) + 6) / 6).astype(int)
 
 
 def alike(colors, table, wanted):
-    """Allow the neighboring color where a logarithm in the browser rounds otherwise."""
+    """Allow the neighboring color if a logarithm in the browser rounds differently."""
     away = np.abs(colors - table[wanted].astype(int)).max(axis=-1)
     assert np.mean(away == 0) > 0.98
     near = [

@@ -1,7 +1,8 @@
-"""How caches keep rows in fewer bits, in NumPy: what is stored, and what it stands for.
+"""How caches store rows in fewer bits, in NumPy: the stored numbers, and the values that they stand
+for.
 
-Keys are rotated first, as `int8_model.rotated` does it, whose result is divided by the size of a
-group; the other types divide by the power of two next to its root instead, which is exact.
+Keys are rotated first. `int8_model.rotated`, which int8 uses, divides by the size of a group. The
+other types divide by the power of two nearest to its root instead, which is exact.
 """
 
 import numpy as np
@@ -12,14 +13,14 @@ ALL = ("int8", "float8_e4m3fn", "q4_1")
 
 
 def in_8_bits(rows):
-    """Float32 rows rounded to 255 steps each, half to even, as float64."""
+    """Return float32 rows rounded to 255 steps each, half to even, as float64."""
     scales = np.abs(rows).max(-1, keepdims=True) / np.float32(127)
     scales = np.maximum(scales, np.finfo(np.float32).smallest_normal).astype(np.float64)
     return np.round((rows / scales.astype(np.float32)).astype(np.float64)) * scales
 
 
 def in_float8(rows, scale=1):
-    """Float32 rows in E4M3, half to even, as float64: by the definition, not by a table."""
+    """Return float32 rows in E4M3, half to even, as float64: by the definition, not by a table."""
     rows = (rows / np.float32(scale)).astype(np.float64)
     exponents = np.maximum(np.floor(np.log2(np.where(rows == 0, 1, abs(rows)))), -6)
     steps = 2.0 ** (exponents - 3)
@@ -29,7 +30,7 @@ def in_float8(rows, scale=1):
 
 
 def groups_of(rows):
-    """Integers, scales and minimums of float32 rows (..., dim), for each 32 numbers."""
+    """Return integers, scales and minimums of float32 rows (..., dim), for each 32 numbers."""
     parts = rows.reshape(*rows.shape[:-1], -1, 32)
     least, most = parts.min(-1), parts.max(-1)
     minimums = least.astype(np.float16).astype(np.float32)
@@ -42,7 +43,7 @@ def groups_of(rows):
 
 
 def in_4_bits(rows):
-    """Float32 rows in groups of 32, as float64."""
+    """Return float32 rows in groups of 32, as float64."""
     integers, *numbers = groups_of(rows)
     scales, minimums = (part[..., None].astype(np.float64) for part in numbers)
     return (integers * scales + minimums).reshape(rows.shape)
@@ -52,23 +53,23 @@ _ROUNDED = {"int8": in_8_bits, "float8_e4m3fn": in_float8, "q4_1": in_4_bits}
 
 
 def is_quantized(dtype):
-    """Whether a cache's type, which may be a name, is one of these."""
+    """Return whether a cache's type, which may be a name, is one of these."""
     return str(dtype) in ALL
 
 
 def rotated_by(dtype, rows):
-    """Float32 keys as they are rounded."""
+    """Return float32 keys in the rotation in which they are rounded."""
     return rotated(rows) * np.float32(_share(dtype, rows.shape[-1]))
 
 
 def back(dtype, rows):
-    """What rotated keys stand for."""
+    """Rotate stored keys back."""
     group = group_of(rows.shape[-1])
     return rotated(rows) * rows.dtype.type(group / _share(dtype, rows.shape[-1]))
 
 
 def _share(dtype, dim):
-    """By which stored keys are larger than those of int8."""
+    """Return the factor by which stored keys are larger than int8 keys."""
     if str(dtype) == "int8":
         return 1
     bits = group_of(dim).bit_length() - 1
@@ -76,14 +77,14 @@ def _share(dtype, dim):
 
 
 def held_rows(dtype, key, value):
-    """What keys and values are kept as, as float64, with keys rotated."""
+    """Return the stored values of keys and values, as float64, with keys rotated."""
     rounded = _ROUNDED[str(dtype)]
     key, value = (array.astype(np.float32) for array in (key, value))
     return rounded(rotated_by(dtype, key)), rounded(value)
 
 
 def meeting(query, dtype="int8"):
-    """Queries as they meet rotated keys, in the type that is computed in."""
+    """Return queries as they are multiplied with rotated keys, in the type of the arithmetic."""
     query = query.astype(np.result_type(query, np.float32))
     number = query.dtype.type(group_of(query.shape[-1]) / _share(dtype, query.shape[-1]))
     return rotated(query) * number

@@ -1,4 +1,4 @@
-"""Caches in files beside what they should be."""
+"""Caches in files, and models of their contents."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ HEAD = 16 + 3 * 8  # number, checksum, [batch, columns, place]
 
 
 def make(path, batch=2, **options):
-    """A cache in pages of 16 tokens and what it should be."""
+    """Return a cache in pages of 16 tokens, and its model."""
     cache = regard.KVCache(batch, 2, 8, 5, path=path, page_size=16, **options)
     return cache, Model(batch, 2, 8, 5, np.dtype(options.get("dtype", "float32")))
 

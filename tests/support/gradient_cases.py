@@ -1,5 +1,5 @@
-"""The problems whose gradients are tested, the calls that they are for, and how far from the oracle
-a result may be."""
+"""The problems whose gradients are tested, the calls for them, and how far a result may be from the
+oracle."""
 
 import dataclasses
 import functools
@@ -17,14 +17,14 @@ from reference import STORED, arithmetic, error, half_ulp, largest, result_type,
 
 @dataclasses.dataclass(frozen=True)
 class GradientProblem(cases.Problem):
-    """A problem, and what its gradients start from. Dropout is among the options."""
+    """A problem, and the gradients from which its gradients start. Dropout is among the options."""
 
     grad_output: np.ndarray
     grad_lse: np.ndarray
 
     @property
     def inputs(self):
-        """What has a gradient, by name: of a pair of masks, the float one."""
+        """Return the inputs with a gradient, by name; for a pair of masks, the float mask."""
         named = dict(zip(("query", "key", "value"), self.arrays, strict=True))
         mask = self.options.get("mask")
         for part in mask if isinstance(mask, tuple) else (mask,):
@@ -34,12 +34,13 @@ class GradientProblem(cases.Problem):
         return named | {name: self.options[name] for name in more if name in self.options}
 
     def attend(self, **extra):
-        """The output and lse."""
+        """Return the output and lse."""
         options = self.options | {"return_lse": True} | extra
         return regard.scaled_dot_product_attention(*self.arrays, **options)
 
     def gradients(self, state=None, **extra):
-        """Of every input that has one. `state` is the forward call's output and lse."""
+        """Return the gradient of every input that has one. `state` is the forward call's output and
+        lse."""
         state = self.attend() if state is None else state
         options = {"grad_lse": self.grad_lse, "with_respect_to": tuple(self.inputs)}
         return regard.scaled_dot_product_attention_backward(
@@ -47,12 +48,12 @@ class GradientProblem(cases.Problem):
         )
 
     def expected(self):
-        """The gradients that are exact, and their limits."""
+        """Return the exact gradients, and their limits."""
         grads = {"grad_lse": self.grad_lse}
         return judge(gradient_reference.backward, self, self.grad_output, *self.arrays, **grads)
 
     def whole(self):
-        """Nothing is broadcast: neither the arrays, nor a float mask."""
+        """Return the problem without broadcasting of the arrays or a float mask."""
         arrays = [np.broadcast_to(x, self.batch + x.shape[-3:]).copy() for x in self.arrays]
         options = dict(self.options)
         if options.get("mask", np.True_).dtype != bool:
@@ -75,7 +76,7 @@ def drawn(shape, dtype, seed=0):
 
 
 def pair(shown, bias):
-    """A pair of masks of these shapes, which hides some keys by either part."""
+    """Return a pair of masks of these shapes, each of which hides some keys."""
 
     def draw(random, dtype):
         numbers = np.where(random.random(bias) < 0.2, -np.inf, random.standard_normal(bias))
@@ -86,7 +87,7 @@ def pair(shown, bias):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class More:
-    """What the table of `cases` has no words for."""
+    """A case that the table of `cases` cannot express."""
 
     name: str
     case: cases.Case
@@ -140,7 +141,7 @@ def _more():
 
 
 def _long():
-    """Several chunks of keys."""
+    """Yield cases with several chunks of keys."""
     for name, (q_len, kv_len), options in (
         ("plain", (20, 5000), {}),
         ("one row", (1, 5000), {"key_lengths": (4999, 2100)}),
@@ -160,8 +161,8 @@ OTHERS = [case for i, case in enumerate(ALL) if i % 25 != 3]
 
 @functools.lru_cache(maxsize=16)
 def build(case, dtype, dropout=None):
-    """The problem of a case. Every second one has a gradient of lse that matters, and every third
-    one dropout, unless `dropout` says which probability."""
+    """Build the problem of a case. Every second problem has a gradient of lse that matters, and
+    every third one dropout, unless `dropout` specifies the probability."""
     problem, number = case.build(dtype), zlib.crc32(case.name.encode())
     options = dict(problem.options)
     if dropout is None:
@@ -185,15 +186,15 @@ class Judged(NamedTuple):
 
 
 def judge(function, problem, *arrays, **extra):
-    """What a function of `gradient_reference` makes of arrays and a problem's options, part by
-    part, and the error allowed around it.
+    """Return the result of a function of `gradient_reference` for arrays and a problem's options,
+    part by part, and the error allowed around it.
 
-    Allowed: twice the error of the same formula in NumPy, in the precision of the arithmetic and
-    with the output rounded as it is stored; and, because the naive result may be exact by luck,
-    what rounding may do to sums of magnitudes (see `gradient_reference.Solved`). Below the normal
-    range every term of a sum may be lost.
+    The limit is twice the error of the same formula in NumPy, in the precision of the arithmetic
+    and with the output rounded as it is stored. Because the naive result may be exact by luck, the
+    limit also includes what rounding may do to sums of magnitudes (see
+    `gradient_reference.Solved`). Below the normal range every term of a sum may be lost.
 
-    Slopes, sinks and a float mask are meant in the precision of the arithmetic.
+    Slopes, sinks and a float mask are read in the precision of the arithmetic.
     """
     dtype = result_type(*problem.arrays)
     inner = arithmetic(dtype)
@@ -219,7 +220,8 @@ def judge(function, problem, *arrays, **extra):
 
 
 def assert_within(judged, actual, dtype, name=""):
-    """The right shape and type, and an error within the limit and the rounding to that type."""
+    """Check the shape and type, and that the error is within the limit and the rounding to the
+    type."""
     exact, limit = judged
     assert type(actual) is np.ndarray, name
     assert actual.dtype == dtype, name

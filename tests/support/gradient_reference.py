@@ -1,16 +1,16 @@
 """The gradients of attention, its derivatives along tangents, and the gradients of its gradients,
-as whole arrays: what the fused functions are judged by.
+as whole arrays. They are the oracle for the fused functions.
 
-With S the scores before the cap and the biases, P the weights before dropout, Z what dropout
-multiplies them by, O the output, L the lse, G the gradient of the output and c the scale:
+With S the scores before the cap and the biases, P the weights before dropout, Z the dropout factors
+of the weights, O the output, L the lse, G the gradient of the output and c the scale:
 
     O = (P Z) V                       D = rowsum(G O) - grad_lse
     dP = Z (G V^T)                    dS = P (dP - D)
     dQ = c (dS cap'(S)) K             dK = c (dS cap'(S))^T Q             dV = (P Z)^T G
 
-Everything is laid out in full first (one key head for each query head, one batch, all scores) and
-the gradients are summed over what was repeated. What is hidden is removed by selection: it may be
-NaN and changes nothing.
+Everything is laid out in full first (one key head for each query head, one batch, all scores), and
+the gradients are summed over what was repeated. Hidden elements are removed by selection: they may
+be NaN and change nothing.
 """
 
 import dataclasses
@@ -48,11 +48,11 @@ class DoubleGradients(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Solved:
-    """A forward pass with every score. What belongs to a row has shape (..., q_len, 1).
+    """A forward pass with every score. Arrays of rows have shape (..., q_len, 1).
 
-    Values subtract, and count as they are. Magnitudes are the same arrays without their signs, and
-    the same formulas with a plus for every minus; what a row adds to a sum counts by the share of
-    it that rounding may move. What comes out then is a bound for the errors of any program.
+    Values subtract, and count unchanged. Magnitudes are the same arrays without their signs, and
+    the same formulas with a plus for every minus; the contribution of a row to a sum counts by the
+    share of it that rounding may move. The result then bounds the errors of any program.
     """
 
     laid: Laid
@@ -85,13 +85,13 @@ class Solved:
         return self.less is np.add
 
     def read(self, array, columns=1):
-        """An array with a row for each query: the gradient of the output, or of lse."""
+        """Return an array with a row for each query: the gradient of the output, or of lse."""
         array = np.asarray(array).astype(self.precision)
         array = array.reshape((*self.seen.shape[:-1], columns))
         return np.abs(array) if self.is_magnitude else array
 
     def read_like_inputs(self, query, key, value):
-        """Arrays of the shapes of the inputs, laid out as these are."""
+        """Return arrays with the shapes of the inputs, laid out like the inputs."""
         laid = lay_out(query, key, value, precision=self.precision)
         three = laid.query, laid.key, laid.value
         return map(np.abs, three) if self.is_magnitude else three
@@ -106,12 +106,12 @@ class Solved:
         return np.sum(scores, axis=-1, keepdims=True, where=self.seen)
 
     def shaped(self, rows):
-        """As the caller gets it: without a heads axis if no input had one."""
+        """Return rows as the caller gets them: without a heads axis if no input had one."""
         return rows[0] if self.is_flat else rows
 
 
 def _sum_of_seen(seen, a, b):
-    """sum_j a[i, j] b[j] over the j that i sees: the others are not read."""
+    """Return sum_j a[i, j] b[j] over the j that i sees: the others are not read."""
     a = np.where(seen, a, 0)
     if np.isfinite(b).all():
         return a @ b
@@ -123,7 +123,7 @@ def _columns(matrix):
 
 
 def _folded(full, shape):
-    """Summed over what was repeated: the heads of a group, and axes that are 1 or missing."""
+    """Sum over what was repeated: the heads of a group, and axes that are 1 or missing."""
     if len(shape) > 2 and shape[-3] not in (1, full.shape[-3]):
         group = full.shape[-3] // shape[-3]
         full = full.reshape((*full.shape[:-3], shape[-3], group, *full.shape[-2:])).sum(axis=-3)
@@ -131,14 +131,14 @@ def _folded(full, shape):
 
 
 def _folded_axes(full, shape):
-    """Summed over axes that are 1 or missing."""
+    """Sum over axes that are 1 or missing."""
     full = full.sum(axis=tuple(range(full.ndim - len(shape))))
     ones = tuple(i for i, n in enumerate(shape) if n == 1 and full.shape[i] != 1)
     return full.sum(axis=ones, keepdims=True).reshape(shape)
 
 
 def offset_of(query, key, options):
-    """The query_offset of a call, "end" as the numbers that it stands for."""
+    """Return the query_offset of a call, with "end" replaced by numbers."""
     offset = options.get("query_offset", 0)
     if not isinstance(offset, str):
         return offset
@@ -161,10 +161,11 @@ def solve(
     magnitudes=None,
     **options,
 ):
-    """The forward pass in this precision, with the output rounded to the type `stored`, if any.
+    """Compute the forward pass in this precision, with the output rounded to the type `stored`, if
+    any.
 
-    `entries` are the numbers that dropout knows the batch entries by. With `magnitudes`, the eps of
-    the arithmetic that is judged, everything is a magnitude (see `Solved`).
+    `entries` are the numbers by which dropout identifies the batch entries. With `magnitudes`, the
+    eps of the judged arithmetic, everything is a magnitude (see `Solved`).
     """
     options["query_offset"] = offset_of(query, key, options)
     laid = lay_out(query, key, value, mask, **options, precision=precision)
@@ -215,12 +216,12 @@ def _distances(shape, query_offset):
 
 
 def _magnitudes(solved, eps):
-    """Of each row's weights, the share that rounding may move: twice what it moves the scores by
-    (see `reference.movement`), since lse moves with them; 2 eps of lse, which is a float and is
-    brought to units of log2; and 8 eps for exp2, the products, differences and sums.
+    """Return the share of each row's weights that rounding may move: twice the movement of the
+    scores (see `reference.movement`), since lse moves with them; 2 eps of lse, which is a float and
+    is converted to units of log2; and 8 eps for exp2, the products, differences and sums.
 
-    The derivatives of the cap move with its argument x, by 1.5 eps |scale| sum |q||k|, and lose
-    4 eps in 1 - tanh^2.
+    The derivatives of the cap move with its argument x, by 1.5 eps |scale| sum |q||k|, and lose 4
+    eps in 1 - tanh^2.
     """
     laid, precision = solved.laid, solved.precision
     moved = movement(laid, solved.weights, solved.lse[..., 0], eps)[..., None]
@@ -245,14 +246,14 @@ def _magnitudes(solved, eps):
 
 
 def forward(query, key, value, mask=None, **options):
-    """Weights show dropout, lse does not."""
+    """Compute output, weights and lse. Dropout changes the weights, but not lse."""
     s = solve(query, key, value, mask, **options)
     weights = np.where(s.seen, s.weights * s.factors * s.share, 0)
     return Result(*map(s.shaped, (s.output * s.share, weights, (s.lse * s.share)[..., 0])))
 
 
 def _of_scores(s, grad_output, grad_lse):
-    """G, dP, D and dS. A row that sees nothing has no output to have a gradient of."""
+    """Return G, dP, D and dS. A fully masked row has no output that could have a gradient."""
     grads = s.read(grad_output, s.laid.value.shape[-1])
     grad_sums = 0 if grad_lse is None else s.read(grad_lse)
     inner = np.where(s.sees_any, (grads * s.output).sum(axis=-1, keepdims=True), 0)
@@ -262,7 +263,7 @@ def _of_scores(s, grad_output, grad_lse):
 
 
 def backward(grad_output, query, key, value, mask=None, *, grad_lse=None, **options):
-    """The gradients with respect to all inputs that have one."""
+    """Return the gradients with respect to all inputs that have one."""
     with np.errstate(all="ignore"):
         s = solve(query, key, value, mask, **options)
         grads, _, inner, of_scores = _of_scores(s, grad_output, grad_lse)
@@ -294,14 +295,15 @@ def backward(grad_output, query, key, value, mask=None, *, grad_lse=None, **opti
 
 
 def _along(s, to_query, to_key):
-    """How scores move, before and after the cap, and lse, where query and key move along these."""
+    """Return how scores move, before and after the cap, and how lse moves, if query and key move
+    along these."""
     turned = to_query @ _columns(s.laid.key) + s.laid.query @ _columns(to_key)
     scaled = s.laid.factor * turned
     return scaled, s.slope * scaled, s.row_sum(s.weights * s.slope * scaled)
 
 
 def jvp(query, key, value, tangent_query, tangent_key, tangent_value, mask=None, **options):
-    """The output, lse, and their derivatives where the inputs move along the tangents.
+    """Return the output, lse, and their derivatives as the inputs move along the tangents.
 
     T = c cap'(S) (tQ K^T + Q tK^T), r = rowsum(P T): tO = (P Z T) V - r O + (P Z) tV and tL = r.
     """
@@ -335,7 +337,7 @@ def double_backward(
     grad_lse=None,
     **options,
 ):
-    """The gradients of <a, dQ> + <b, dK> + <w, dV>, where None stands for zeros: with
+    """Return the gradients of <a, dQ> + <b, dK> + <w, dV>, where None stands for zeros: with
 
         T0 = c (a K^T + Q b^T)        T = cap'(S) T0        r = rowsum(P T)        U = Z (G w^T)
         X0 = (dP - D) T - r dP + U    X = P (X0 - rowsum(P X0)) cap'(S) + dS T0 cap''(S)
@@ -367,9 +369,9 @@ def double_backward(
 
 
 def merge_backward(grad_output, outputs, lses, *, grad_lse=None, precision=np.float64):
-    """The gradients of `merge_attention_states`, for each part: with w = exp(its lse - lse),
-    w G of its output O, and w (rowsum(G (O - output)) + grad_lse) of its lse. A row of a part that
-    saw nothing has none."""
+    """Return the gradients of `merge_attention_states`, for each part. With w = exp(its lse - lse),
+    they are w G for its output O, and w (rowsum(G (O - output)) + grad_lse) for its lse. A row of a
+    part that saw nothing has no gradient."""
     outputs, lses = ([np.asarray(x).astype(precision) for x in xs] for xs in (outputs, lses))
     grad_output = np.asarray(grad_output).astype(precision)
     grad_lse = precision(0) if grad_lse is None else np.asarray(grad_lse).astype(precision)

@@ -1,15 +1,15 @@
-"""The one door to what a cache keeps to itself: its pages, their owners and where they lie."""
+"""The only access of tests to a cache's internals: its pages, their owners and their locations."""
 
 import numpy as np
 
 
 def pool_of(cache):
-    """The pool, which a cache shares with its forks."""
+    """Return the pool, which a cache shares with its forks."""
     return cache._content.pool
 
 
 def taken(cache):
-    """How many pages of the cache's pool have an owner."""
+    """Return how many pages of the cache's pool have an owner."""
     pool = pool_of(cache)
     with pool.lock:
         pool.begin()
@@ -18,7 +18,7 @@ def taken(cache):
 
 
 def assert_owners_are_right(caches):
-    """Each pool counts as many owners as its caches have; these are all that there are."""
+    """Check that each pool counts as many owners as its caches have; these must be all caches."""
     for pool in {pool_of(cache) for cache in caches}:
         with pool.lock:
             pool.begin()
@@ -29,17 +29,18 @@ def assert_owners_are_right(caches):
 
 
 def table_of(cache):
-    """The table of pages, (batch, columns)."""
+    """Return the table of pages, (batch, columns)."""
     return cache._content.state.pages
 
 
 def arrays_of(cache):
-    """Keys, values and, with int8, scales, in pages."""
+    """Return keys, values and, with int8, scales, in pages."""
     return cache._layer.rows.arrays
 
 
 def stored_rows(cache, entry=0):
-    """What is stored of an entry without a window: arrays of shape (kv_heads, length, ...)."""
+    """Return the stored rows of an entry without a window: arrays of shape (kv_heads, length,
+    ...)."""
     state = cache._content.state
     length = int(cache.lengths[entry])
     found = []
@@ -50,10 +51,10 @@ def stored_rows(cache, entry=0):
 
 
 def page_bytes(cache):
-    """Bytes of a page."""
+    """Return the bytes of a page."""
     return pool_of(cache).room.layout.stride
 
 
 def ledger_of(cache):
-    """The ledger of a cache's file."""
+    """Return the ledger of a cache's file."""
     return pool_of(cache).ledger

@@ -1,8 +1,9 @@
-"""What `precision="int8"` computes, in NumPy: which integers, and the scores that come of them.
+"""The computation of `precision="int8"`, in NumPy: the integers, and the scores that result from
+them.
 
-Queries, and keys less their mean, are rotated. Of such a row x the largest magnitude is 127 steps:
-``step = max |x| / 127`` and ``rint(x * (127 / max |x|))``, in float32, as the kernels do it. The
-mean is over the finite elements of the keys that exist, in float64.
+Queries, and keys minus their mean, are rotated. The largest magnitude of such a row x is 127 steps:
+``step = max |x| / 127`` and ``rint(x * (127 / max |x|))``, in float32, as in the kernels. The mean
+is over the finite elements of the valid keys, in float64.
 """
 
 from typing import NamedTuple
@@ -22,13 +23,14 @@ class Rounded(NamedTuple):
 
 
 def group_of(dim):
-    """How many dimensions are rotated together: the largest power of two that divides `dim`."""
+    """Return how many dimensions are rotated together: the largest power of two that divides
+    `dim`."""
     return dim & -dim
 
 
 def rotated(rows):
-    """Float32 rows times a Hadamard matrix for each group of dimensions, over the group's size:
-    a product of two rotated rows is `1 / group` of what it was."""
+    """Multiply float32 rows by a Hadamard matrix for each group of dimensions, and divide by the
+    group's size: the product of two rotated rows is `1 / group` of the original product."""
     dim, group = rows.shape[-1], group_of(rows.shape[-1])
     rows = rows * np.float32(1 / group)
     half = 1
@@ -41,7 +43,7 @@ def rotated(rows):
 
 
 def rounded(rows):
-    """Finite float32 rows in 255 steps each."""
+    """Return finite float32 rows in 255 steps each."""
     largest = np.abs(rows).max(-1, keepdims=True)
     counts = largest >= np.float32(2.0**-120)
     inverse = np.divide(np.float32(127), largest, where=counts, out=np.zeros_like(largest))
@@ -50,13 +52,14 @@ def rounded(rows):
 
 
 def mean_of(keys):
-    """One for the keys (kv_len, head_dim) of a head."""
+    """Return the mean of the keys (kv_len, head_dim) of a head."""
     finite = np.where(np.isfinite(keys), keys, 0).astype(np.float64)
     return (finite.sum(0) / max(len(keys), 1)).astype(np.float32)
 
 
 def centered(key, starts, lengths):
-    """Keys (..., kv_len, head_dim) from `starts` to `lengths` less their mean, and the means."""
+    """Return keys (..., kv_len, head_dim) from `starts` to `lengths` minus their mean, and the
+    means."""
     less, means = np.zeros_like(key), np.zeros_like(key)
     for index in np.ndindex(key.shape[:-2]):
         present = slice(int(starts[index]), int(lengths[index]))
@@ -68,12 +71,12 @@ def centered(key, starts, lengths):
 def rounded_problem(
     query, key, value, *, scale=None, key_lengths=None, left_padding=None, **options
 ):
-    """Arrays and options of an exact call with the scores of the int8 call, and the largest error
-    that the rounding to integers brings to each row's scores.
+    """Return arrays and options of an exact call with the scores of the int8 call, and the largest
+    error that rounding to integers causes in each row's scores.
 
     q . k is `group q' . k' + q . mean`, with q and k - mean rotated and rounded: one product of
-    rows twice as long. The keys' step meets the rotated |q|, the queries' the rounded keys, each by
-    half at most.
+    rows twice as long. The keys' step multiplies the rotated |q|, the queries' step the rounded
+    keys, each with a factor of at most one half.
     """
     query, key, value = (np.asarray(x) for x in (query, key, value))
     is_flat = query.ndim == key.ndim == value.ndim == 2
@@ -101,17 +104,17 @@ def rounded_problem(
     keys = np.repeat(np.abs(k.numbers).sum(-1), shared, -2)[..., None, :]
     steps = np.repeat(k.step[..., 0], shared, -2)[..., None, :]
     off = steps * np.abs(turned.astype(np.float64)).sum(-1, keepdims=True) + q.step * keys
-    off *= np.abs(factor)[..., None, None] * group / 2  # one number, or one of each head
+    off *= np.abs(factor)[..., None, None] * group / 2  # one number, or one per head
     options |= {"scale": factor, "key_lengths": key_lengths, "left_padding": left_padding}
     return wide, {name: option for name, option in options.items() if option is not None}, off
 
 
 def expected_of_integers(query, key, value, **options):
-    """The exact result for the integers' scores, and float32's errors around it.
+    """Return the exact result for the integers' scores, and the errors of float32 around it.
 
     The steps of a query and a key are rounded, with scale in one of them, and so is their product:
-    at most 3 eps where a query times its scale costs 1.5, so that twice what `expected` allows
-    holds.
+    at most 3 eps, compared with 1.5 for a query times its scale. So twice the allowance of
+    `expected` suffices.
     """
     dtype = result_type(query, key, value)
     wide, options, _ = rounded_problem(query, key, value, **options)
@@ -122,11 +125,11 @@ def expected_of_integers(query, key, value, **options):
 
 
 def allowed_by_steps(query, key, value, **options):
-    """How far the int8 call may be from attention over the arrays as they are: for each row of the
-    output, and of lse.
+    """Return how far the int8 call may be from attention over the original arrays, for each row of
+    the output, and of lse.
 
-    Where scores move by at most e, a weight moves by at most exp(2 e) - 1 of itself, as it enters
-    above and below the fraction, and lse by e. A cap moves nothing further.
+    If scores move by at most e, a weight moves by at most exp(2 e) - 1 of itself, since they enter
+    the numerator and the denominator, and lse by e. A cap moves nothing further.
     """
     (q, k), exact_options, off = rounded_problem(query, key, value, **options)
     laid = lay_out(q, k, value, **exact_options, precision=np.float64)

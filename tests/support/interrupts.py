@@ -1,18 +1,20 @@
-"""Ctrl-C at a bytecode of one's choice."""
+"""Ctrl-C at a chosen bytecode."""
 
 import sys
 
 import numpy as np
 import pytest
 
-# Bytecodes at which an action is interrupted: each, or, by default, a sample and the last ones.
+# The bytecodes at which an action is interrupted: all of them or, by default, a sample and the last
+# ones.
 STEPS = pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.exhaustive), 17], ids=["each", "some"]
 )
 
 
 class Interrupt:
-    """Raise KeyboardInterrupt before the instruction of a number in the source of layers."""
+    """Raise KeyboardInterrupt before the instruction with a given number in the source of
+    layers."""
 
     def __init__(self, number):
         self.left = number
@@ -86,9 +88,10 @@ def places(action, step):
 
 
 def interrupted(number, action):
-    """Interrupt an action; tell whether it came so far."""
+    """Interrupt an action, and return whether it got that far."""
     try:
-        # An interrupt on the first line of a `with np.errstate(...)` would leave that in effect.
+        # An interrupt on the first line of a `with np.errstate(...)` would leave its settings in
+        # effect.
         with Interrupt(number), np.errstate():
             action()
     except KeyboardInterrupt:

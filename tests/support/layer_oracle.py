@@ -31,7 +31,7 @@ def formula(
 ):
     """Return output and weights of a layer whose state has regard's names, in one precision.
 
-    `rotary` holds options of positional.rotary, which has tests of its own.
+    `rotary` holds options of positional.rotary, which has separate tests.
     """
     state = {name: np.asarray(array).astype(precision) for name, array in state.items()}
     key = query if key is None else key
@@ -56,7 +56,8 @@ def formula(
 
 
 def assert_is_formula(actual, dtype, state, *inputs, **options):
-    """Allow twice the error of the same formula in NumPy, and a few roundings if that is lucky."""
+    """Allow twice the error of the same formula in NumPy, and a few roundings if that is exact by
+    luck."""
     exact = formula(state, *inputs, **options)
     plain = formula(state, *inputs, **options, attend=reference.naive, precision=dtype.type)
     for part, wanted, near in zip(actual, exact, plain, strict=True):

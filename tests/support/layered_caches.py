@@ -1,4 +1,4 @@
-"""The caches of several layers as one cache, for what a cache of one layer is asked."""
+"""The caches of several layers as one cache, for tests of a cache with one layer."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ import regard
 
 
 class AllLayers:
-    """Appends the same keys to all layers, and values that differ by exact factors.
+    """Append the same keys to all layers, and values that differ by exact factors.
 
-    Layers answer alike, up to the factor. An append that is stopped is rolled back.
+    Layers return the same results, up to the factor. A stopped append is rolled back.
     """
 
     def __init__(self, caches):
@@ -31,7 +31,7 @@ class AllLayers:
         return self.caches[0]._layer
 
     def __getattr__(self, name):
-        """What changes entries of all layers, and sizes."""
+        """Return the methods that change entries of all layers, and sizes."""
         return getattr(self.caches, name)
 
     def __len__(self):
@@ -50,7 +50,7 @@ class AllLayers:
         value = np.asarray(value)
         layers = range(len(self.caches))
         try:
-            for layer in [*layers[1:], 0]:  # in an order of its own
+            for layer in [*layers[1:], 0]:  # in an unusual order
                 getattr(self.caches[layer], method)(key, value * 2.0**layer, *rest)
         except BaseException:
             self.caches.rollback()
@@ -63,7 +63,8 @@ class AllLayers:
         self._step("append_ragged", key, value, starts)
 
     def _alike(self, found):
-        """What the first layer has, if the others have the same times their factors."""
+        """Return the result of the first layer, after checking that the others are the same times
+        their factors."""
         for layer, other in enumerate(found):
             assert np.array_equal(other / 2.0**layer, found[0].astype(other.dtype))
         return found[0]

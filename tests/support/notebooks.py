@@ -1,7 +1,7 @@
 """Compare with the arrays that the notebooks print, and compute attention by the four stages.
 
-The tests hold the printed arrays as text. Each starts from the numbers of its notebook: PyTorch's
-random stream, NumPy's, or printed inputs.
+The tests contain the printed arrays as text. Each test starts from the numbers of its notebook:
+PyTorch's random stream, NumPy's random stream, or printed inputs.
 """
 
 import math
@@ -50,7 +50,7 @@ def stages(query, key, value, mask=None, factor=None):
 
 
 def assert_fused_is_stages(query, key, value, mask=None, **options):
-    """Return output and weights of the fused call, which must be those of the stages."""
+    """Return output and weights of the fused call, which must agree with the stages."""
     factor = options.get("scale")
     hidden = regard.masks.causal(len(query)) if options.get("is_causal") else mask
     fused = regard.scaled_dot_product_attention(

@@ -1,7 +1,7 @@
-"""The table of cases for the options: each at its edges, then all together.
+"""The table of cases for the options: each option at its edges, then all options together.
 
-Edges are those of the arithmetic below: tiles of 8 keys, blocks of 96, strips of up to 64 rows, in
-which the heads of a group lie side by side.
+The edges come from the arithmetic: tiles of 8 keys, blocks of 96 keys, strips of up to 64 rows, in
+which the heads of a group are next to each other.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ def _shapes(heads, q_len, kv_len, batch=(), dims=(12, 5)):
 
 
 def _windows():
-    """Every side with several others, at offsets before, within and beyond the keys."""
+    """Yield every window side with several others, at offsets before, within and beyond the
+    keys."""
     heads, others = cycle(HEADS), cycle((0, None, 5, 96, 40))
     for number, (side, (q_len, kv_len)) in enumerate(product(SIDES, SIZES)):
         offsets = (0, kv_len - q_len, kv_len // 2, -q_len // 2, -3, kv_len + 5, -q_len - 2)
@@ -101,8 +102,8 @@ def _paddings():
 
 
 def _softcaps():
-    """From one that leaves nothing of a score to one that leaves everything, of small and of
-    saturating scores."""
+    """Yield caps from one that leaves nothing of a score to one that leaves everything, for small
+    and for saturating scores."""
     heads = cycle(HEADS)
     for cap, scale in product((1e-3, 0.05, 1.0, 5.0, 50.0, 1e4, 1e30), (None, 0.01, 20.0, -3.0)):
         name = f"softcap-{cap:g}-scale-{scale}"
@@ -139,7 +140,7 @@ def _alibi():
 
 
 def _distances():
-    """Tables that reach no further than a tile, than the keys, and beyond them."""
+    """Yield tables that reach no further than a tile, no further than the keys, and beyond them."""
     for number, (heads, (q_len, kv_len)) in enumerate(product((*HEADS, (8, 1)), SIZES)):
         offsets = (0, kv_len - q_len, kv_len // 2, -q_len // 2, 3 * kv_len, -2 * q_len)
         offset = offsets[number % len(offsets)]
@@ -161,7 +162,7 @@ def _distances():
 
 
 def _numbers_of_heads():
-    """Scales and caps that differ between heads, which may share keys."""
+    """Yield scales and caps that differ between heads, which may share keys."""
     inf = float("inf")
     for (heads, kv_heads), (q_len, kv_len) in product(
         ((2, 2), (4, 2), (6, 2), (8, 1)), SIZES[1::3]
@@ -200,7 +201,7 @@ def _sinks():
 
 
 def _long():
-    """Many blocks and several tasks."""
+    """Yield cases with many blocks and several tasks."""
     inf = float("inf")
     for name, (q_len, kv_len), options in (
         ("window", (700, 1100), {"window": (300, 0), "query_offset": 400}),
@@ -222,14 +223,14 @@ BATCHES = (
 
 
 def _mix(number):
-    """Options drawn together; half of the mixes take all of them."""
+    """Draw options together; half of the mixes use all options."""
     random = np.random.default_rng(number)
 
     def pick(*candidates):
         return candidates[random.integers(len(candidates))]
 
     def cut(axes):
-        """A shape that broadcasts to `axes`."""
+        """Return a shape that broadcasts to `axes`."""
         axes = tuple(pick(n, n, 1) for n in axes)
         return axes[random.integers(len(axes) + 1) :]
 
@@ -290,7 +291,7 @@ OPTIONS = [
 
 
 def _on_a_gpu(case):
-    """The case without what the kernels for GPUs do not have."""
+    """Return the case without the options that the GPU kernels do not have."""
     changes = {"distance_bias": None}
     changes |= {
         name: None for name in ("scale", "softcap") if isinstance(getattr(case, name), tuple)

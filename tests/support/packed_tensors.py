@@ -1,6 +1,6 @@
 """Packed sequences as tensors, and the options of calls with them.
 
-A test module that imports this one is skipped where PyTorch is not installed.
+A test module that imports this module is skipped if PyTorch is not installed.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def tensor(*shape, seed=9):
 
 
 DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**64 - 9}
-# The options of a call, of which a tensor whose first axis is 4 has one row for each sequence.
+# The options of a call; a tensor whose first axis is 4 has one row for each sequence.
 OPTIONS = {
     "plain": {},
     "causal": {"is_causal": True},

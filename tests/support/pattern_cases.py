@@ -1,10 +1,10 @@
 """Patterns that other libraries document, as regard's masks and options, and as predicates.
 
-A predicate says for arrays of batch entries, heads, queries and keys, which broadcast to the shape
-of the scores, which pairs are visible; it is written as the library's documentation has it, without
-`regard`. FlexAttention's are in torch.nn.attention.flex_attention's documentation, in the blog post
-"FlexAttention: The Flexibility of PyTorch with the Performance of FlashAttention", and in
-github.com/meta-pytorch/attention-gym.
+A predicate receives arrays of batch entries, heads, queries and keys, which broadcast to the shape
+of the scores, and returns which pairs are visible. It is written as in the library's documentation,
+without `regard`. The FlexAttention patterns are from the documentation of
+torch.nn.attention.flex_attention, from the blog post "FlexAttention: The Flexibility of PyTorch
+with the Performance of FlashAttention", and from github.com/meta-pytorch/attention-gym.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ SWIN = np.random.default_rng(0).standard_normal((HEADS, 2 * SIDE - 1, 2 * SIDE -
 
 
 def _ancestors():
-    """For each node of the tree, itself and what one comes to by its parents."""
+    """Return, for each node of the tree, the node itself and its ancestors."""
     above = np.zeros((len(PARENTS), len(PARENTS)), bool)
     for node in range(len(PARENTS)):
         at = node
@@ -68,7 +68,7 @@ def _swin_bias(b, h, i, j):
 
 
 def _inside(position, size, window):
-    """Where the middle of a window is, which stays inside the grid."""
+    """Return the middle of a window that stays inside the grid."""
     return np.clip(position, window // 2, size - 1 - window // 2)
 
 
@@ -89,15 +89,15 @@ def everything(b, h, i, j):
 
 
 class Pattern(NamedTuple):
-    """A pattern in regard's words and as predicates."""
+    """A pattern as regard's masks and options, and as predicates."""
 
     mask: Any = None
     options: dict[str, Any] = {}  # noqa: RUF012
     seen: Any = everything
     bias: Any = None
-    """What the formula adds to a score."""
+    """The bias that the formula adds to a score."""
     formula: dict[str, Any] = {}  # noqa: RUF012
-    """The options that the plain formula has, too."""
+    """The options that the plain formula also has."""
     lengths: tuple[int, int] = (N, N)
 
 
@@ -263,19 +263,19 @@ FLEX = {
 
 
 def t5_bucket(distance):
-    """The bucket of a distance, by comparison with where each bucket begins."""
+    """Return the bucket of a distance, by comparison with the beginning of each bucket."""
     begins = [*range(8), *(8 * 16.0 ** (np.arange(8) / 8))]
     bucket = np.searchsorted(np.array(begins) - 1e-9, abs(distance), side="right") - 1
     return bucket + 16 * (distance > 0)
 
 
 def indices(pattern, batch=BATCH):
-    """Batch entries, heads, queries and keys that broadcast to the shape of the scores."""
+    """Return batch entries, heads, queries and keys that broadcast to the shape of the scores."""
     return np.ogrid[:batch, :HEADS, : pattern.lengths[0], : pattern.lengths[1]]
 
 
 def arrays(pattern, dtype=np.float64, seed=0):
-    """A query, a key, a value and a gradient of the output."""
+    """Return a query, a key, a value and a gradient of the output."""
     q_len, kv_len = pattern.lengths
     random = np.random.default_rng(seed)
     shapes = (HEADS, q_len, 16), (KV_HEADS, kv_len, 16), (KV_HEADS, kv_len, 8), (HEADS, q_len, 8)

@@ -1,5 +1,5 @@
-"""Which weights dropout keeps, in NumPy: the random numbers of Philox4x32-10 (Salmon et al. 2011,
-"Parallel Random Numbers: As Easy as 1, 2, 3"), counted by where a weight stands."""
+"""The weights that dropout keeps, in NumPy. The random numbers come from Philox4x32-10 (Salmon et
+al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"), counted by the position of a weight."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ WORD = 0xFFFFFFFF
 
 
 def philox(counter, key):
-    """The four words of 32 bits for a counter of four and a key of two. The counter's words may be
-    arrays, which broadcast."""
+    """Return the four words of 32 bits for a counter of four and a key of two. The counter's words
+    may be arrays, which broadcast."""
     c0, c1, c2, c3 = (
         np.asarray(word).astype(np.int64).astype(np.uint64) & WORD for word in counter
     )
@@ -23,11 +23,11 @@ def philox(counter, key):
 
 
 def words(shape, *, seed, query_offset=0, entries=None, origin=(0, 0, 0)):
-    """The word of each weight, for weights of this shape (batch..., heads, q_len, kv_len).
+    """Return the word of each weight, for weights of this shape (batch..., heads, q_len, kv_len).
 
-    `query_offset` broadcasts to the batch. `entries` are the numbers of the batch entries, which
-    are counted along the last axis of the batch first where nothing else is said. `origin` is added
-    to entries, heads and positions.
+    `query_offset` broadcasts to the batch. `entries` are the numbers of the batch entries. By
+    default, they are counted along the last batch axis first. `origin` is added to entries, heads
+    and positions.
     """
     *batch, heads, q_len, kv_len = shape
     if entries is None:
@@ -46,6 +46,6 @@ def words(shape, *, seed, query_offset=0, entries=None, origin=(0, 0, 0)):
 
 
 def dropout_factors(shape, *, p, seed, precision=np.float64, **places):
-    """What each weight is multiplied by: 0, or 1 / (1 - p) where its word is at least p 2^32."""
+    """Return the factor of each weight: 0, or 1 / (1 - p) if its word is at least p 2^32."""
     kept = words(shape, seed=seed, **places) >= p * 2.0**32
     return np.where(kept, precision(1 / (1 - np.longdouble(p))), precision(0))

@@ -1,11 +1,11 @@
-"""What attention must give, and how far a result may be from it.
+"""The right results of attention, and how far a computed result may be from them.
 
 `attention` is the oracle: wider than the arrays, one query row at a time, with hidden keys and
-values selected away before any arithmetic, so that they cannot matter. `naive` is the same formula
-as NumPy users write it, in the precision that the arrays are computed in: the yardstick for errors.
+values removed before any arithmetic, so that they cannot matter. `naive` is the same formula as
+NumPy users write it, in the precision in which the arrays are computed: the yardstick for errors.
 
-float16 and bfloat16 are storage: their numbers are computed with in float32, and the results are
-rounded to them once.
+float16 and bfloat16 are storage types: their numbers are computed with in float32, and the results
+are rounded to them once.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Expected(NamedTuple):
     seen: np.ndarray
     limit: Result  # the largest error allowed in each part before it is stored
     dtype: np.dtype  # of output and weights
-    arithmetic: np.dtype  # that of lse too
+    arithmetic: np.dtype  # of lse too
 
 
 class Laid(NamedTuple):
@@ -36,14 +36,14 @@ class Laid(NamedTuple):
     value: np.ndarray
     seen: np.ndarray
     alibi: np.ndarray | float  # subtracted after the cap
-    bias: np.ndarray  # added then, 0 where hidden
-    factor: np.ndarray  # (batch..., heads, 1, 1), as is softcap, which is inf for none
+    bias: np.ndarray  # then added, 0 if hidden
+    factor: np.ndarray  # (batch..., heads, 1, 1), like softcap, which is inf for no cap
     softcap: np.ndarray
     sinks: np.ndarray  # a logit for each head, -inf for none
     columns: np.ndarray | None  # of distance_bias, for every pair
 
     def cap(self, scores, head=...):
-        """c tanh(score / c)"""
+        """Return c tanh(score / c)."""
         softcap = self.softcap[head]
         with np.errstate(invalid="ignore"):
             return np.where(np.isinf(softcap), scores, softcap * np.tanh(scores / softcap))
@@ -67,11 +67,12 @@ def lay_out(
     sinks=None,
     precision,
 ):
-    """Every axis present and of full length: one key head per query head, one batch.
+    """Lay out arrays with every axis present and of full length: one key head per query head, one
+    batch.
 
-    Query i stands at p = i + offset. Key j is seen iff the mask (True, or anything but -inf),
-    causality (j <= p), the window (p - left <= j <= p + right), the length (j < length) and the
-    padding (j >= padding) agree.
+    Query i is at position p = i + offset. Key j is visible iff the mask (True, or anything but
+    -inf), causality (j <= p), the window (p - left <= j <= p + right), the length (j < length) and
+    the padding (j >= padding) all allow it.
     """
     query, key, value = (np.asarray(x).astype(precision) for x in (query, key, value))
     query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
@@ -91,7 +92,7 @@ def lay_out(
         elif part is not None:
             bias += part.astype(precision)
             seen &= part != -np.inf
-    # How far key j lies after query i: negative for keys of the past.
+    # The distance of key j after query i: negative for keys of the past.
     ahead = np.arange(shape[-1]) - np.arange(shape[-2])[:, None] - per_batch(query_offset)
     left, right = (None if side is None else int(side) for side in window or (None, None))
     if is_causal:
@@ -132,7 +133,8 @@ def lay_out(
 
 
 def attention(query, key, value, mask=None, *, precision=np.float64, **options):
-    """Row by row, over what the row sees; a sink is one more term in the sum, without a value."""
+    """Compute row by row, over what the row sees; a sink is one more term in the sum, without a
+    value."""
     laid = lay_out(query, key, value, mask, **options, precision=precision)
     output = np.zeros((*laid.query.shape[:-1], laid.value.shape[-1]), precision)
     weights = np.zeros(laid.seen.shape, precision)
@@ -157,7 +159,7 @@ def attention(query, key, value, mask=None, *, precision=np.float64, **options):
 
 
 def naive(query, key, value, mask=None, *, precision=None, **options):
-    """The formula on whole arrays, in the precision that regard computes them in."""
+    """Compute the formula on whole arrays, in the precision that regard uses."""
     precision = precision or arithmetic(result_type(query, key, value)).type
     laid = lay_out(query, key, value, mask, **options, precision=precision)
     with np.errstate(all="ignore"):
@@ -177,7 +179,8 @@ def naive(query, key, value, mask=None, *, precision=None, **options):
 
 
 def result_type(*arrays):
-    """NumPy's, and float32 for the two halves together, for which NumPy has no answer."""
+    """Return NumPy's result type, or float32 for the two 16-bit types together, for which NumPy has
+    none."""
     dtypes = {np.asarray(x).dtype for x in arrays}
     if {d.name for d in dtypes} >= set(STORED):
         dtypes = {np.dtype(np.float32), *(d for d in dtypes if d.name not in STORED)}
@@ -185,12 +188,12 @@ def result_type(*arrays):
 
 
 def arithmetic(dtype):
-    """What arrays of this type are computed in."""
+    """Return the type in which arrays of this type are computed."""
     return np.dtype(np.float32 if dtype.name in STORED else dtype)
 
 
 def wider(dtype):
-    """The oracle must be more precise than what it judges."""
+    """Return a type for the oracle, which must be more precise than the results that it judges."""
     return np.longdouble if dtype == np.float64 else np.float64
 
 
@@ -199,15 +202,15 @@ def largest(array):
 
 
 def error(actual, exact):
-    """The largest difference; equal infinities differ by nothing."""
+    """Return the largest difference; equal infinities do not differ."""
     with np.errstate(invalid="ignore"):
         difference = np.where(actual == exact, 0, actual - exact)
     return largest(difference)
 
 
 def half_ulp(numbers, dtype):
-    """Half the distance between neighbors of `dtype` at positive numbers, subnormals included;
-    0 for what is stored as it is computed."""
+    """Return half the distance between neighbors of `dtype` at positive numbers, including
+    subnormals, or 0 for types that are stored as they are computed."""
     if dtype.name not in STORED:
         return np.zeros(np.shape(numbers))
     bits, lowest = STORED[dtype.name]
@@ -216,28 +219,31 @@ def half_ulp(numbers, dtype):
 
 
 def expected(query, key, value, mask=None, **options):
-    """The oracle's answer and the error allowed around it, for finite inputs.
+    """Return the oracle's result and the error allowed around it, for finite inputs.
 
-    Allowed: twice the error of the naive formula, plus what is due to the form of the fused one and
-    not to carelessness, because the naive result may be exact by luck (one key: its weight is 1).
-    Scale and log2(e) are rounded into the query once, and log2(e) itself is rounded: a score x
-    moves by at most e = 1.5 eps |scale| sum |q||k|. Everything is over keys that have weight.
+    The limit is twice the error of the naive formula, plus errors that are due to the form of the
+    fused call and not to carelessness, because the naive result may be exact by luck (one key: its
+    weight is 1). Scale and log2(e) are rounded into the query once, and log2(e) itself is rounded:
+    a score x moves by at most e = 1.5 eps |scale| sum |q||k|. Everything is over keys that have
+    weight.
 
-    - The cap takes x +- e to somewhere between cap(x - e) and cap(x + e): hardly anywhere where it
+    - The cap takes x +- e to somewhere between cap(x - e) and cap(x + e), so x hardly moves if it
       saturates. tanh is within 2 eps of itself, its factor is rounded, and so is the product: 3 eps
-      of the capped score on top.
-    - A mask, and slope |p - j| (exact integers, one product), are brought to units of log2 like the
-      query is: 1.5 eps of each.
-    - A sink's logit is too: 1.5 eps of it, where the sink has weight.
+      of the capped score in addition.
+    - A mask, and slope |p - j| (exact integers, one product), are converted to units of log2 like
+      the query: 1.5 eps of each.
+    - So is a sink's logit: 1.5 eps of it, if the sink has weight.
 
-    If a row's scores move by at most m, its weights move by 2m of themselves, since they enter
-    above and below the fraction, and its lse by m; exp2, the division and the final rounding are
-    worth 4 eps. Below the normal range each of kv_len terms may lose one smallest subnormal.
+    If a row's scores move by at most m, its weights move by 2m of themselves, since the scores
+    enter the numerator and the denominator, and its lse moves by m. exp2, the division and the
+    final rounding are worth 4 eps. Below the normal range each of kv_len terms may lose one
+    smallest subnormal.
 
-    A row that sees nothing has its sink's logit for lse, to units of log2 and back: 1.5 eps of it.
+    The lse of a fully masked row is its sink's logit, converted to units of log2 and back: 1.5 eps
+    of it.
 
-    What is stored in 16 bits is rounded once more, by half an ulp: `assert_matches` adds it element
-    by element. Slopes, sinks and a float mask are meant in the precision of the arithmetic.
+    Results stored in 16 bits are rounded once more, by half an ulp: `assert_matches` adds it
+    element by element. Slopes, sinks and a float mask are read in the precision of the arithmetic.
     """
     dtype = result_type(query, key, value)
     inner = arithmetic(dtype)
@@ -268,7 +274,8 @@ def expected(query, key, value, mask=None, **options):
 
 
 def movement(laid, weights, lse, eps):
-    """How far rounding may move the scores of each row that have weight, its sink among them."""
+    """Return how far rounding may move the scores of each row that have weight, including its
+    sink."""
     scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
     moved = np.abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
     moved *= 1.5 * eps
@@ -285,7 +292,8 @@ def movement(laid, weights, lse, eps):
 
 
 def assert_matches(want, *, output=None, weights=None, lse=None):
-    """Right shape and type, hidden things exactly hidden, the rest within the limits."""
+    """Check shape and type, that hidden elements are exactly hidden, and that the rest is within
+    limits."""
     parts = {"output": output, "weights": weights, "lse": lse}
     blind = ~want.seen.any(axis=-1)
     for name, actual in parts.items():
@@ -304,15 +312,15 @@ def assert_matches(want, *, output=None, weights=None, lse=None):
         if name == "weights":
             assert not actual[~want.seen].any(), "a hidden key has weight"
         elif name == "output":
-            assert not actual[blind].any(), "a row without keys has output"
+            assert not actual[blind].any(), "a fully masked row has output"
         else:
             sinks = exact[blind]
             alike = np.isclose(actual[blind], sinks, rtol=1.5 * np.finfo(dtype).eps, atol=0)
-            assert alike.all(), "lse of a row without keys"
+            assert alike.all(), "lse of a fully masked row"
 
 
 def assert_same_bits(actual, wanted):
-    """Equal to the last bit, the sign of zero and NaN included; tuples part by part."""
+    """Check equality to the last bit, including the sign of zero and NaN; tuples part by part."""
     if isinstance(wanted, tuple):
         assert len(actual) == len(wanted)
         for a, w in zip(actual, wanted, strict=True):

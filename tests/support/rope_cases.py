@@ -1,4 +1,4 @@
-"""Mappings that configurations hold for rotary embeddings, one function for each type."""
+"""Mappings for rotary embeddings as in configurations, one function for each type."""
 
 TRAINED = "original_max_position_embeddings"
 LONGEST = "max_position_embeddings"
@@ -24,7 +24,7 @@ def linear(**changes):
 
 
 def longrope(**changes):
-    """Give the first of each list of factors; `of_dim` makes the lists."""
+    """Return the first of each list of factors; `of_dim` makes the lists."""
     numbers = {"short_factor": 1.0, "long_factor": 2.0, "factor": 32.0, TRAINED: 4096}
     return {"rope_type": "longrope"} | numbers | changes
 

@@ -1,12 +1,12 @@
-"""What tests meet in turn: targets and threading layers.
+"""Values that tests use in rotation: targets and threading layers.
 
-All targets are compiled from one source, and all layers run the same tasks, so that tests find on
-one of them what they would find on all, as long as each meets its share. A case therefore runs on
-one target: every other one on the best, which is what users have, and the others in turn. A hash
-of the case's name chooses, so that it is the same for any selection of tests and any number of
-workers. `--turn 1` gives those that ran on the best target one of the others, and the others the
-best. Tests marked `every("target")`, because the product is their point, run on all, as all tests
-do with `--every`.
+All targets are compiled from one source, and all layers run the same tasks. Tests therefore find on
+one of them what they would find on all, as long as each meets its share. So a case runs on one
+target: every other case on the best target, which is what users have, and the rest on the other
+targets in rotation. A hash of the case's name selects the target, so that the choice is the same
+for any selection of tests and any number of workers. `--turn 1` exchanges them: cases that ran on
+the best target run on another one, and the others on the best. Tests marked `every("target")`,
+because the product is their point, run on all targets, as all tests do with `--every`.
 """
 
 import zlib
@@ -15,15 +15,15 @@ import pytest
 
 
 class Rotation:
-    """The values that a fixture takes in turn, best or default first: they are strings, or
+    """The values that a fixture takes in rotation, best or default first: strings, or
     `pytest.param` with a string."""
 
     def __init__(self, fixture, values):
         self.fixture, self.values = fixture, values
 
     def generate(self, metafunc):
-        """Run a marked table with every value: with the first one among the quick tests, and with
-        the others among the slow ones."""
+        """Run a marked table with every value: the first value in the quick tests, and the others
+        in the slow tests."""
         if self.fixture not in metafunc.fixturenames or not self.values:
             return
         if any(
@@ -39,7 +39,7 @@ class Rotation:
             metafunc.parametrize(self.fixture, [first, *slow], indirect=True)
 
     def value(self, request):
-        """The value of one case."""
+        """Return the value of one case."""
         if hasattr(request, "param"):
             return request.param
         if not self.values:

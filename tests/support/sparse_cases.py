@@ -1,4 +1,4 @@
-"""Sparse masks for the doors that take them, and the same masks as dense arrays."""
+"""Sparse masks for the calls that accept them, and the same masks as dense arrays."""
 
 from itertools import product
 
@@ -8,14 +8,14 @@ from regard import masks
 
 
 def dense(mask, kv_len):
-    """The bool array that says the same: missing keys are hidden."""
+    """Return the equivalent bool array: missing keys are hidden."""
     array = mask.to_dense()
     missing = kv_len - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
 
 
 def _drawn(shape, density, seed=0):
-    """Blocks of 8 x 8, of which many are hidden, some are whole and the others are partial."""
+    """Draw blocks of 8 x 8, of which many are hidden, some are whole and the others are partial."""
     random = np.random.default_rng(seed)
     *planes, q_len, kv_len = shape
     of_blocks = random.random((*planes, -(-q_len // 8), -(-kv_len // 8)))
@@ -37,7 +37,7 @@ def _view(q_len, kv_len):
 
 
 def sparse_masks(batch, heads, q_len, kv_len):
-    """Sparse masks of a call by name, of every number of axes."""
+    """Return sparse masks for a call by name, with every number of axes."""
     shape = (batch, heads, q_len, kv_len)
     return {
         "ranges": _ranges(shape[2:]),
@@ -53,12 +53,12 @@ def sparse_masks(batch, heads, q_len, kv_len):
     }
 
 
-# The names, for parametrization.
+# The names of the masks, for parametrization.
 NAMES = tuple(sparse_masks(1, 1, 1, 16))
 
 
 def in_turn(first, second, third):
-    """Every pair from two tables, with the elements of a third one in turn."""
+    """Return every pair from two tables, with the elements of a third table in rotation."""
     third = list(third)
     return [
         (*pair, third[(number + number // len(third)) % len(third)])

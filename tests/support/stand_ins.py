@@ -1,10 +1,10 @@
-"""Engines that a test can watch and spoil."""
+"""Engines that a test can observe and change."""
 
 from benchmarks.table.engines import NumPy, TableEngine
 
 
 class FakeEngine(TableEngine):
-    """NumPy under another name, with what a test wants to be different."""
+    """NumPy under another name, with the differences that a test needs."""
 
     name = "Fake"
     version = "1"
@@ -36,7 +36,7 @@ class FakeEngine(TableEngine):
 
 
 def engine_named(label, **options):
-    """Return a class of engines with the name of another one."""
+    """Return a class of engines with another name."""
 
     class Named(FakeEngine):
         name = label

@@ -1,4 +1,4 @@
-"""A stream of twenty chunks, and what it gives, for the tests of how streams are read and end."""
+"""A stream of twenty chunks and its result, for the tests of how streams are read and end."""
 
 import sys
 
@@ -8,7 +8,7 @@ import pytest
 import regard
 
 stream = regard.attend_stream
-SIZE = 10  # keys in a chunk
+SIZE = 10  # keys per chunk
 
 
 def normal(*shape, seed=0, dtype="float64"):
@@ -21,7 +21,7 @@ WHOLE = stream(QUERY, CHUNKS, return_lse=True)
 
 
 def is_reading():
-    """Tell whether a thread lives that reads for a stream. It is no `threading.Thread`."""
+    """Return whether a thread is alive that reads for a stream. It is no `threading.Thread`."""
     for frame in sys._current_frames().values():
         while frame.f_back is not None:
             frame = frame.f_back

@@ -1,4 +1,4 @@
-"""What attention's weights are like, from all of them, in any precision."""
+"""Statistics of attention's weights, computed from all weights, in any precision."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from gradient_reference import offset_of, solve
 class Summary(NamedTuple):
     entropy: np.ndarray
     max: np.ndarray
-    effective_share: np.ndarray  # of which effective_count is the inverse
+    effective_share: np.ndarray  # effective_count is its inverse
     mean_distance: np.ndarray
     first_mass: np.ndarray
     local_mass: np.ndarray
@@ -21,9 +21,9 @@ class Summary(NamedTuple):
 
 
 def summarize(query, key, value, mask=None, *, first_keys, local_reach, tokens, **options):
-    """All statistics; of magnitudes, what rounding may move them by.
+    """Return all statistics; for magnitudes, return how far rounding may move them.
 
-    `tokens` are those of the keys, for all batch entries.
+    `tokens` are the tokens of the keys, for all batch entries.
     """
     query_offset = offset_of(query, key, options)
     with np.errstate(all="ignore"):
@@ -41,7 +41,8 @@ def summarize(query, key, value, mask=None, *, first_keys, local_reach, tokens, 
             return s.shaped(terms.sum(axis=-1))
 
         def per_head(target):
-            """The mean of the weights for the key target[query], -1 for none; 0 without any."""
+            """Return the mean of the weights for the key target[query], -1 for none; 0 without
+            any."""
             picked = np.where(keys == np.asarray(target)[..., None], moved, 0).sum(axis=-1)
             found = (np.asarray(target) >= 0).sum(axis=-1)
             found = np.broadcast_to(found, (*batch, heads))
@@ -70,7 +71,7 @@ def summarize(query, key, value, mask=None, *, first_keys, local_reach, tokens, 
 
 
 def effective_share(weights, moved, is_magnitude):
-    """The terms of sum w^2 / (sum w)^2."""
+    """Return the terms of sum w^2 / (sum w)^2."""
     total = weights.sum(axis=-1, keepdims=True)
     total = np.where(total == 0, 1, total)
     weights, moved = weights / total, moved / total
@@ -80,7 +81,8 @@ def effective_share(weights, moved, is_magnitude):
 
 
 def _after_the_last(tokens):
-    """The position after the last earlier occurrence of each token, -1 where none is."""
+    """Yield the position after the last earlier occurrence of each token, or -1 if there is
+    none."""
     last = {}
     for position, token in enumerate(tokens):
         yield last.get(token, -2) + 1

@@ -1,6 +1,6 @@
-"""The formula of attention in PyTorch's operators, which its autograd derives.
+"""The formula of attention in PyTorch operators, which its autograd differentiates.
 
-A test module that imports this one is skipped where PyTorch is not installed.
+A test module that imports this module is skipped if PyTorch is not installed.
 """
 
 import numpy as np
@@ -17,17 +17,17 @@ INPUTS = ("query", "key", "value", "mask", "alibi_slopes", "distance_bias", "sin
 
 
 def as_tensors(problem, precision=torch.float64):
-    """The inputs of a problem, None for those that are not there."""
+    """Return the inputs of a problem, None for missing inputs."""
     arrays = map(problem.inputs.get, INPUTS)
-    # PyTorch wants arrays that it may write to, and knows no bfloat16 of NumPy.
+    # PyTorch needs writable arrays, and does not know NumPy's bfloat16.
     return [None if x is None else torch.tensor(x.astype(np.float64)).to(precision) for x in arrays]
 
 
 def formula(problem, query, key, value, mask, alibi_slopes, distance_bias, sinks):
-    """The output and lse of these tensors with a problem's options, as whole matrices.
+    """Return the output and lse of these tensors with a problem's options, as whole matrices.
 
-    The sink is one more column of the scores. A row that sees nothing has a score of 0 there: the
-    gradients of its softmax are 0 then, and not NaN.
+    The sink is one more column of the scores. In a fully masked row it has a score of 0, so that
+    the gradients of the row's softmax are 0, and not NaN.
     """
     seen, distances, columns, factors = _constants(problem)
     is_flat = all(x.ndim == 2 for x in (query, key, value))
@@ -59,15 +59,15 @@ def formula(problem, query, key, value, mask, alibi_slopes, distance_bias, sinks
 
 
 def _of_heads(numbers):
-    """A number, or one for each head, as a tensor that broadcasts to scores."""
+    """Return a number, or one number per head, as a tensor that broadcasts to scores."""
     if numbers is None:
         return None
     return torch.tensor(numbers, dtype=torch.float64)[..., None, None]
 
 
 def _constants(problem):
-    """What is seen, how far keys are from queries, the columns of a table of distances, and what
-    dropout multiplies the weights by."""
+    """Return what is visible, the distances of keys from queries, the columns of a distance table,
+    and the dropout factors of the weights."""
     options = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
     options |= {"query_offset": offset_of(*problem.arrays[:2], options)}
     options |= {"alibi_slopes": np.ones(()), "sinks": None}  # so that the biases are the distances

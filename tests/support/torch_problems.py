@@ -1,6 +1,6 @@
 """The problems of the tables as tensors, and calls of `regard.torch` with them.
 
-A test module that imports this one is skipped where PyTorch is not installed.
+A test module that imports this module is skipped if PyTorch is not installed.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ NAMES = ("query", "key", "value", "mask", "alibi_slopes", "distance_bias", "sink
 
 
 def as_tensor(array):
-    """A tensor with a copy of an array, whose layout it keeps."""
+    """Return a tensor with a copy of an array, in the same layout."""
     array = np.array(array, order="K")
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
@@ -22,7 +22,7 @@ def as_tensor(array):
 
 
 def bits(result):
-    """The memory of a tensor or an array, as integers."""
+    """Return the memory of a tensor or an array, as integers."""
     if isinstance(result, torch.Tensor):
         result = result.detach().contiguous()
         return result.reshape(-1).view(torch.uint8).numpy()
@@ -30,14 +30,14 @@ def bits(result):
 
 
 def assert_same(tensor, array):
-    """The same type, shape and bits."""
+    """Check that type, shape and bits are the same."""
     assert str(tensor.dtype).removeprefix("torch.") == array.dtype.name
     assert tuple(tensor.shape) == array.shape
     np.testing.assert_array_equal(bits(tensor), bits(array))
 
 
 def leaves_of(problem, wanted=NAMES):
-    """The inputs by name, of which `wanted` require gradients."""
+    """Return the inputs by name, of which `wanted` require gradients."""
     leaves = {name: as_tensor(array) for name, array in problem.inputs.items()}
     for name, leaf in leaves.items():
         leaf.requires_grad_(name in wanted)
@@ -51,7 +51,7 @@ def attend(problem, leaves, **extra):
 
 
 def arguments_of(problem, leaves):
-    """What `attend` calls with, by name."""
+    """Return the arguments of `attend`, by name."""
     options = {
         name: as_tensor(option) if isinstance(option, np.ndarray) else option
         for name, option in problem.options.items()

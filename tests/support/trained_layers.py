@@ -1,4 +1,4 @@
-"""Layers in train mode, and their gradients beside those of `dense_layers`."""
+"""Layers in train mode, and checks of their gradients against `dense_layers`."""
 
 import numpy as np
 
@@ -76,8 +76,8 @@ LAYERS = {
 def build(name, dtype=np.float64, **more):
     options, meaning = LAYERS[name]
     layer = regard.MultiHeadAttention(D, HEADS, head_dim=DIM, rng=1, dtype=dtype, **options, **more)
-    # The weights of norms and gates are 1 at first, and biases 0, which would hide whether they are
-    # used.
+    # The weights of norms and gates are initially 1, and biases 0, which would hide whether they
+    # are used.
     for seed, (parameter, array) in enumerate(layer.parameters().items()):
         if "norm" in parameter or parameter in ("distance_bias", "head_gates"):
             array += 0.3 * normal(array.shape, seed)
@@ -85,14 +85,14 @@ def build(name, dtype=np.float64, **more):
 
 
 def assert_near(actual, wanted, limit):
-    """Differences are measured by the largest element, of which all others have the rounding."""
+    """Compare differences with the largest element, whose rounding affects all others."""
     assert actual.shape == wanted.shape
     assert np.isfinite(actual).all()
     assert largest(actual - wanted) <= limit * max(1.0, largest(wanted))
 
 
 def check(layer, meaning, inputs, options=None, limit=1e-13):
-    """Compare the output, the gradients of inputs and those of parameters."""
+    """Compare the output, the gradients of inputs and the gradients of parameters."""
     options = options or {}
     layer.zero_grads()
     output = layer(*inputs, **options)
@@ -141,12 +141,12 @@ def many_heads(dtype=np.float32, **options):
 
 
 def output_like(layer, x):
-    """The gradient of an output."""
+    """Return a gradient for the output."""
     return normal(layer(x).shape, 8)
 
 
 def gradients_of(layer, x, grad, **options):
-    """All gradients of one call, by names."""
+    """Return all gradients of one call, by name."""
     layer.zero_grads()
     layer(x, **options)
     return {"x": layer.backward(grad)} | layer.grads

@@ -59,13 +59,13 @@ void delete_managed(void* managed) {
   if (typed->deleter) typed->deleter(typed);
 }
 
-// Where an array of our own keeps what its tensor points to.
+// Owns the data that the tensor of an exported array points to.
 struct Exported {
   py::object owner;
   std::vector<std::int64_t> shape, strides;
 };
 
-// Others may call it from any thread, without the GIL.
+// Other libraries may call it from any thread, without the GIL.
 template <class Managed>
 void release_exported(Managed* managed) {
   const py::gil_scoped_acquire gil;
@@ -73,7 +73,7 @@ void release_exported(Managed* managed) {
   delete managed;
 }
 
-// A capsule still owns its tensor unless a library has taken it, which renames the capsule.
+// A capsule owns its tensor unless a library has taken it, which renames the capsule.
 template <class Managed, const char* const& kName>
 void release_capsule(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, kName))

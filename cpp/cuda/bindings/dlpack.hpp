@@ -1,5 +1,6 @@
-// Arrays of other libraries by DLPack, in both of its forms (before version 1, and from it on), and our own
-// arrays for them. The structures are those of the standard: https://dmlc.github.io/dlpack/latest
+// Imports arrays of other libraries through DLPack, in both of its forms (before version 1, and
+// since), and exports our own arrays. The structures follow the standard:
+// https://dmlc.github.io/dlpack/latest
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,11 +14,11 @@ namespace py = pybind11;
 
 struct DLTensor;
 
-// What a capsule held. The memory is the producer's again when this is destroyed.
+// The tensor of a capsule. The memory returns to the producer when this is destroyed.
 class ImportedTensor {
  public:
-  // Takes the tensor out of a capsule. Throws TypeError for another object, ValueError for a used capsule or a
-  // version that is not known.
+  // Takes the tensor out of a capsule. Throws TypeError for another object, and ValueError for a
+  // used capsule or an unknown version.
   explicit ImportedTensor(py::capsule capsule);
   ImportedTensor(const ImportedTensor&) = delete;
   ImportedTensor& operator=(const ImportedTensor&) = delete;
@@ -27,7 +28,7 @@ class ImportedTensor {
   py::tuple device() const;        // type and number
   py::tuple element() const;       // code, bits, lanes
   py::tuple shape() const;
-  py::object strides() const;      // in elements; None where the rows lie side by side
+  py::object strides() const;      // in elements; None if contiguous
   bool is_read_only() const { return is_read_only_; }
 
  private:
@@ -38,7 +39,7 @@ class ImportedTensor {
   bool is_read_only_ = false;
 };
 
-// A capsule with memory of a device that `owner` keeps alive.
+// A capsule with device memory that `owner` keeps alive.
 py::capsule export_tensor(py::object owner, std::uintptr_t address, std::int32_t device, std::uint8_t code,
                           std::uint8_t bits, const std::vector<std::int64_t>& shape,
                           const std::vector<std::int64_t>& strides, bool is_versioned);

@@ -1,5 +1,5 @@
-// Calls of CUDA's runtime that fail, as exceptions. They may be thrown without the GIL; pybind11 makes
-// RuntimeError and MemoryError of them.
+// Exceptions for failed calls of the CUDA runtime. They may be thrown without the GIL; pybind11
+// converts them to RuntimeError and MemoryError.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,10 +21,10 @@ class OutOfMemory : public std::bad_alloc {
   std::string text_;
 };
 
-// Throws if `call` returned an error. `bytes` is what an allocation asked for.
+// Throws if `call` returned an error. `bytes` is the size of a requested allocation.
 inline void check(cudaError_t error, const char* call, std::size_t bytes = 0) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // the runtime keeps an error, and another library would take it for its own
+  cudaGetLastError();  // the runtime stores an error, and another library would mistake it for its own
   if (error == cudaErrorMemoryAllocation)
     throw OutOfMemory(std::string(call) + ": out of memory" +
                       (bytes ? ", " + std::to_string(bytes) + " bytes were asked for" : ""));
@@ -32,7 +32,7 @@ inline void check(cudaError_t error, const char* call, std::size_t bytes = 0) {
                            cudaGetErrorName(error) + ")");
 }
 
-// Makes a device current, and the one before it again at the end.
+// Makes a device current, and restores the previous device at the end.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -51,8 +51,8 @@ class DeviceGuard {
   bool is_changed_ = false;
 };
 
-// Streams are passed as integers, as in CUDA's array protocols: 0 and 1 are the legacy default stream, 2 is
-// the default stream of each thread, and any other number is a handle.
+// Streams are passed as integers, as in the CUDA array protocols: 0 and 1 are the legacy default
+// stream, 2 is the per-thread default stream, and any other number is a handle.
 inline cudaStream_t stream_of(std::uintptr_t number) { return reinterpret_cast<cudaStream_t>(number); }
 
 }  // namespace regard::cuda

@@ -18,11 +18,11 @@ namespace {
 
 namespace py = pybind11;
 
-// Freed memory that stays with the process for the next call; more is returned to the device when a stream is
-// waited for, as all of it is in a device's own default pool.
+// The amount of freed memory that the process keeps for the next call. The rest returns to the
+// device when a stream is synchronized. A device's default pool returns all of it.
 constexpr std::uint64_t kKeptBytes = std::uint64_t{64} << 20;
 
-// A pool of our own for each device: the default one belongs to the whole process.
+// A separate pool for each device, since the default pool belongs to the whole process.
 cudaMemPool_t pool_of(int device) {
   static std::mutex mutex;
   static std::map<int, cudaMemPool_t> pools;
@@ -41,7 +41,8 @@ cudaMemPool_t pool_of(int device) {
   return pool;
 }
 
-// Waits for an event. The GIL is not held, but for a moment now and then to let signal handlers run.
+// Waits for an event without the GIL, which is acquired briefly from time to time to run signal
+// handlers.
 void wait_for(cudaEvent_t event) {
   using std::chrono::steady_clock;
   auto handled = steady_clock::now();
@@ -71,7 +72,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Two pinned blocks of the host: one is filled or emptied while the device copies the other.
+// Two pinned host blocks: one is filled or emptied while the device copies the other.
 class Staging {
  public:
   static constexpr std::size_t kBlock = std::size_t{4} << 20;
@@ -91,7 +92,7 @@ class Staging {
   Event events_[2];
 };
 
-// Takes one that no other thread uses, with its blocks free, and gives it back.
+// Borrows a Staging that no other thread uses, with its blocks free, and returns it.
 class StagingLoan {
  public:
   explicit StagingLoan(int device) : free_(free_of(device)) {
@@ -117,7 +118,7 @@ class StagingLoan {
     static std::mutex the_mutex;
     return the_mutex;
   }
-  // Events belong to a device. Never destroyed: the runtime may have ended before the process does.
+  // Events belong to a device. Never destroyed: the runtime may end before the process does.
   static Free& free_of(int device) {
     static auto* const all = new std::map<int, Free>;
     const std::lock_guard lock(mutex());
@@ -148,7 +149,8 @@ Buffer::Buffer(std::size_t bytes, int device, std::uintptr_t stream) : bytes_(by
   }
 }
 
-// Errors are ignored: a destructor cannot report them, and when the process ends the runtime may be gone already.
+// Errors are ignored: a destructor cannot report them, and the runtime may already be gone when the
+// process ends.
 Buffer::~Buffer() {
   if (!data_) return;
   int before = 0;
@@ -167,7 +169,8 @@ Buffer::~Buffer() {
 void Buffer::used_by(std::uintptr_t stream) {
   if (!data_) return;
   const DeviceGuard guard(device_);
-  // An event that is recorded again stands for the later work alone.
+  // An event that is recorded again covers only the later work, so order the stream after the
+  // earlier work first.
   order(stream);
   if (!used_) check(cudaEventCreateWithFlags(&used_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   check(cudaEventRecord(used_, stream_of(stream)), "cudaEventRecord");

@@ -1,4 +1,4 @@
-// Memory of a device, and copies between it and arrays of the host.
+// Device memory, and copies between it and host arrays.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,10 +8,10 @@
 
 namespace regard::cuda {
 
-// Allocates in the order of a stream, on the current device. Throws OutOfMemory.
+// Allocates in stream order, on the current device. Throws OutOfMemory.
 void* allocate(std::size_t bytes, int device, cudaStream_t stream);
 
-// An allocation in the order of a stream. It is freed after the work that `used_by` or `exported` told of.
+// A stream-ordered allocation. It is freed after the work that `used_by` or `exported` registered.
 class Buffer {
  public:
   Buffer(std::size_t bytes, int device, std::uintptr_t stream);
@@ -23,11 +23,11 @@ class Buffer {
   std::size_t bytes() const { return bytes_; }
   int device() const { return device_; }
 
-  // What a stream has been given so far reads or writes the memory.
+  // Registers that the work submitted to a stream so far reads or writes the memory.
   void used_by(std::uintptr_t stream);
-  // Lets a stream wait for all that has been told so far.
+  // Makes a stream wait for all work registered so far.
   void order(std::uintptr_t stream);
-  // Other libraries use the memory too, on streams that are not known here.
+  // Registers that other libraries use the memory too, on unknown streams.
   void exported() { is_exported_ = true; }
 
  private:
@@ -38,15 +38,16 @@ class Buffer {
   cudaEvent_t used_ = nullptr;
 };
 
-// Lets `after` wait for what `before` has been given so far.
+// Makes `after` wait for the work submitted to `before` so far.
 void order_streams(int device, std::uintptr_t before, std::uintptr_t after);
 
-// Copies through pinned memory. The first returns as soon as the host's memory has been read, the second when
-// it has been written. Signal handlers run while they wait; the GIL is not held otherwise.
+// Copies through pinned memory. The first returns as soon as the host memory has been read, the
+// second when it has been written. Signal handlers run while they wait; otherwise the GIL is not
+// held.
 void copy_to_device(std::uintptr_t to, const void* from, std::size_t bytes, int device, std::uintptr_t stream);
 void copy_to_host(void* to, std::uintptr_t from, std::size_t bytes, int device, std::uintptr_t stream);
 
-// Waits until a stream has done what it has been given.
+// Waits until a stream has finished its submitted work.
 void synchronize(int device, std::uintptr_t stream);
 
 }  // namespace regard::cuda

@@ -1,5 +1,5 @@
-// regard._cuda: problems, memory, arrays of other libraries, and what CUDA says of itself. Names, shapes and
-// defaults are Python's (python/regard/cuda).
+// regard._cuda: problems, memory, arrays of other libraries, and information about CUDA. Python
+// defines names, shapes and defaults (python/regard/cuda).
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -21,7 +21,7 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
   return value;
 }
 
-// How many devices there are, with the name and text of the error where CUDA cannot say.
+// The number of devices, with the name and text of the error if CUDA cannot report it.
 py::dict device_count() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -49,7 +49,7 @@ py::tuple compute_capability(int number) {
                         attribute_of(number, cudaDevAttrComputeCapabilityMinor));
 }
 
-// 13000 is CUDA 13.0; 0 where no driver is loaded.
+// 13000 is CUDA 13.0; 0 if no driver is loaded.
 int driver_version() {
   int version = 0;
   return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
@@ -61,7 +61,7 @@ int current_device() {
   return number;
 }
 
-// The device that an address belongs to, or None for memory that no device reads.
+// The device that an address belongs to, or None for memory that no device can read.
 py::object device_of(std::uintptr_t address) {
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, reinterpret_cast<const void*>(address)), "cudaPointerGetAttributes");
@@ -82,7 +82,7 @@ py::list kernel_rows() {
   return named;
 }
 
-// Any contiguous memory of the host.
+// Copies from any contiguous host memory.
 void upload(Buffer& buffer, const py::buffer& host, std::uintptr_t stream) {
   const py::buffer_info info = host.request();
   const auto bytes = static_cast<std::size_t>(info.size * info.itemsize);
@@ -91,7 +91,7 @@ void upload(Buffer& buffer, const py::buffer& host, std::uintptr_t stream) {
                           std::to_string(bytes));
   try {
     copy_to_device(buffer.address(), info.ptr, bytes, buffer.device(), stream);
-  } catch (...) {  // a part may have been started before a signal's handler raised
+  } catch (...) {  // part of the copy may have started before a signal handler raised
     buffer.used_by(stream);
     throw;
   }

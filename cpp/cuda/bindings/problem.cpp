@@ -15,7 +15,7 @@ namespace py = pybind11;
 
 // Address, and strides of batch, heads, rows and columns.
 using TensorParts = std::tuple<std::uintptr_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
-// Address, and the number for every entry where the address is 0.
+// Address, and the number for every entry if the address is 0.
 using EntryParts = std::tuple<std::uintptr_t, std::int32_t>;
 
 Tensor tensor_of(const TensorParts& parts) {
@@ -36,7 +36,7 @@ Element element_of(const std::string& name) {
 
 using Class = py::class_<AttentionProblem>;
 
-// What Python writes and never reads.
+// A field that Python writes and never reads.
 template <class Given, class Set>
 void add_field(Class& type, const char* name, Set set) {
   type.def_property(name, nullptr, py::cpp_function([set](AttentionProblem& p, const Given& given) { set(p, given); },
@@ -64,7 +64,7 @@ void add_pointer(Class& type, const char* name) {
       type, name, [](auto& p, std::uintptr_t address) { p.*kField = reinterpret_cast<const Number*>(address); });
 }
 
-// Memory of the device for one launch.
+// Device memory for one launch.
 class Workspace {
  public:
   Workspace(std::size_t bytes, int device, cudaStream_t stream) : stream_(stream) {

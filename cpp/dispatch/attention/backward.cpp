@@ -14,21 +14,23 @@
 namespace regard {
 namespace {
 
-// Of the gradients of all queries: beyond this, sizes of partials in bytes might not fit in 64 bits.
+// Most elements in the gradients of all queries. Beyond this, the sizes of partials in bytes might
+// not fit in 64 bits.
 constexpr double kMostPartialElements = 1e15;
 // One task sums the partials of this many bands.
 constexpr std::int64_t kBandsPerSum = 4;
 
-// Chunks are handed out head by head, so that threads share a head's queries. Where there are fewer than this for each
-// thread, the first chunk of every head comes before the second: it is the heaviest when attention is causal.
+// Chunks are handed out head by head, so that threads share a head's queries. If each thread has
+// fewer chunks than this, the first chunk of every head comes before the second chunks: it is the
+// heaviest when attention is causal.
 constexpr std::int64_t kManyChunksPerThread = 16;
 
-// The chunks of consecutive heads, whose partials share memory.
+// Chunks of consecutive heads, whose partials share memory.
 struct BackwardChunk {
   std::int64_t head;
   KeyInterval keys;
-  std::int64_t partial;  // where it begins in the wave's memory; -1 where the head has one chunk
-  std::int64_t terms;    // of distances, likewise; -1 where they are not wanted
+  std::int64_t partial;  // offset in the wave's memory; -1 if the head has one chunk
+  std::int64_t terms;    // of distances, likewise; -1 if they are not requested
 };
 struct Sum {
   std::int64_t head;
@@ -36,7 +38,8 @@ struct Sum {
   std::int64_t partial;
   std::int64_t partial_bytes;
 };
-// What a chunk adds to the gradient of distance_bias, and where it lies in the wave's memory.
+// The terms that a chunk adds to the gradient of distance_bias, and their offset in the wave's
+// memory.
 struct DistanceTerms {
   std::int64_t head;
   std::int64_t place;
@@ -44,18 +47,18 @@ struct DistanceTerms {
 struct BackwardWave {
   std::vector<BackwardChunk> chunks;
   std::vector<Sum> sums;
-  std::vector<DistanceTerms> terms;  // chunk by chunk, in the order in which they are added
+  std::vector<DistanceTerms> terms;  // chunk by chunk, in the order of addition
   std::int64_t bytes = 0;
 };
 
-// Of one chunk: a table for each head of the group.
+// Size of one chunk's terms: a table for each head of the group.
 std::int64_t distance_bytes(const BackwardProblem& problem) {
   const AttentionProblem& forward = problem.forward;
   if (!problem.grad_distance_bias.data || forward.heads == 0) return 0;
   return forward.heads / forward.kv_heads * (2 * forward.distances - 1) * static_cast<std::int64_t>(sizeof(double));
 }
 
-// A wave ends where it is full, or has `most_bytes`.
+// A wave ends when it is full or reaches `most_bytes`.
 std::vector<BackwardWave> waves_of(const BackwardHeads& heads, const BackwardKernels& kernels, std::int64_t sum_rows,
                            int threads, std::int64_t most_bytes = INT64_MAX) {
   const BackwardProblem& problem = heads.problem();
@@ -63,7 +66,7 @@ std::vector<BackwardWave> waves_of(const BackwardHeads& heads, const BackwardKer
   const bool wants_queries = problem.grad_query.data || problem.slope_terms.data;
   const std::int64_t terms_bytes = distance_bytes(problem);
   if (!wants_queries && terms_bytes == 0 && !problem.grad_key.data && !problem.grad_value.data) return {};
-  // Rows may be broadcast, and so be more than memory can hold.
+  // Rows may be broadcast, so there may be more of them than memory can hold.
   const double most_elements = static_cast<double>(problem.forward.q_len) *
                                static_cast<double>(problem.forward.heads) *
                                static_cast<double>(problem.forward.head_dim);
@@ -94,7 +97,7 @@ std::vector<BackwardWave> waves_of(const BackwardHeads& heads, const BackwardKer
       wave.sums.push_back({head, row, wave.bytes, partial_bytes});
     wave.bytes += bytes;
   }
-  // Waves of nearly the same size: in the last one, a few chunks would keep threads waiting.
+  // Make waves of nearly equal size: a last wave of a few chunks would leave threads idle.
   if (waves.size() > 1 && most_bytes == INT64_MAX) {
     const double even = std::min(all_bytes / static_cast<double>(waves.size()), 1e18);
     return waves_of(heads, kernels, sum_rows, threads, static_cast<std::int64_t>(even));
@@ -128,11 +131,12 @@ void gradients_of_chunk(const BackwardHeads& heads, const BackwardKernels& kerne
     kernels.finish(problem, task, workspace);
     keys.begin = now.end;
   } while (keys.begin < keys.end);
-  // Keys that the entry does not have.
+  // Clear the gradients of keys that the entry does not have.
   if (chunk.keys.end == task.forward.kv_len) kernels.clear(problem, task, {chunk.keys.end, task.key_rows});
 }
 
-// Adds the tables of a wave's chunks to the gradient, in order: the sums are the same for any number of threads.
+// Adds the tables of a wave's chunks to the gradient in order, so that the sums are the same for
+// any number of threads.
 void add_distance_terms(const BackwardHeads& heads, const BackwardWave& wave, const char* memory) {
   const BackwardProblem& problem = heads.problem();
   const AttentionProblem& forward = problem.forward;

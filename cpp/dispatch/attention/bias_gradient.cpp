@@ -10,12 +10,12 @@
 namespace regard {
 namespace {
 
-// As many parts as this for each thread, if they have at least as many rows as this.
+// Number of parts for each thread, as long as each part has at least kLeastRows rows.
 constexpr std::int64_t kPartsPerThread = 4;
 constexpr std::int64_t kLeastRows = 192;
 
-// All that is added to some elements of the bias, in this order: one thread does it, so that the order is the same for
-// any number of them.
+// Everything that is added to some elements of the bias, in this order. A single thread adds it, so
+// that the order does not depend on the number of threads.
 struct BiasPart {
   const std::vector<std::int64_t>* heads;
   KeyInterval keys;
@@ -33,14 +33,16 @@ void add_bias_gradient(const BackwardHeads& heads, const BackwardKernels& kernel
   std::map<void*, std::vector<std::int64_t>> sharing;
   for (std::int64_t head = 0; head < heads.count(); ++head) sharing[heads.at(head).grad_bias].push_back(head);
 
-  // Parts are pieces of keys, so that keys and values are brought to where they are read once for all rows, and rows where
-  // these pieces are too few. Axes along which elements are broadcast are not divided.
+  // Parts are pieces of keys, so that keys and values are loaded into the cache once for all rows.
+  // If there are too few pieces, rows are divided too. Axes along which elements are broadcast are
+  // not divided.
   const bool divides_keys = problem.grad_bias.column_stride != 0, divides_rows = problem.grad_bias.row_stride != 0;
-  // An element that all rows and keys share is summed piece by piece: not by pieces that depend on L2.
+  // An element that all rows and keys share is summed piece by piece, with pieces that do not
+  // depend on L2.
   const std::int64_t piece = divides_keys || divides_rows ? kernels.piece_keys(problem) : kernels.block_keys;
   const std::int64_t kv_len = problem.forward.kv_len;
   const std::int64_t pieces = divides_keys ? ceil_div(kv_len, piece) : 1;
-  // Of whole bands, and whole queries: heads of a query may share a row of the bias.
+  // Parts consist of whole bands and whole queries: heads of a query may share a row of the bias.
   const std::int64_t whole = std::lcm(kernels.band_rows, problem.forward.heads / problem.forward.kv_heads);
   const std::int64_t wanted =
       ceil_div(kPartsPerThread * threads, static_cast<std::int64_t>(sharing.size()) * std::max<std::int64_t>(pieces, 1));

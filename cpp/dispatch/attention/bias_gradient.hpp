@@ -8,8 +8,8 @@
 
 namespace regard {
 
-// Adds the gradients of all scores to grad_bias. `interval` is how many rows a thread takes between two looks at the
-// stop signal.
+// Adds the gradients of all scores to grad_bias. `interval` is the number of rows that a thread
+// computes between two checks of the stop signal.
 void add_bias_gradient(const BackwardHeads& heads, const BackwardKernels& kernels, int threads, std::int64_t interval,
                        const Scratch& scratch, const StopSignal& signal);
 

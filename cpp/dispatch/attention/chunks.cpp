@@ -9,11 +9,11 @@
 namespace regard {
 namespace {
 
-// From this many heads a thread on, heads are shared out whole: the last thread to finish then keeps the
-// others waiting for a short time only.
+// From this many heads per thread on, heads are distributed whole: the other threads then wait only
+// a short time for the last one.
 constexpr std::int64_t kWholeHeadsPerThread = 4;
-// Chunks for each thread that are computed before they are merged, if there are as many; each needs a workspace
-// until then.
+// Number of chunks for each thread that are computed before they are merged, if there are enough.
+// Each needs a workspace until then.
 constexpr std::int64_t kChunksPerThread = 4;
 
 std::int64_t gathered_chunks(const AttentionProblem& problem, const Kernels& kernels, const AttentionTasks& tasks,

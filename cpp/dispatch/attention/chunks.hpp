@@ -1,4 +1,4 @@
-// Decoding where there are few key heads, and not a whole number of them for each thread: threads share the
+// Decoding with few key heads that cannot be divided evenly among the threads: threads share the
 // keys of one head.
 #pragma once
 
@@ -6,16 +6,16 @@
 
 namespace regard {
 
-// Whether whole heads would leave threads with nothing to do for long.
+// Whether distributing whole heads would leave threads idle for long.
 bool shares_chunks(const AttentionProblem& problem, const Kernels& kernels,
                    const AttentionTasks& tasks, int threads);
 
-// How many workspaces it takes: one for what each task has gathered, and one for each chunk at hand.
+// Number of workspaces: one for the merged state of each task, and one for each chunk in progress.
 std::int64_t chunk_workspaces(const AttentionProblem& problem, const Kernels& kernels, const AttentionTasks& tasks,
                               int threads);
 
-// Runs a plan of AttentionMethod::decode_chunks. Threads compute chunks of keys in any order, and the chunks
-// are merged in theirs, so that the bits are those of one thread.
+// Runs a plan of AttentionMethod::decode_chunks. Threads compute chunks of keys in any order. The
+// chunks are merged in key order, so that the result has the same bits as with one thread.
 void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal);
 
 }  // namespace regard

@@ -10,7 +10,7 @@
 namespace regard {
 namespace {
 
-// More keys than any memory holds: below it no size in bytes exceeds 64 bits.
+// More keys than fit in any memory. Below this limit, no size in bytes exceeds 64 bits.
 constexpr std::int64_t kMostKeys = std::int64_t{1} << 50;
 
 }  // namespace
@@ -18,7 +18,7 @@ constexpr std::int64_t kMostKeys = std::int64_t{1} << 50;
 Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
                      const AttentionTasks& tasks, int threads) {
   if (problem.kv_len > kMostKeys) throw NoMemory(problem.kv_len, "keys in int8");
-  // Batch entries may share keys, and have the same number of them.
+  // Batch entries may share keys if they have the same number of them.
   using Identity = std::tuple<const void*, const std::int32_t*, std::int64_t, std::int64_t>;
   std::map<Identity, std::size_t> keys_of_wave;
   std::int64_t used = 0;

@@ -1,5 +1,6 @@
-// Which tasks and keys of a call in int8 share memory at a time: the keys of some heads are quantized, then the
-// tasks of those heads run, and so on, so that the extra memory is limited however many heads there are.
+// The tasks and keys of an int8 call that share memory at a time. The keys of some heads are
+// quantized, then the tasks of these heads run, and so on. This limits the extra memory for any
+// number of heads.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +11,10 @@
 
 namespace regard {
 
-// Which tasks run together, and which keys they need.
+// Determines which tasks run together, and which keys they need.
 class Int8Waves {
  public:
-  // Throws NoMemory where sizes in bytes might not fit in 64 bits.
+  // Throws NoMemory if sizes in bytes might not fit in 64 bits.
   Int8Waves(const AttentionProblem& problem, const Kernels& kernels, const AttentionTasks& tasks,
             int threads);
 
@@ -24,7 +25,7 @@ class Int8Waves {
     std::size_t end_keys;
   };
   struct Keys {
-    std::int64_t task;    // one of those that read them
+    std::int64_t task;    // one of the tasks that read them
     std::int64_t offset;  // in the wave's memory
   };
 

@@ -15,27 +15,29 @@
 namespace regard {
 namespace {
 
-// Numbers of 4 bits are decoded where they lie: whole steps of them, in pages.
+// 4-bit numbers are decoded in place: only whole steps of them, in pages.
 bool can_decode(const AttentionProblem& problem, const Kernels& kernels) {
   if (problem.key.element != Element::q4_1) return true;
   const std::int64_t rows = problem.page_rows;
   return kernels.decode.reads_four_bits && rows > 0 && rows % kernels.decode.kernel.tile_keys == 0;
 }
 
-// Beyond this, a strip of queries takes 64 TiB, and sizes in bytes need not be checked one by one.
+// At this limit, a strip of queries takes 64 TiB. Below it, sizes in bytes need not be checked one
+// by one.
 constexpr std::int64_t kLargestDim = std::int64_t{1} << 40;
 
 bool is_empty(const AttentionProblem& problem) {
   return problem.batch.count == 0 || problem.heads == 0 || problem.q_len == 0;
 }
 
-// Few rows read keys and values faster with keys in lanes. Both kernels give the same bits. Training drops weights,
-// and decodes nothing.
+// With few rows, keys and values are read faster if keys are in lanes. Both kernels return the same
+// bits. Training drops weights and never decodes.
 bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
   return has_few_rows(problem, kernels) && !problem.weights.data && problem.dropout_factor == 0;
 }
 
-// Intel's CPUs take two cycles for vdpbf16ps and one for two multiply-adds of float32 (docs/lab-notes.md).
+// Intel's CPUs need two cycles for vdpbf16ps and one for two float32 multiply-adds
+// (docs/lab-notes/precision.md).
 bool is_faster_in_bfloat16(const Kernels& kernels) {
   const char* const instruction = kernels.bfloat16.instruction;
   if (!instruction || !cpu_has(instruction)) return false;
@@ -67,8 +69,9 @@ bool has_few_rows_in(const AttentionProblem& problem, const Kernels& kernels, st
   return rows > 0 && rows <= kernels.decode.most_rows;
 }
 
-// Whether entries with few rows decode although others have many, as when a prompt and texts that grow by a token share
-// a call. If products are of bfloat16, only in a cache: elsewhere a backward call may follow, which has one precision.
+// Whether entries with few rows decode although others have many, as when a call contains a prompt
+// and texts that grow by one token. With bfloat16 products, they do so only in a cache: elsewhere a
+// backward call may follow, which has a single precision.
 bool decodes_some(const AttentionPlan& plan) {
   const AttentionProblem& problem = *plan.problem;
   if (!problem.query_starts || problem.weights.data || problem.dropout_factor != 0) return false;
@@ -110,7 +113,7 @@ void check_dims(const AttentionProblem& problem) {
 
 namespace {
 
-// The keys that the row with the most of them sees by position.
+// The largest number of keys that a row sees by position.
 double most_keys_of_row(const AttentionProblem& problem) {
   const double keys = static_cast<double>(problem.kv_len);
   if (problem.window_left == kUnbounded || problem.window_right == kUnbounded) return keys;
@@ -130,7 +133,7 @@ double work_of(const AttentionProblem& problem) {
 
 namespace {
 
-// Of the kernels that the plan uses, the most that one asks for.
+// The largest workspace that a kernel of the plan needs.
 std::int64_t workspace_of_task(const AttentionPlan& plan, const AttentionProblem& problem) {
   const std::int64_t bytes = plan.kernel->workspace_bytes(problem, plan.tasks->most_rows());
   if (!plan.kernel_of_few_rows) return bytes;
@@ -178,7 +181,8 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
 
 namespace {
 
-// Whether all kv heads of an entry would compute the same tiles. Where a decode has slopes, these decide too.
+// Whether all kv heads of an entry would compute the same tiles. When decoding with slopes, the
+// tiles depend on these too.
 bool heads_are_alike(const AttentionProblem& problem, const AttentionPlan& plan) {
   const bool decodes = plan.kernel == &plan.kernels->decode.kernel || plan.kernel_of_few_rows;
   const bool has_slopes = problem.alibi_slopes.data && decodes;
@@ -191,7 +195,7 @@ bool heads_are_alike(const AttentionProblem& problem, const AttentionPlan& plan)
 
 TileCounts count_tiles(const AttentionPlan& plan, const StopSignal& signal) {
   if (!plan.tasks) return {};
-  // Counting reads no column of an array: its workspace need not have room for any.
+  // Counting reads no column of an array, so its workspace needs no room for columns.
   AttentionProblem counted = *plan.problem;
   counted.head_dim = counted.value_dim = 1;
   const AttentionTasks& tasks = *plan.tasks;

@@ -1,4 +1,4 @@
-// How a problem of attention will be computed: decided once, then run, or reported to whoever asks.
+// How an attention problem will be computed: decided once, then run or reported.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ enum class AttentionMethod {
   none,           // nothing to compute: the result is empty
   forward,        // queries in lanes
   decode,         // few rows: keys and values are streamed once for all of them
-  decode_chunks,  // likewise, and threads share the keys of one head
+  decode_chunks,  // as decode, but threads share the keys of one head
   int8,           // queries in lanes, keys rounded to int8 first
-  bfloat16,       // queries in lanes, products of bfloat16
+  bfloat16,       // queries in lanes, bfloat16 products
 };
 
-// It refers to the problem that it was made of.
+// A plan refers to the problem that it was made for.
 struct AttentionPlan {
   const AttentionProblem* problem;
   const Target* target;
@@ -29,13 +29,14 @@ struct AttentionPlan {
   AttentionMethod method;
   const AttentionKernel* kernel;
   WriteWeights write_weights;
-  // Ragged: what decodes the entries with few rows while others have more; null where one kernel serves all.
+  // Ragged: the kernel that decodes the entries with few rows while others have more; null if one
+  // kernel serves all.
   const AttentionKernel* kernel_of_few_rows;
-  // The rows that one thread takes at a time; none where there is nothing to compute.
+  // The rows that one thread computes at a time; none if there is nothing to compute.
   std::optional<AttentionTasks> tasks;
-  std::optional<Int8Waves> waves;  // only of int8
+  std::optional<Int8Waves> waves;  // only for int8
   int threads = 1;
-  std::int64_t interval = 0;            // keys between two looks at the stop signal: whole blocks
+  std::int64_t interval = 0;            // keys between two checks of the stop signal: whole blocks
   std::int64_t bytes_of_workspace = 0;  // each
   std::int64_t workspaces = 0;
   double work = 0;  // multiplications, at most
@@ -46,29 +47,31 @@ struct AttentionPlan {
   }
 };
 
-// Throws NoMemory where rows are so long that sizes in bytes might not fit in 64 bits.
+// Throws NoMemory if rows are so long that sizes in bytes might not fit in 64 bits.
 void check_dims(const AttentionProblem& problem);
 
-// Whether a key head serves so few rows that memory bandwidth limits the call, or, ragged, all entries.
+// Whether a key head serves so few rows that memory bandwidth limits the call; if ragged, in all
+// entries.
 bool has_few_rows(const AttentionProblem& problem, const Kernels& kernels);
 
-// Whether products are of bfloat16: where it was allowed, and is faster. Forward and backward calls of one problem agree,
-// whatever else they return.
+// Whether products are computed in bfloat16: if it is allowed and faster. Forward and backward
+// calls of one problem agree, whatever else they return.
 bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels);
 
-// How many entries of a ragged problem have few rows and decode, although others do not.
+// Number of entries of a ragged problem that have few rows and decode although others do not.
 std::int64_t entries_of_few_rows(const AttentionPlan& plan);
 
-// Multiplications of the forward call, at most.
+// Upper bound on the multiplications of the forward call.
 double work_of(const AttentionProblem& problem);
 
-// `threads` is an upper bound. Throws NoMemory where sizes in bytes might not fit in 64 bits.
+// `threads` is an upper bound. Throws NoMemory if sizes in bytes might not fit in 64 bits.
 AttentionPlan plan_attention(const AttentionProblem& problem, int threads);
 
-// What the plan's kernel would compute, tile by tile. Reads masks, but neither keys nor values.
+// Counts the tiles that the plan's kernel would compute. Reads masks, but neither keys nor values.
 TileCounts count_tiles(const AttentionPlan& plan, const StopSignal& signal);
 
-// Fills the problem's output, weights and lse. Throws NoMemory before anything is written, or Stopped.
+// Fills the problem's output, weights and lse. Throws NoMemory before it writes anything, or
+// Stopped.
 void run_attention(const AttentionPlan& plan, const StopSignal& signal);
 
 inline void attention_forward(const AttentionProblem& problem, int threads, const StopSignal& signal) {

@@ -9,11 +9,11 @@
 
 namespace regard {
 
-// A kernel, and what writes the weights after it.
+// A kernel, and the kernel that writes the weights after it.
 struct AttentionRun {
   const AttentionKernel& kernel;
   WriteWeights write_weights;
-  std::int64_t interval;  // keys between two looks at the stop signal: whole blocks
+  std::int64_t interval;  // keys between two checks of the stop signal: whole blocks
 };
 
 // Calls body(begin, end) over keys in intervals, until told to stop.

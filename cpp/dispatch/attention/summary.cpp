@@ -13,8 +13,9 @@
 namespace regard {
 namespace {
 
-// The queries of a head are computed in at most this many parts, each of which has column sums of its own: enough that
-// the parts of a single causal head, whose work grows like 1, 3, 5, ..., make two or four even shares.
+// The queries of a head are computed in at most this many parts, each with its own column sums.
+// These are enough to divide the parts of a single causal head, whose work grows like 1, 3, 5, ...,
+// into two or four even shares.
 constexpr std::int64_t kMostParts = 8;
 
 // The query heads of a problem's batch entries, one after another, each as a problem of one head.
@@ -90,7 +91,8 @@ class SummaryHeads {
   AttentionProblem by_head_;
 };
 
-// How a head's queries are cut, which depends only on their number: parts, and in a part tasks of `task_rows`.
+// How a head's queries are divided: into parts, and each part into tasks of `task_rows`. The
+// division depends only on the number of queries.
 struct Parts {
   std::int64_t task_rows;
   std::int64_t part_rows;
@@ -98,7 +100,7 @@ struct Parts {
   Parts(const SummaryProblem& single, const AttentionKernels& kernels, std::int64_t rows) {
     task_rows = kernels.task_rows(single.forward);
     const std::int64_t unit = kernels.row_unit(single.forward);
-    // A part of a short head may be less than a task.
+    // A part of a short head may be smaller than a task.
     const std::int64_t units = std::max<std::int64_t>(1, ceil_div(rows, unit));
     part_rows = ceil_div(units, std::min(kMostParts, units)) * unit;
     if (part_rows > task_rows) part_rows = ceil_div(part_rows, task_rows) * task_rows;
@@ -110,7 +112,7 @@ struct SummaryPart {
   std::int64_t head;
   std::int64_t row_begin;
   std::int64_t row_end;
-  std::int64_t columns;  // where its sums begin in the wave's memory, in numbers
+  std::int64_t columns;  // offset of its sums in the wave's memory, in numbers
 };
 
 void run_summary(const SummaryKernels& kernel, const SummaryProblem& single, const SummaryTask& task,
@@ -124,7 +126,7 @@ void run_summary(const SummaryKernels& kernel, const SummaryProblem& single, con
   rows_done.done.fetch_add(task.forward.row_end - task.forward.row_begin, std::memory_order_relaxed);
 }
 
-// Keys between two looks at the stop signal.
+// Keys between two checks of the stop signal.
 std::int64_t interval_for(const SummaryProblem& problem, const Kernels& kernels, std::int64_t rows) {
   return interval_of(kernels.attention.block_keys, static_cast<double>(rows) *
                                                        static_cast<double>(problem.forward.head_dim) *
@@ -133,14 +135,15 @@ std::int64_t interval_for(const SummaryProblem& problem, const Kernels& kernels,
 
 struct SummaryWave {
   std::vector<SummaryPart> parts;
-  std::vector<std::int64_t> first_part;  // of each head, from `first_head` on, and at last the number of parts
+  std::vector<std::int64_t> first_part;  // of each head from `first_head` on, followed by the number of parts
   std::int64_t first_head;
   std::int64_t numbers = 0;
 };
 
-// How many rows of a map a task has. Its strips are full where it has as many queries as a task of the forward call;
-// smaller tasks keep all threads busy; and their pixels have room in a cache. Threads take no part in the choice, since
-// the order in which a pixel's weights are added follows from it.
+// Number of map rows in a task. Its strips are full if it has as many queries as a task of the
+// forward call. Smaller tasks keep all threads busy, and their pixels fit in a cache. The choice
+// does not depend on the number of threads, since it determines the order in which a pixel's
+// weights are added.
 std::int64_t task_height(const AttentionMap& map, std::int64_t most_queries) {
   constexpr std::int64_t kLeastTasks = 16;  // of a head
   constexpr std::int64_t kMostPixels = std::int64_t{1} << 19;
@@ -184,7 +187,7 @@ void summarize_attention(const SummaryProblem& problem, int threads, const StopS
     }
     SummaryWave& wave = waves.back();
     wave.first_part.push_back(static_cast<std::int64_t>(wave.parts.size()));
-    for (std::int64_t i = parts - 1; i >= 0; --i)  // the heaviest first, where attention is causal
+    for (std::int64_t i = parts - 1; i >= 0; --i)  // the heaviest first if attention is causal
       wave.parts.push_back({head, i * cut.part_rows, std::min(rows, (i + 1) * cut.part_rows),
                             wave.numbers + 2 * kv_len * i});
     wave.numbers += numbers;

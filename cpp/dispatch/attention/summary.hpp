@@ -1,4 +1,4 @@
-// What is to be known of attention's weights.
+// Statistics and maps of the attention weights.
 #pragma once
 
 #include <atomic>
@@ -9,17 +9,19 @@
 
 namespace regard {
 
-// How many rows of all heads there are, and how many of them are done.
+// The number of rows of all heads, and the number of finished rows.
 struct RowsDone {
   std::int64_t all;
   std::atomic<std::int64_t> done{0};
 };
 std::int64_t rows_of_all_heads(const SummaryProblem& problem);
 
-// Fills the problem's results, and counts the rows. `threads` is an upper bound. Throws NoMemory before anything is written, or Stopped.
+// Fills the problem's results, and counts the rows. `threads` is an upper bound. Throws NoMemory
+// before it writes anything, or Stopped.
 void summarize_attention(const SummaryProblem& problem, int threads, const StopSignal& signal, RowsDone& rows);
 
-// Fills only the problem's map, likewise. Its rows and columns are at most those of the queries and keys that it shows.
+// Fills only the problem's map, likewise. The map has at most as many rows and columns as it shows
+// queries and keys.
 void map_attention(const SummaryProblem& problem, int threads, const StopSignal& signal, RowsDone& rows);
 
 }  // namespace regard

@@ -6,8 +6,8 @@
 
 namespace regard {
 
-// Fills the problem's output, lse and their tangents. `threads` is an upper bound. Throws NoMemory before anything is
-// written, or Stopped.
+// Fills the problem's output, lse and their tangents. `threads` is an upper bound. Throws NoMemory
+// before it writes anything, or Stopped.
 void attention_tangent(const TangentProblem& problem, int threads, const StopSignal& signal);
 
 }  // namespace regard

@@ -7,12 +7,12 @@
 namespace regard {
 namespace {
 
-// Enough tasks for each thread that the others do not wait long for the last one to finish: with 24, a
-// forty-eighth of the time on average.
+// Enough tasks for each thread that the others do not wait long for the last one: with 24, on
+// average 1/48 of the time.
 constexpr std::int64_t kTasksPerThread = 24;
-// Unless threads would have nothing to do, a task has this many units of rows: it reads all keys for them.
+// Unless threads would be idle, a task has this many units of rows: it reads all keys for them.
 constexpr std::int64_t kFewUnits = 2;
-// Reading a key takes as long as computing with this many rows, about: fewer cost no less.
+// Reading a key takes about as long as computing with this many rows. Fewer rows cost no less.
 constexpr std::int64_t kRowsOfBandwidth = 8;
 
 std::int64_t queries_of(const AttentionProblem& problem, std::int64_t entry) {
@@ -77,7 +77,7 @@ AttentionTasks::AttentionTasks(const AttentionProblem& problem, const Kernels& k
       rows_limit_(kernels.attention.task_rows(problem)) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   const std::int64_t heads = problem.batch.count * problem.kv_heads;
-  // Of one head, on average.
+  // Rows of one head, on average.
   const std::int64_t rows = problem.query_starts
                                 ? ceil_div(group * problem.query_starts[problem.batch.count], problem.batch.count)
                                 : group * problem.q_len;
@@ -117,7 +117,8 @@ double AttentionTasks::cost_of(std::int64_t entry, std::int64_t rows) const {
   return static_cast<double>(keys) * static_cast<double>(std::max(ceil_div(rows, parts), kRowsOfBandwidth));
 }
 
-// A last part of less than one unit would read all keys for a few rows: it joins the others.
+// A last part of less than one unit would read all keys for a few rows, so it is merged into the
+// others.
 std::int64_t AttentionTasks::parts_of(std::int64_t rows) const {
   if (rows <= rows_limit_) return rows > 0 ? 1 : 0;
   return ceil_div(rows - row_unit_ + 1, rows_limit_);
@@ -125,7 +126,7 @@ std::int64_t AttentionTasks::parts_of(std::int64_t rows) const {
 
 std::int64_t AttentionTasks::begin_of_part(std::int64_t rows, std::int64_t parts, std::int64_t part) const {
   const std::int64_t units = ceil_div(rows, row_unit_);
-  // The last parts, which are handed out first, have a unit more.
+  // The last parts, which are handed out first, have one more unit.
   const std::int64_t larger = std::max<std::int64_t>(0, part - (parts - units % parts));
   return std::min(rows, (units / parts * part + larger) * row_unit_);
 }
@@ -143,7 +144,7 @@ AttentionTasks::Place AttentionTasks::place_of(std::int64_t index) const {
   return {order_[static_cast<std::size_t>(first - first_task_.begin())], index - *first};
 }
 
-// Heads outside, so that a head's keys stay in cache.
+// Heads are the outer loop, so that a head's keys stay in cache.
 AttentionTask AttentionTasks::at(std::int64_t index) const {
   const Place place = place_of(index);
   const std::int64_t parts = parts_of(rows_of(problem_, place.entry));
@@ -155,7 +156,7 @@ AttentionTask AttentionTasks::at_first_head(std::int64_t index) const {
   return task_at(place.entry, 0, place.within / problem_.kv_heads);
 }
 
-// Within a head the last rows come first, which are the heaviest when attention is causal.
+// Within a head the last rows come first: they are the heaviest when attention is causal.
 AttentionTask AttentionTasks::task_at(std::int64_t entry, std::int64_t kv_head, std::int64_t part) const {
   const std::int64_t rows = rows_of(problem_, entry);
   const std::int64_t parts = parts_of(rows);

@@ -1,4 +1,5 @@
-// How a problem is cut into tasks, each of which is some rows of one kv head that one thread computes.
+// Divides a problem into tasks. A task consists of some rows of one kv head, computed by one
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace regard {
 
-// Where a kv head of a batch entry lies in the arrays.
+// The location of a batch entry's kv head in the arrays.
 class HeadPlace {
  public:
   HeadPlace(const AttentionProblem& problem, std::int64_t entry, std::int64_t kv_head);
@@ -18,7 +19,7 @@ class HeadPlace {
   // The first query of the group's first head, and the first key. Null stays null.
   void* of_queries(const Operand& operand) const { return at(operand, head_, first_query_); }
   void* of_keys(const Operand& operand) const { return at(operand, kv_head_, first_key_); }
-  // Of rows in pages, only the head.
+  // For rows in pages: only the head.
   void* of_head(const Operand& operand) const { return at(operand, kv_head_, 0); }
   // The first row of the group's first head.
   void* of_first_head(const Operand& operand) const { return at(operand, head_, 0); }
@@ -44,7 +45,7 @@ class HeadPlace {
   std::int64_t first_key_;
 };
 
-// How many keys an entry's arrays have.
+// Number of keys in an entry's arrays.
 std::int64_t keys_of(const AttentionProblem& problem, std::int64_t entry);
 
 // The rows of one kv head in a batch entry.
@@ -61,7 +62,7 @@ class AttentionTasks {
   std::int64_t count() const { return count_; }
   std::int64_t most_rows() const { return most_rows_; }  // in one task
   AttentionTask at(std::int64_t index) const;
-  // Of count() / kv_heads: those of every batch entry's first kv head.
+  // As at(), over the count() / kv_heads tasks of the batch entries' first kv heads.
   AttentionTask at_first_head(std::int64_t index) const;
 
  private:
@@ -72,19 +73,21 @@ class AttentionTasks {
   Place place_of(std::int64_t index) const;
   AttentionTask task_at(std::int64_t entry, std::int64_t kv_head, std::int64_t part) const;
 
-  // The parts of `rows` rows: as many as the limit asks for, of nearly equal numbers of strips.
+  // The number of parts of `rows` rows, as required by the limit. Parts have nearly equal numbers
+  // of strips.
   std::int64_t parts_of(std::int64_t rows) const;
   std::int64_t begin_of_part(std::int64_t rows, std::int64_t parts, std::int64_t part) const;
   void count_rows(std::int64_t rows);  // of a head, for most_rows
-  double cost_of(std::int64_t entry, std::int64_t rows) const;  // of one of an entry's tasks, to compare it with others
+  double cost_of(std::int64_t entry, std::int64_t rows) const;  // of one task of an entry, relative to other tasks
 
   const AttentionProblem& problem_;
   std::int64_t row_unit_;
   std::int64_t rows_limit_;
   std::int64_t most_rows_ = 0;
   std::int64_t count_ = 0;
-  // Ragged: batch entries, those with the largest tasks first, so that no thread begins one when the others are about
-  // to end; and the first task of each. Empty where all entries have as many.
+  // Ragged: batch entries in order of decreasing task size, so that no thread begins a large task
+  // when the others are about to finish; and the first task of each entry. Empty if all entries
+  // have the same number of tasks.
   std::vector<std::int64_t> order_;
   std::vector<std::int64_t> first_task_;
 };

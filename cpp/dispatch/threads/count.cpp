@@ -27,7 +27,8 @@ ThreadChoice choose_from_environment() {
           "'");
     return {static_cast<int>(threads), "REGARD_NUM_THREADS"};
   }
-  // OpenMP's variable may be a list, one number for each level of nesting. It is not for us to reject.
+  // OpenMP's variable may be a list, with one number for each nesting level. We do not reject any
+  // value.
   if (const char* text = std::getenv("OMP_NUM_THREADS"); text && *text) {
     const long threads = std::strtol(text, nullptr, 10);
     if (threads >= 1 && threads <= 1 << 16) return {static_cast<int>(threads), "OMP_NUM_THREADS"};
@@ -60,7 +61,7 @@ void limit_thread_count(int threads) noexcept {
   try {
     by_environment = choice_of_environment().threads;
   } catch (...) {
-    // The environment's number is wrong, which the next call that needs it says.
+    // The environment's number is invalid. The next call that needs it reports that.
   }
   set_thread_count(threads == by_environment ? 0 : threads);
 }

@@ -1,4 +1,4 @@
-// How often the process was forked on the way from the one that first ran several threads to this one.
+// The number of forks between the process that first ran several threads and this one.
 #pragma once
 
 namespace regard {

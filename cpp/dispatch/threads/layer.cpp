@@ -29,7 +29,7 @@ ThreadingLayer used_layer() {
   int seen = state.load(std::memory_order_acquire);
   while (!is_in_use(seen)) {
     const ThreadingLayer layer = layer_in(seen);
-    // Of this one, no threads remain that would hinder another.
+    // This layer leaves no threads that would hinder another layer.
     if (layer == ThreadingLayer::serial) return layer;
     const int used = static_cast<int>(layer) | kInUse;
     if (state.compare_exchange_weak(seen, used, std::memory_order_acq_rel)) return layer;

@@ -1,5 +1,6 @@
-// Which threads run a loop: those of the pool (pool.hpp), those of an OpenMP runtime (team.hpp), or the
-// calling thread. The tasks and the order in which results are merged are the same in each.
+// The threads that run a loop: threads of the pool (pool.hpp), threads of an OpenMP runtime
+// (team.hpp), or the calling thread. The tasks and the order in which results are merged are the
+// same in each layer.
 #pragma once
 
 #include <functional>
@@ -18,29 +19,30 @@ struct LayerInUse : std::runtime_error {
 // The layer of the process is chosen once, before it first runs more than one thread.
 bool is_layer_chosen();
 ThreadingLayer threading_layer();
-// Both throw LayerInUse where another one may not be chosen any more; the first only looks. Before
-// ThreadingLayer::openmp is chosen, its library must have been loaded (team.hpp).
+// Both throw LayerInUse if no other layer can be chosen any more; check_layer changes nothing.
+// Before ThreadingLayer::openmp is chosen, its library must have been loaded (team.hpp).
 void check_layer(ThreadingLayer layer);
 void choose_layer(ThreadingLayer layer);
-// Chooses it unless one has been chosen before, and returns whether it did.
+// Chooses the layer unless one has been chosen before; returns whether it did.
 bool choose_first_layer(ThreadingLayer layer);
-// For tests, which run all of them in one process: also when another is in use.
+// For tests, which run all layers in one process: also works when another layer is in use.
 void exchange_layer(ThreadingLayer layer);
 
-// How many threads run_together would use here and now, when asked for this many: 1 without any. A layer
-// that is asked for several is in use from then on.
+// The number of threads that run_together would use now if this many are requested: 1 without other
+// threads. A layer is in use once several threads have been requested.
 int available_threads(int threads);
-// The largest number that this has returned so far.
+// The largest number that available_threads has returned so far.
 int most_threads_used();
 
-// Runs member(thread) on the calling thread as thread 0 and, as they come, on up to `threads - 1` others
-// as threads 1, 2, ... Returns when the caller and all others that began have returned. `member` must not
-// throw, and must itself divide the work: another thread may come late or never. While the caller waits
-// for others, it calls `while_waiting` every 50 ms, which must not throw either.
+// Runs member(thread) on the calling thread as thread 0 and, as they arrive, on up to `threads - 1`
+// other threads as threads 1, 2, ... Returns when the caller and all other threads that began have
+// returned. `member` must not throw, and must divide the work itself: other threads may arrive late
+// or never. While the caller waits for others, it calls `while_waiting` every 50 ms, which must not
+// throw either.
 //
-// A member may call run_together itself, as a signal handler does that computes. A member or
-// `while_waiting` may fork the process: in the child, where the other threads do not exist, run_together
-// returns without waiting for them, and fork_count() has changed.
+// A member may call run_together itself, as in a signal handler that computes. A member or
+// `while_waiting` may fork the process: in the child, where the other threads do not exist,
+// run_together returns without waiting for them, and fork_count() has changed.
 void run_together(int threads, const std::function<void(int thread)>& member,
                   const std::function<void()>& while_waiting);
 

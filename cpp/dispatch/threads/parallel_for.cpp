@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kAskEveryNanoseconds = 50'000'000;
 
-// What raise_at_look needs: no call writes to it.
+// The state of raise_at_look: no call writes to it.
 struct RaisingLook {
   std::atomic<std::int64_t> number{0};
   std::atomic<int> signal{0};
@@ -30,12 +30,13 @@ std::int64_t now() {
       .count();
 }
 
-// Tasks that are handed out in order. Threads that take from different ones do not share a line of the cache.
+// Tasks that are handed out in order. Threads that take tasks from different ranges do not share a
+// cache line.
 struct alignas(64) Range {
   std::atomic<std::int64_t> next{0};
   std::int64_t end{0};
 };
-// Where there are more threads, some of them share a range.
+// If there are more threads, some of them share a range.
 constexpr int kMostRanges = 32;
 
 struct Loop {
@@ -46,18 +47,20 @@ struct Loop {
   Range* const ranges;
   const int range_count;
   const int forks = fork_count();
-  // Every thread computes in the calling one's mode. Workers keep that of whichever thread started them, which
-  // another library may have changed: bits would depend on who does a task.
+  // Every thread computes in the calling thread's mode. Workers inherit the mode of the thread that
+  // started them, which another library may have changed: the bits would depend on which thread
+  // runs a task.
   const std::uint64_t mode = float_mode();
   std::atomic<bool> stop{false};
-  bool was_told_to_stop = false;  // the calling thread's own
+  bool was_told_to_stop = false;  // only for the calling thread
   std::mutex error_mutex{};
   std::exception_ptr error{};
 
-  // In a forked child, where the tasks that other threads had begun are never finished.
+  // Whether this is a forked child, where the tasks that other threads had begun are never
+  // finished.
   bool is_orphaned() const { return threads > 1 && fork_count() != forks; }
 
-  // Called only on the calling thread. Signal handlers run meanwhile, which may fork.
+  // Called only on the calling thread. It runs signal handlers, which may fork.
   bool wants_stop() {
     if (!was_told_to_stop && signal.wants_stop)
       was_told_to_stop = signal.wants_stop(signal.context);
@@ -163,7 +166,7 @@ void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSi
   threads = available_threads(static_cast<int>(std::max<std::int64_t>(1, std::min<std::int64_t>(tasks, threads))));
   const int ranges = handout == Handout::by_range ? std::min(threads, kMostRanges) : 1;
   if (ranges == 1) {
-    Range all;  // only this: clearing the others takes as long as some whole calls
+    Range all;  // only this one: clearing all of them takes as long as some whole calls
     return run_loop(threads, tasks, signal, body, context, &all, 1);
   }
   Range some[kMostRanges];

@@ -1,4 +1,4 @@
-// A loop over tasks on several threads, which carries errors and Ctrl-C to the caller.
+// A loop over tasks on several threads that passes errors and Ctrl-C to the caller.
 #pragma once
 
 #include <atomic>
@@ -14,16 +14,16 @@ struct StopSignal {
   void* context;
 };
 
-// Thrown when a StopSignal said so. Results are incomplete then.
+// Thrown when a StopSignal requested it. Results are then incomplete.
 struct Stopped {};
 
 // Thrown in a child that a signal handler forked while its parent computed on several threads. The
-// child has none of the others, and what they had begun is never finished.
+// child has none of the other threads, and the tasks that they had begun are never finished.
 struct Forked : std::runtime_error {
   Forked();
 };
 
-// Asks a StopSignal every 50 ms at most, however often it is asked itself.
+// Asks a StopSignal at most every 50 ms, however often it is called.
 class StopClock {
  public:
   explicit StopClock(const StopSignal& signal);
@@ -34,17 +34,18 @@ class StopClock {
   std::int64_t last_asked_;
 };
 
-// For tests. Whenever a calling thread could ask its StopSignal, that is a look: how many there were in
-// this process, and a signal that the calling thread raises at a look from now on, the first being 1.
+// For tests. A look is an occasion at which a calling thread could ask its StopSignal. looks()
+// returns the number of looks in this process. raise_at_look makes the calling thread raise a
+// signal at a look from now on, counted from 1.
 std::int64_t looks();
 void raise_at_look(int signal, std::int64_t look);
 
-// What a task knows of the loop that runs it.
+// A task's view of the loop that runs it.
 class Worker {
  public:
   Worker(int thread, std::atomic<bool>& stop, const StopSignal& signal);
   int thread() const { return thread_; }
-  // To be asked between pieces of work of a few milliseconds. The calling thread asks the signal,
+  // To be called between pieces of work of a few milliseconds. The calling thread asks the signal;
   // the others read its answer.
   bool should_stop();
 
@@ -54,14 +55,17 @@ class Worker {
   StopClock clock_;
 };
 
-// Which task a thread takes next. In any case each task is done once, and its result does not depend on who does it.
+// Determines which task a thread takes next. In either case each task runs once, and its result
+// does not depend on the thread.
 enum class Handout {
-  // The first that is left: threads work on neighbors at a time, and share what these read, such as a head's keys.
+  // The first remaining task: threads work on neighboring tasks and share the data that these read,
+  // such as a head's keys.
   in_order,
-  // The first that is left of a range of its own, then of another thread's range. A loop over as many tasks gives
-  // thread number n the same range again, and it finds in its own cache what it wrote there: where the other core's
-  // cache is far away, a product of 512 otherwise took a quarter longer. The caller is always number 0; the pool's
-  // workers take the others as they arrive, so of more than two threads some get another range.
+  // The first remaining task of the thread's own range, then of another thread's range. The next
+  // loop over the same number of tasks assigns the same range to thread number n, which finds the
+  // data that it wrote in its own cache. If the other core's cache is far away, a product of 512
+  // otherwise took a quarter longer. The caller is always number 0. The pool's workers take the
+  // other numbers as they arrive, so with more than two threads some get another range.
   by_range,
 };
 
@@ -72,8 +76,8 @@ using TaskBody = void (*)(void* context, std::int64_t task, Worker& worker);
 void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, TaskBody body,
                   void* context);
 
-// For counting.hpp: while there is an observer, loops run on the calling thread, and it is told of each loop and after
-// each task.
+// For counting.hpp: while an observer is set, loops run on the calling thread, and the observer is
+// notified of each loop and after each task.
 struct LoopObserver {
   void (*begin_loop)(int threads, std::int64_t tasks, Handout handout);
   void (*end_task)();

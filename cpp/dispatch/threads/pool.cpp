@@ -23,7 +23,7 @@ struct Job {
   std::atomic<int> working{0};  // workers that have joined and not left
 };
 
-// Counts the calls that are under way.
+// Counts the calls in progress.
 class Call {
  public:
   explicit Call(std::atomic<int>& calls) : calls_(calls) { ++calls_; }
@@ -50,7 +50,8 @@ class Pool {
       wake(job.wanted);
     }
     member(0);
-    // In a child that was forked meanwhile this pool is a dead copy, its mutex locked for ever.
+    // In a child that was forked in the meantime, this pool is a dead copy whose mutex stays locked
+    // forever.
     if (fork_count() != forks) return;
     const auto all_left = [&] { return job.working.load(std::memory_order_acquire) == 0; };
     std::unique_lock<std::mutex> lock(mutex_);
@@ -58,10 +59,10 @@ class Pool {
     if (all_left()) return;
     const bool has_core = has_cores_;
     lock.unlock();
-    // A thread that sleeps wakes late, and where its processor sleeps too, much later: a call of several loops
-    // would do so after each of them.
+    // A sleeping thread wakes late, and much later if its processor sleeps too. In a call of
+    // several loops this would happen after each of them.
     const bool done = spin_until(all_left, [=] { return has_core; });
-    // A worker leaves with the mutex held: after this, none of them reads the job any more.
+    // A worker leaves with the mutex held, so no worker reads the job after this.
     lock.lock();
     if (done) return;
     while (!wake_caller_.wait_for(lock, kWaitingStep, all_left)) {
@@ -72,12 +73,13 @@ class Pool {
     }
   }
 
-  // Around fork(), so that no other thread holds the mutex while the process is copied.
+  // Called around fork(), so that no other thread holds the mutex while the process is copied.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
  private:
-  // No more than have work: a pool that has served a call of 64 threads serves those of 3, too.
+  // Wakes no more workers than have work: a pool that has served a call with 64 threads also serves
+  // calls with 3.
   void wake(int count) {
     if (count >= sleeping_) {
       if (sleeping_ > 0) wake_worker_.notify_all();
@@ -90,7 +92,8 @@ class Pool {
     if (workers_ >= count) return;
     const SignalsBlocked blocked;
     const int before = workers_;
-    // If the system has no more threads or memory to give, those that were started do the work.
+    // If the system cannot provide more threads or memory, the workers that were started do the
+    // work.
     while (workers_ < count && start_thread([](void* pool) { static_cast<Pool*>(pool)->work(); }, this)) ++workers_;
     if (workers_ != before) has_cores_ = workers_ < usable_cpus();
   }
@@ -134,14 +137,14 @@ class Pool {
   std::condition_variable wake_caller_;
   std::list<Job*> jobs_;
   std::atomic<unsigned> offers_{0};  // changes with every new job
-  std::atomic<int> calls_{0};        // of run, that have not returned
+  std::atomic<int> calls_{0};        // calls of run that have not returned
   int workers_ = 0;
   int sleeping_ = 0;
   bool has_cores_ = true;  // one for each worker and one for a caller
 };
 
-// Never destroyed: its threads may outlive static destruction. A forked child has none of the threads
-// and gets a pool of its own.
+// Never destroyed: its threads may outlive static destruction. A forked child has none of the
+// threads and gets its own pool.
 std::atomic<Pool*> pool{nullptr};
 
 Pool& the_pool() {

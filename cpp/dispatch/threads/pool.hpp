@@ -1,10 +1,11 @@
 // The process's worker threads: started when they are first needed, asleep when there is no work.
 //
-// Why this is the default layer, and not OpenMP: a parallel region ends when every thread of its team has
-// arrived, including those that the system has not woken yet, and the threads then spin for milliseconds on
-// cores that NumPy's BLAS needs next. Here a call ends when the tasks that were begun are done, and a worker
-// spins for some tens of microseconds, longer only while a call is under way and each worker has a core to
-// itself (docs/lab-notes.md compares the two).
+// This is the default layer rather than OpenMP for two reasons. An OpenMP region ends only when
+// every thread of its team has arrived, including threads that the system has not woken yet. The
+// threads then spin for milliseconds on cores that NumPy's BLAS needs next. Here a call ends when
+// all begun tasks are done. A worker spins for some tens of microseconds, and longer only while a
+// call is in progress and each worker has its own core. docs/lab-notes/threads.md
+// compares the two.
 #pragma once
 
 #include <functional>

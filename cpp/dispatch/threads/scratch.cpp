@@ -13,27 +13,28 @@ namespace regard {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// Pieces of at least half a huge page get whole huge pages: if packed blocks that fill most of L2 are spread over small
-// pages scattered in memory, they compete for some of its sets.
+// Pieces of at least half a huge page get whole huge pages: if packed blocks that fill most of L2
+// are spread over small, scattered pages, they compete for some of its sets.
 constexpr std::size_t kWorthHugePages = kHugePage / 2;
 // The memory kept between calls is at most this much for each thread of the largest call so far: a workspace
 // within the design's limit, and a wave.
 constexpr std::size_t kMostKeptPerThread =
     (std::size_t{2} << 20) + static_cast<std::size_t>(kMostWaveBytesPerThread);
-// With few threads, as much as the waves of long heads may need.
+// With few threads, keep as much as the waves of long heads may need.
 constexpr std::size_t kAlwaysKept = std::size_t{24} << 20;
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeeps = false;  // so that an access beyond the end of a request is found
+constexpr bool kKeeps = false;  // so that the sanitizer finds accesses beyond the end of a request
 #elif defined(__has_feature)
 constexpr bool kKeeps = !__has_feature(address_sanitizer);
 #else
 constexpr bool kKeeps = true;
 #endif
 
-// Pieces kept for later calls. Each piece begins with a line that holds its size. `size` is only a hint until the piece
-// has been taken, because other threads take pieces and give them back meanwhile. There are no locks: after a
-// fork, a lock that another thread held would stay locked in the child.
+// Pieces kept for later calls. Each piece begins with a line that holds its size. `size` is only a
+// hint until the piece has been taken, because other threads may take pieces and return them
+// concurrently. There are no locks: after a fork, a lock that another thread held would stay locked
+// in the child.
 struct Place {
   std::atomic<char*> piece{nullptr};
   std::atomic<std::size_t> size{0};
@@ -47,7 +48,8 @@ std::atomic<std::size_t> all{0};
 std::atomic<std::size_t> most{0};
 std::atomic<std::int64_t> allocations{0};
 
-// Once a process: a call's results would otherwise be new pages, 1.1 of the time of a backward pass of 1x12x1024x64.
+// Once per process. Otherwise a call's results would be new pages, and a backward pass of
+// 1x12x1024x64 would take 1.1 times as long.
 void let_malloc_keep_results() {
   static std::atomic<bool> is_done{false};
   if (!is_done.exchange(true, std::memory_order_relaxed)) let_malloc_keep(kAlwaysKept);
@@ -117,9 +119,10 @@ void give_back(char* piece) {
   release(piece);
 }
 
-// The smallest piece that is large enough, so that a call that takes several pieces finds the ones that it gave back
-// before. If no piece is large enough, the smallest one is released in favor of the larger one that is allocated next:
-// the number of kept pieces never exceeds the number that was in use at once.
+// Takes the smallest piece that is large enough, so that a call that takes several pieces finds the
+// pieces that it returned before. If no piece is large enough, the smallest one is released in
+// favor of the larger one that is allocated next: the number of kept pieces never exceeds the
+// number that was in use at once.
 char* take_waiting(std::size_t size) {
   constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   Place *best = nullptr, *smallest = nullptr;

@@ -1,4 +1,4 @@
-// Memory that the threads of a call work in.
+// Working memory for the threads of a call.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace regard {
 
-// `count` workspaces of `bytes` each, aligned to 64. Throws NoMemory. What they hold at the beginning may be
-// anything: memory is kept for the next calls, which then need no pages from the system.
+// `count` workspaces of `bytes` each, aligned to 64 bytes. Throws NoMemory. The initial contents
+// are arbitrary: memory is kept for later calls, which then need no new pages from the system.
 class Scratch {
  public:
   Scratch(std::int64_t count, std::int64_t bytes);
@@ -24,16 +24,16 @@ class Scratch {
   char* memory_;
 };
 
-// For tests: what the calls of the process have used since the last question.
+// For tests: the memory that calls have used since the last query.
 struct ScratchUse {
   std::int64_t allocations;  // pieces that came from the system
   std::size_t most_bytes;    // in use or kept, at once
-  std::size_t bytes;         // at the moment
-  std::size_t kept;          // at the moment
+  std::size_t bytes;         // currently
+  std::size_t kept;          // currently
   std::size_t most_kept;     // the limit on it
 };
 ScratchUse scratch_use();
-// Gives back to the system what is kept.
+// Returns the kept memory to the system.
 void release_scratch();
 
 }  // namespace regard

@@ -17,8 +17,8 @@ namespace {
 
 std::atomic<const ParallelRegion*> library{nullptr};
 
-// Only of this process: a child has none of the threads.
-std::atomic<int> started_threads{1};  // how many the system has been able to start at once
+// Only for this process: a child has none of the threads.
+std::atomic<int> started_threads{1};  // the number that the system was able to start at once
 std::atomic<bool> used_runtime{false};
 std::atomic<bool> left_alone{false};
 
@@ -61,7 +61,7 @@ class Team {
 
   bool run(int thread) {
     if (thread == 0) return lead();
-    // A thread that arrives after the calling one has left `lead` finds no work.
+    // A thread that arrives after the calling thread has left `lead` finds no work.
     working_.fetch_add(1);
     member_(thread);
     if (working_.fetch_sub(1) == 1) {
@@ -92,7 +92,7 @@ class Team {
   const std::function<void(int)>& member_;
   const std::function<void()>& while_waiting_;
   const int forks_ = fork_count();
-  std::atomic<int> working_{0};  // others that have begun and not ended
+  std::atomic<int> working_{0};  // other threads that have begun and not ended
   std::mutex mutex_;
   std::condition_variable wake_caller_;
 };

@@ -1,7 +1,7 @@
-// Threads of an OpenMP runtime, for programs whose other libraries keep its threads too.
+// Threads of an OpenMP runtime, for programs in which other libraries use its threads too.
 //
-// A region ends when every thread of its team has arrived. The calling thread therefore waits for those
-// that have begun before it ends the region, and answers signals meanwhile.
+// A region ends when every thread of its team has arrived. Before it ends the region, the calling
+// thread therefore waits for the threads that have begun, and handles signals while it waits.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,16 @@
 
 namespace regard {
 
-// From then on teams run in the regions of this library.
+// From now on, teams run in the regions of this library.
 void load_region(const ParallelRegion& region);
 const ParallelRegion* loaded_region();
 
-// As many, or 1 where no region may begin: within another one, in a child whose runtime does not survive
-// forks, and where the system cannot start the threads, for want of which a runtime ends the process.
+// Returns `threads`, or 1 if no region may begin: inside another region, in a child whose runtime
+// does not survive forks, and if the system cannot start the threads, since a runtime would then
+// end the process.
 int available_team(int threads);
 
-// In a child whose parent used a runtime that does not survive forks.
+// Whether this is a child whose parent used a runtime that does not survive forks.
 bool is_left_alone();
 
 // As run_together (layer.hpp).

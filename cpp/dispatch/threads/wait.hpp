@@ -1,4 +1,5 @@
-// How a thread waits for others: it spins for about as long as it takes to wake a thread, then sleeps.
+// How a thread waits for others: it spins for about the time that waking a thread takes, then
+// sleeps.
 #pragma once
 
 #include <algorithm>
@@ -7,16 +8,17 @@
 
 namespace regard {
 
-// Waking a sleeping thread takes 10 to 50 us, so a thread that waits spins for about as long before it
-// goes to sleep; spinning longer would take the core from other programs.
+// Waking a sleeping thread takes 10 to 50 us, so a waiting thread spins for about that long before
+// it sleeps. Spinning longer would take the core from other programs.
 constexpr std::chrono::microseconds kSpin{40};
-// While one call is under way, another is likely to follow at once. Where each worker has a core to
-// itself, it spins for up to this long.
+// While one call is in progress, another is likely to follow at once. A worker with its own core
+// spins for up to this long.
 constexpr std::chrono::microseconds kSpinBesideWork{1000};
-// After this long a thread that spins lets others have the processor in between. The one that it waits for may be
-// among them: the system often puts a thread that it wakes on the processor of the one that woke it.
+// After this long, a spinning thread yields the processor between checks. The thread that it waits
+// for may need it: the system often runs a woken thread on the processor of the thread that woke
+// it.
 constexpr std::chrono::microseconds kSpinAlone{10};
-// How long a caller sleeps at a time.
+// Duration of one sleep of a caller.
 constexpr std::chrono::milliseconds kWaitingStep{50};
 
 inline void pause_briefly() {

@@ -1,9 +1,9 @@
-// What a task would compute, in tiles: `begin_count`, then `count` over the keys that it returns.
-// Nothing but masks is read of any array.
+// Counts the tiles that a task would compute: first `begin_count`, then `count` over the keys that
+// it returns. Of all arrays, only masks are read.
 //
-// Where no mask is read, the blocks that all rows see, and those that none sees, are counted by
-// their number, so that a strip costs as much as its edges. A mask is read block by block, until it
-// is time to look at the stop signal.
+// If no mask is read, blocks that all rows see and blocks that no row sees are counted
+// arithmetically, so the cost of a strip is the cost of its edges. A mask is read block by block
+// until it is time to check the stop signal.
 #pragma once
 
 #include "../strips/seen_blocks.hpp"
@@ -42,7 +42,7 @@ REGARD_NOINLINE void count_block(const AttentionProblem& problem, const Attentio
   });
 }
 
-// Counts from keys.begin on, which begins a block. Returns where it stopped.
+// Counts from keys.begin, which is the beginning of a block. Returns the key at which it stopped.
 template <class Shape>
 REGARD_NOINLINE std::int64_t count_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                          KeyInterval keys, TileCounts& counts, void* memory) {

@@ -1,4 +1,4 @@
-// output = softmax(scores) value, for the rows of one task.
+// output = softmax(scores) value, for the rows of one task:
 //
 //   for a block of keys at an absolute position       keys and values stream through L2
 //     for a strip of queries                          queries and output of all strips stay in L2
@@ -6,14 +6,14 @@
 //       output^T += values^T weights^T                a tile of value dimensions in registers
 //
 // Queries stay in SIMD lanes throughout, so nothing is ever reduced across lanes. Only the queries
-// are packed; keys and values are read where they lie, unless their strides forbid it.
+// are packed. Keys and values are read in place unless their strides prevent it.
 //
-// A row's bits depend only on its query, its keys and the target: tiles and blocks begin at
-// multiples of their size whatever the interval, every sum runs over keys in order, first within a
-// block and then over blocks, and what other lanes do never changes an operation on this one.
+// A row's bits depend only on its query, its keys and the target. Tiles and blocks begin at
+// multiples of their size whatever the interval is. Every sum runs over keys in order, first within
+// a block and then over blocks. Other lanes never affect an operation on this lane.
 //
-// The dispatch calls `begin`, then `advance` over consecutive intervals of whole blocks, so that it
-// can stop a long task, then `finish`, and `write_weights` where the caller wants them.
+// The dispatch calls `begin`, then `advance` over consecutive intervals of whole blocks so that it
+// can stop a long task, then `finish`, and `write_weights` if the caller wants the weights.
 #pragma once
 
 #include "../ahead.hpp"
@@ -26,7 +26,7 @@
 namespace regard {
 namespace {
 
-// `Scores` forms a tile's scores (plain_scores.hpp, ../int8/scores.hpp, ../bfloat16/scores.hpp),
+// `Scores` computes a tile's scores (plain_scores.hpp, ../int8/scores.hpp, ../bfloat16/scores.hpp),
 // and `Values` adds values (plain_values.hpp, ../bfloat16/values.hpp).
 template <class Shape, class Scores = PlainScores<Shape>, class Values = PlainValues<Shape>>
 struct AttentionForward {
@@ -65,7 +65,8 @@ struct AttentionForward {
     return clamp(units, 1, most_units > 1 ? most_units : 1) * unit;
   }
 
-  // Packs the queries. Returns the keys that some row sees by position, from whole blocks on.
+  // Packs the queries. Returns the keys that some row sees by position, extended to begin at whole
+  // blocks.
   static SeenKeys begin(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
     lay_out_forward<Shape>(problem, task.row_end - task.row_begin, memory);
     const Workspace& work = *static_cast<const Workspace*>(memory);
@@ -106,7 +107,7 @@ struct AttentionForward {
     }
   }
 
-  // Divides by the sums and writes output and lse.
+  // Divides by the sums and writes the output and lse.
   static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
     const Workspace& work = *static_cast<const Workspace*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
@@ -114,7 +115,7 @@ struct AttentionForward {
       merge_all(problem, strip);
       for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
         store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.state.sum + lane)));
-      // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value cannot show.
+      // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value does not show.
       unpack_rows<Shape>(
           problem, problem.output, task.output, strip, 0, problem.value_dim, strip.outputs(),
           [&](Vec<T> value, int lane) { return value * load(strip.reciprocal + lane) + Vec<T>{}; });
@@ -122,8 +123,8 @@ struct AttentionForward {
     }
   }
 
-  // Computes the scores again, now relative to the final references, and writes their weights for
-  // the keys of [key_begin, key_end) of the problem, hidden and absent ones as 0.
+  // Computes the scores again, now relative to the final references, and writes the weights of the
+  // keys [key_begin, key_end) of the problem. Hidden and absent keys get a weight of 0.
   static void write_weights(const AttentionProblem& problem, const AttentionTask& task,
                             std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Workspace& work = *static_cast<const Workspace*>(memory);
@@ -142,8 +143,8 @@ struct AttentionForward {
   }
 
  private:
-  // Adds the keys and values of the block at `key`. In a window, and where a sparse mask shows it,
-  // so few rows see a key that they would wait for it.
+  // Adds the keys and values of the block at `key` to `ahead`. This is needed in a window and with
+  // a sparse mask: so few rows see each key that they would wait for it.
   static bool add_next_block(const AttentionProblem& problem, const AttentionTask& task,
                              std::int64_t key, std::int64_t key_end, Ahead& ahead) {
     const std::int64_t left = (key_end < task.kv_len ? key_end : task.kv_len) - key;
@@ -157,8 +158,8 @@ struct AttentionForward {
     return true;
   }
 
-  // Prefetches the next of the rows that a strip will finally write, at every tile that it computes
-  // until it has all.
+  // At every tile, prefetches a few more of the output rows that the strip will finally write,
+  // until all are prefetched.
   REGARD_INLINE void prefetch_output(const AttentionProblem& problem, const AttentionTask& task,
                                      Strip& strip) {
     constexpr int kMost = kRows / 4;
@@ -169,8 +170,8 @@ struct AttentionForward {
     strip.asked_rows += rows;
   }
 
-  // Both products of one strip and one block. `ahead` has the rows of the next block, or is null
-  // where the processor's own prefetching is enough.
+  // Computes both products of one strip and one block. `ahead` holds the rows of the next block, or
+  // is null if the processor's own prefetching is enough.
   template <int kVectors>
   REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
                                       Strip& strip, const NextMask<T>& next, Ahead* ahead,
@@ -201,7 +202,7 @@ struct AttentionForward {
     strip.is_fresh = false;
   }
 
-  // weight *= the scale of its value, but of hidden keys.
+  // weight *= the scale of its value, except for hidden keys.
   template <int kVectors>
   REGARD_NOINLINE void scale_weights(const T* value_scales, const KeyRuns<Shape>& runs,
                                      T* weights) {
@@ -213,8 +214,8 @@ struct AttentionForward {
         }
   }
 
-  // The weights of one strip for `columns` keys from the block's first on, divided by the sums, in
-  // work.weights.
+  // Computes the weights of one strip for the first `columns` keys of the block, divided by the
+  // sums, in work.weights.
   template <int kVectors>
   REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task,
                                      const Strip& strip, const Workspace& work, Block& block,
@@ -257,7 +258,7 @@ struct AttentionForward {
         Vec<T> weight =
             weight_of<T, Tile::kBias>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest) *
             reciprocal;
-        // Selected once more, since reciprocal may be NaN.
+        // Select again, since reciprocal may be NaN.
         if constexpr (Tile::kBias == Bias::hides)
           weight = unless_hidden<T>(weight, load(bias + at), Vec<T>{});
         store(weights + at, weight);

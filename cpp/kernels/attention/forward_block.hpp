@@ -1,5 +1,5 @@
-// A block of keys and values. Nothing is touched before it is asked for, so that a block that no
-// strip sees costs nothing.
+// A block of keys and values. Its memory is accessed only on demand, so that a block that no strip
+// sees costs nothing.
 #pragma once
 
 #include "forward_workspace.hpp"
@@ -11,11 +11,11 @@ template <class T>
 struct ForwardBlock : KeySpan {
   TileRows<T> keys{};
   TileRows<T> values{};
-  // In the layout of copy_group_scales; null where there are no groups.
+  // In the layout of copy_group_scales; null if there are no groups.
   const T* key_groups = nullptr;
   const T* value_groups = nullptr;
   std::ptrdiff_t group_stride = 0;
-  int values_are_finite = -1;  // -1 until asked for
+  int values_are_finite = -1;  // -1 until computed
 };
 
 template <class T, int kRows>

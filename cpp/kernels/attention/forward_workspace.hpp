@@ -1,6 +1,6 @@
-// What one thread keeps while it works on one task: strips of queries with their running results,
-// and one block's weights. Its size depends on head_dim and value_dim and on whether there is more
-// than one chunk of keys, but not on the number of keys.
+// The working memory of one thread for one task: strips of queries with their running results, and
+// one block's weights. Its size depends on head_dim and value_dim and on whether there is more than
+// one chunk of keys, but not on the number of keys.
 #pragma once
 
 #include "../strips/online_softmax.hpp"
@@ -10,35 +10,35 @@ namespace {
 
 template <class T>
 struct ForwardStrip : OnlineStrip<T> {
-  // Where precision is int8 (int8/queries.hpp), each lane's factor of its query, and its score of
-  // what was taken from all keys, their mean; null otherwise.
+  // For int8 precision (int8/queries.hpp): the factor of each lane's query, and the query's score
+  // with the mean that was subtracted from all keys. Null otherwise.
   T* query_scale;
   T* mean_score;
-  // Where keys are q4_1 (groups/scores.hpp): each query's step, and the sums of its groups,
-  // [groups][lanes]; null otherwise.
+  // For q4_1 keys (groups/scores.hpp): the step of each query, and the sums of its groups,
+  // [groups][lanes]. Null otherwise.
   T* query_steps;
   T* query_sums;
   T* reciprocal;   // of the final sum
-  int asked_rows;  // of the result's rows, prefetched so far
+  int asked_rows;  // output rows prefetched so far
 };
 
 template <class T>
 struct ForwardWorkspace {
   ForwardStrip<T>* strips;
   int strip_count;
-  T* weights;  // [block keys][lanes]: the block's weights of the strip at work
-  T* bias;     // [block keys][lanes]: what is added to the block's scores, in log2 units
+  T* weights;  // [block keys][lanes]: the block's weights for the current strip
+  T* bias;     // [block keys][lanes]: added to the block's scores, in log2 units
   RowCopies<T> keys;
   RowCopies<T> values;
-  // Of keys and values of q4_1: [groups][scale, minimum][block keys], and the weights times a
-  // group's scales, as `weights`; null otherwise.
+  // For q4_1 keys and values: scales and minimums, [groups][scale, minimum][block keys], and the
+  // weights times the scales of a group, in the layout of `weights`. Null otherwise.
   T* key_groups;
   T* value_groups;
   T* group_weights;
 };
 
-// Lays a ForwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
-// that happens where memory is null.
+// Lays out a ForwardWorkspace in `memory`, which begins with the structure itself. Returns the size
+// in bytes. If `memory` is null, only computes the size.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
                                              std::int64_t task_rows, void* memory) {

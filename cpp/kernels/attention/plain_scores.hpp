@@ -1,5 +1,5 @@
-// A tile's scores as the product of keys and queries in the scalar's own precision.
-// ../int8/scores.hpp and ../bfloat16/scores.hpp have the others.
+// A tile's scores as the product of keys and queries in the scalar's own precision. For the other
+// precisions, see ../int8/scores.hpp and ../bfloat16/scores.hpp.
 #pragma once
 
 #include "../strips/lanes.hpp"

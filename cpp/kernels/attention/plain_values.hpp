@@ -1,4 +1,4 @@
-// output += weights value, in the scalar's own precision. ../bfloat16/values.hpp has the others.
+// output += weights value, in the scalar's own precision. For bfloat16, see ../bfloat16/values.hpp.
 #pragma once
 
 #include "../strips/products.hpp"
@@ -23,7 +23,7 @@ struct PlainValues {
         round_up(problem.value_dim, Shape::kRows), work.values);
   }
 
-  // Adds the runs' keys. Their weights are in the workspace.
+  // Adds the values of the runs' keys. Their weights are in the workspace.
   template <int kVectors>
   REGARD_INLINE void add(const AttentionProblem& problem, const ForwardWorkspace<T>& work,
                          const ForwardBlock<T>& block, const KeyRuns<Shape>& runs, bool selects,

@@ -10,8 +10,9 @@
 //           dQ^T += K^T dS^T               a tile of dimensions x queries in registers
 //         dV += P^T dO, dK += dS^T Q       a tile of keys x dimensions in registers
 //
-// A key's gradients are summed over bands in order, a query's over the blocks of a chunk, then over
-// chunks. Nothing else adds to them, so the bits depend only on the lengths.
+// The gradients of a key are summed over bands in order. The gradients of a query are summed over
+// the blocks of a chunk, then over chunks. Nothing else is added to them, so the bits depend only
+// on the lengths.
 #pragma once
 
 #include "band.hpp"
@@ -23,7 +24,7 @@
 namespace regard {
 namespace {
 
-// `Factors` are what is multiplied: plain_factors.hpp, ../bfloat16/factors.hpp.
+// `Factors` provides the operands of the products: plain_factors.hpp, ../bfloat16/factors.hpp.
 template <class Shape, class Factors = PlainFactors<Shape>>
 struct Backward {
   using T = typename Shape::Element;
@@ -171,12 +172,14 @@ struct Backward {
   }
 
  private:
-  // Of all heads; where they differ, each score's gradient has been multiplied by its own.
+  // The scale of all heads. If heads have different scales, the gradient of each score has already
+  // been multiplied by its head's scale.
   static T common_scale(const AttentionProblem& forward) {
     return forward.scales.data ? T(1) : static_cast<T>(forward.scale);
   }
 
-  // Calls body(whether it sees a key of the piece) for each band. Strips that do have been located.
+  // Calls body(sees_some) for each band, where sees_some tells whether the band sees a key of the
+  // piece. Strips that see a key have been located.
   template <class Body>
   REGARD_INLINE void over_bands(const BackwardProblem& problem, const BackwardTask& task,
                                 std::int64_t row_begin, std::int64_t row_end, Workspace& work,
@@ -185,8 +188,8 @@ struct Backward {
       bool sees_some = false;
       for (int s = 0; s < work.strip_count; ++s) {
         Strip& strip = work.strips[s];
-        // Of many queries with a short window most strips see nothing of a piece: that is found
-        // without looking at each row.
+        // With many queries and a short window, most strips see no key of a piece. This test
+        // detects them without visiting each row.
         const SeenKeys most{{},
                             keys_seen_by_rows(problem.forward, task.forward, strip.first_row,
                                               strip.first_row + strip.rows)};
@@ -205,7 +208,7 @@ struct Backward {
     });
   }
 
-  // Calls body(block) for the blocks of the piece of which the band sees something.
+  // Calls body(block) for each block of the piece in which the band sees a key.
   template <class Body>
   REGARD_INLINE void over_blocks(const BackwardProblem& problem, const Workspace& work, Body body) {
     for (std::int64_t key = work.piece.begin; key < work.piece.end; key += Shape::kBlockKeys) {
@@ -222,7 +225,8 @@ struct Backward {
     return strip.sees_some && sees_keys(forward, strip, block.begin, block.begin + block.count);
   }
 
-  // What the next band reads, a part with each block: the arrays may be larger than any cache.
+  // Prefetches what the next band reads, one part with each block, because the arrays may be larger
+  // than any cache.
   REGARD_INLINE void prefetch_next_band(const BackwardProblem& problem, const BackwardTask& task,
                                         std::int64_t key, const Workspace& work) {
     const AttentionProblem& forward = problem.forward;
@@ -282,8 +286,8 @@ struct Backward {
     }
   }
 
-  // What a block adds to the gradients of a strip's queries, slopes and distances. Leaves the
-  // gradients of products in work.grad_scores.
+  // Adds the contribution of a block to the gradients of a strip's queries, slopes and distances.
+  // Leaves the gradients of products in work.grad_scores.
   REGARD_NOINLINE void add_to_queries(const BackwardProblem& problem, const BackwardTask& task,
                                       const KeySpan& block, int number, const KeyRuns<Shape>& runs,
                                       Workspace& work) {
@@ -310,8 +314,8 @@ struct Backward {
            strip.first_row * partial_rows<Shape>(problem);
   }
 
-  // Finds where a strip's gradients are gathered, and whether an earlier piece of the chunk has
-  // added to them.
+  // Finds where the gradients of a strip are accumulated, and whether an earlier piece of the chunk
+  // has added to them.
   REGARD_INLINE void start_queries(const BackwardProblem& problem, const BackwardTask& task,
                                    const Workspace& work, Strip& strip) {
     strip.is_fresh = true;
@@ -352,7 +356,7 @@ struct Backward {
                                  [&](int lane) { return terms[lane]; });
   }
 
-  // Rows of keys or values; null is zeros.
+  // Writes rows of keys or values; a null `from` means zeros.
   REGARD_NOINLINE void write_rows(const Operand& operand, void* data, KeyInterval keys,
                                   const T* from, std::int64_t columns, std::int64_t stride,
                                   T factor) {
@@ -372,8 +376,8 @@ struct Backward {
     });
   }
 
-  // Rows of heads and queries for which a bias is broadcast are the same: each lane's is added
-  // after that of the lane before.
+  // Heads and queries over which a bias is broadcast share a row of grad_bias, so the lanes are
+  // added one after another.
   template <class To>
   REGARD_NOINLINE void add_rows_of_bias(const BackwardProblem& problem, const BackwardTask& task,
                                         const KeyRuns<Shape>& runs, std::int64_t key, int number,

@@ -1,8 +1,9 @@
-// What one thread keeps while it works on one piece of keys: these with their gradients, and one
-// band of queries with its own. Its size depends on head_dim and value_dim, but not on the lengths.
+// The working memory of one thread for one piece of keys: the keys, the values and their gradients,
+// and one band of queries with its gradients. Its size depends on head_dim and value_dim, but not
+// on the lengths.
 //
-// A band is a few strips side by side: the gradients of a block's keys are summed over all of its
-// rows in registers.
+// A band consists of a few adjacent strips. The gradients of a block's keys are summed over all
+// rows of the band in registers.
 #pragma once
 
 #include "../../problem/backward.hpp"
@@ -12,19 +13,19 @@
 namespace regard {
 namespace {
 
-// An entry's keys make 1, 2, 4 or kMostChunks chunks of nearly the same size, so that two or four
-// threads share one head evenly; twice as many only where each would still have more than this many
-// keys.
+// The keys of a batch entry are split into 1, 2, 4 or kMostChunks chunks of nearly the same size,
+// so that two or four threads share one head evenly. The number of chunks doubles only while each
+// chunk keeps more than this many keys.
 constexpr std::int64_t kLeastChunkKeys = 192;
 constexpr std::int64_t kMostChunks = 8;
-constexpr std::int64_t kChunkUnit = 32;  // whole tiles, and whole counters of dropout
+constexpr std::int64_t kChunkUnit = 32;  // whole tiles and whole dropout counters
 
-// A band's rows of an array, in whole vectors.
+// The rows of an array that belong to a band, in whole vectors.
 template <class T>
 struct RowsOfBand {
   const T* from;
   std::ptrdiff_t stride;
-  int are_finite;  // -1 until asked for
+  int are_finite;  // -1 until computed
 };
 
 template <class T>
@@ -33,13 +34,13 @@ struct BackwardStrip : StripRows<T> {
   T* grad_outputs;  // [value_dim][lanes]
   T* lse;           // [lanes], in log2 units
   T* delta;         // [lanes]: D
-  T* scales;        // [lanes]: of scores, where heads differ in them; null otherwise
-  // [padded head_dim][lanes], without the factor `scale`, then [lanes] of slope_terms: in the
-  // workspace, or a partial.
+  T* scales;        // [lanes]: scales of scores if they differ between heads; null otherwise
+  // [padded head_dim][lanes], without the factor `scale`, followed by [lanes] of slope_terms.
+  // Stored in the workspace or in a partial.
   T* grad_queries;
   T* own_grad_queries;
   bool is_fresh;   // grad_queries holds nothing yet
-  bool sees_some;  // a key of the piece, by position; if not, only its rows are set
+  bool sees_some;  // sees a key of the piece by position; if not, only its rows are set
 };
 
 template <class Shape, class T = typename Shape::Element>
@@ -64,31 +65,31 @@ struct BackwardWorkspace {
   T* copied_output_rows;       // likewise
   T* delta;                    // [band lanes]
 
-  // Of a block of keys and the strips of the band, [strip][block keys][kStripLanes].
-  T* weights;        // P, then after dropout
+  // For a block of keys and the strips of the band, [strip][block keys][kStripLanes].
+  T* weights;        // P, later P after dropout
   T* grad_scores;    // dS
-  T* score_factors;  // of dS: derivatives of scores by products, and scales; null where all are 1
-  // Of a block of keys and a strip, [block keys][lanes].
-  T* bias;           // what is added to its scores, in log2 units
+  T* score_factors;  // factors of dS: d(score) / d(product) times scale; null if all are 1
+  // For a block of keys and a strip, [block keys][lanes].
+  T* bias;           // added to the scores, in log2 units
   T* capped_scores;  // of a tile
 };
 
 template <class Shape>
 constexpr int kBandLanes = Shape::kBandStrips * Shape::kStripLanes;
 
-// Of rows whose columns are read in whole vectors, and in whole tiles of columns.
+// The padded length of rows whose columns are read in whole vectors and in whole tiles of columns.
 template <class Shape>
 constexpr std::int64_t padded_dim(std::int64_t dim) {
   constexpr int kWidth = kLanes<typename Shape::Element>;
   return round_up(dim, kWidth > Shape::kRows ? kWidth : Shape::kRows);
 }
 
-// Keys, values and their gradients stay in L2 while bands go by. No bits depend on how many these
-// are.
+// The number of keys in a piece: keys, values and their gradients stay in L2 while the bands are
+// processed. No bits depend on this number.
 template <class Shape>
 REGARD_INLINE std::int64_t piece_keys(const BackwardProblem& problem) {
   const AttentionProblem& forward = problem.forward;
-  // The gradients of distances are summed piece by piece: not by pieces that depend on L2.
+  // The gradients of distances are summed piece by piece, so their pieces must not depend on L2.
   if (problem.grad_distance_bias.data) return 2 * Shape::kBlockKeys;
   const std::int64_t bytes_of_key =
       2 * (padded_dim<Shape>(forward.head_dim) + padded_dim<Shape>(forward.value_dim)) *
@@ -100,14 +101,14 @@ REGARD_INLINE std::int64_t piece_keys(const BackwardProblem& problem) {
   return clamp(blocks, 1, most > 1 ? most : 1) * Shape::kBlockKeys;
 }
 
-// Elements per lane of a strip's gradients of queries and slopes.
+// Number of elements per lane of a strip's gradients of queries and slopes.
 template <class Shape>
 REGARD_INLINE std::int64_t partial_rows(const BackwardProblem& problem) {
   return padded_dim<Shape>(problem.forward.head_dim) + 1;
 }
 
-// The number of columns in which rows of keys or values are read: as it is for rows read in place
-// in whole tiles, and padded for copies, which are also read in whole vectors.
+// Number of columns read from rows of keys or values: the unpadded number for rows read in place in
+// whole tiles, and the padded number for copies, which are also read in whole vectors.
 template <class Shape, class Factors>
 REGARD_INLINE std::int64_t columns_read(const Operand& operand, std::int64_t columns) {
   const bool in_place = !Factors::kCopies && reads_in_place<typename Shape::Element>(operand) &&
@@ -122,8 +123,8 @@ REGARD_INLINE bool copies_band_rows(const AttentionProblem& problem, const Opera
          problem.heads != problem.kv_heads || columns != padded_dim<Shape>(columns);
 }
 
-// Lays a BackwardWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
-// that happens where memory is null.
+// Lays out a BackwardWorkspace in `memory`, which begins with the structure itself. Returns the
+// size in bytes. If `memory` is null, only computes the size.
 template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, void* memory) {
   const AttentionProblem& forward = problem.forward;

@@ -1,4 +1,4 @@
-// Sets a band of queries up: the positions of its strips, and what the products read of it, in
+// Sets up a band of queries: the positions of its strips, and the operands of the products, in
 // lanes and as rows.
 #pragma once
 
@@ -17,8 +17,8 @@ REGARD_INLINE bool are_finite(RowsOfBand<T>& rows, int row_count, std::int64_t c
   return rows.are_finite != 0;
 }
 
-// Makes each band of the rows, in order, the band of the workspace, and calls body(). Bands depend
-// only on the lengths, whatever the mask: a key's gradients are summed band by band.
+// Sets the workspace to each band of the rows in order, and calls body(). Bands depend only on the
+// lengths, whatever the mask is, because the gradients of a key are summed band by band.
 template <class Shape, class Body, class T = typename Shape::Element>
 REGARD_INLINE void for_bands(std::int64_t row_begin, std::int64_t row_end,
                              BackwardWorkspace<Shape>& work, Body body) {
@@ -37,7 +37,7 @@ REGARD_INLINE void for_bands(std::int64_t row_begin, std::int64_t row_end,
   }
 }
 
-// The band's rows of an array in whole vectors: where they lie, if they are stored like that, or
+// The band's rows of an array, in whole vectors: in place if they are stored that way, otherwise
 // copied.
 template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE RowsOfBand<T> rows_of_band(const AttentionProblem& problem, const Operand& operand,
@@ -71,7 +71,7 @@ REGARD_INLINE T dot(const T* a, const T* b, std::int64_t count) {
   return sum;
 }
 
-// Forms D = rowsum(grad_output output) - grad_lse.
+// Computes D = rowsum(grad_output output) - grad_lse.
 template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardTask& task,
                                  BackwardWorkspace<Shape>& work) {
@@ -94,8 +94,7 @@ REGARD_NOINLINE void find_deltas(const BackwardProblem& problem, const BackwardT
         [&](int lane, double gradient) { work.strips[s].delta[lane] -= static_cast<T>(gradient); });
 }
 
-// Brings the queries of the band and the gradients of its outputs into lanes, and finds its lse and
-// D.
+// Transposes the band's queries and output gradients into lanes, and finds its lse and D.
 template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_band(const BackwardProblem& problem, const BackwardTask& task,
                                BackwardWorkspace<Shape>& work) {

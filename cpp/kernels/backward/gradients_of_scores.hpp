@@ -2,8 +2,8 @@
 //
 //   P = 2^(score - lse)    dP = grad_output value^T    dS = P (dP - D)
 //
-// with dropout Z on both P, as the values see it, and dP. Hidden keys have P = dS = -0.0, whatever
-// they hold.
+// Dropout Z applies to both P, as the values see it, and dP. Hidden keys have P = dS = -0.0,
+// whatever they contain.
 #pragma once
 
 #include "../strips/dropout.hpp"
@@ -17,11 +17,11 @@ template <class Shape, class Factors>
 struct GradientsOfScores {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
-  static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
+  static constexpr int kPitch = Shape::kStripLanes;  // between consecutive keys of a block
   static constexpr int kBlock = Shape::kBlockKeys * kPitch;
 
-  // Fills the strip's part of work.weights and work.grad_scores, for the tiles in `runs`.
-  // Without gradients of scores (only those of values are wanted) it leaves them out.
+  // Fills the strip's part of work.weights and work.grad_scores for the tiles in `runs`. Skips
+  // work.grad_scores if only the gradients of values are wanted.
   template <int kVectors>
   REGARD_NOINLINE void compute(const BackwardProblem& problem, const BackwardTask& task,
                                const BackwardWorkspace<Shape>& work, int number,
@@ -53,7 +53,7 @@ struct GradientsOfScores {
         });
   }
 
-  // From the gradients of scores to those of products.
+  // Converts gradients of scores to gradients of products.
   REGARD_NOINLINE void apply_factors(const BackwardWorkspace<Shape>& work, int number,
                                      const KeyRuns<Shape>& runs) {
     for_vectors_of_runs(work, number, runs, [&](int at) {
@@ -81,8 +81,8 @@ struct GradientsOfScores {
     }
   }
 
-  // terms[head][distances - 1 + key - position] += dS, for the block at `key`: farther keys add to
-  // the last column of their side.
+  // terms[head][distances - 1 + key - position] += dS, for the block at `key`. Keys beyond the
+  // table add to the last column on their side.
   REGARD_NOINLINE void add_distance_terms(const AttentionProblem& forward,
                                           const BackwardWorkspace<Shape>& work, int number,
                                           const KeyRuns<Shape>& runs, std::int64_t key,
@@ -101,7 +101,7 @@ struct GradientsOfScores {
       }
       return;
     }
-    // Of keys k and lanes with the same lane - k, first in T: few for each.
+    // Terms with the same lane - k are first summed in T: there are few per sum.
     constexpr int kZero = Shape::kBlockKeys - 1;
     T sums[kZero + Shape::kStripLanes + kLanes<T>] = {};
     for (int i = 0; i < runs.count; ++i)
@@ -128,7 +128,7 @@ struct GradientsOfScores {
           body(k * kPitch + number * kBlock + v * kLanes<T>);
   }
 
-  // P of a tile.
+  // Computes P for a tile.
   template <int kVectors, class Tile, class Product>
   REGARD_INLINE void weigh(const Tile& tile, const ScoresOfBlock<T>& scores, const Product& product,
                            const BackwardWorkspace<Shape>& work, const BackwardStrip<T>& strip,
@@ -151,7 +151,7 @@ struct GradientsOfScores {
     }
   }
 
-  // What the gradients of a tile's scores are multiplied by, after its scores have been formed.
+  // Computes the factors of a tile's score gradients, after its scores have been computed.
   template <int kVectors, class Tile>
   REGARD_NOINLINE void find_score_factors(const Tile& tile, const ScoresOfBlock<T>& scores,
                                           const BackwardWorkspace<Shape>& work, int number) {
@@ -183,7 +183,7 @@ struct GradientsOfScores {
     return select<T>(is_hidden, weight, gradient);
   }
 
-  // dS of a tile whose weights are known; dP if not `finishes`.
+  // Computes dS for a tile whose weights are known, or dP if not `finishes`.
   template <int kVectors, class Tile, class Product>
   REGARD_INLINE void differentiate(const Tile&, const Product& product,
                                    const BackwardStrip<T>& strip, bool finishes, const T* weights,
@@ -212,7 +212,7 @@ struct GradientsOfScores {
     }
   }
 
-  // Dropout of a tile's weights, and dS from dP with it.
+  // Applies dropout to a tile's weights, and computes dS from dP and the dropout factors.
   template <int kVectors>
   REGARD_NOINLINE void drop(const AttentionProblem& forward, const AttentionTask& task,
                             const BackwardStrip<T>& strip, const DropoutRows<Shape>& rows,

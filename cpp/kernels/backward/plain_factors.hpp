@@ -1,5 +1,5 @@
-// What the products of the backward kernel multiply, in the scalar's own precision.
-// ../bfloat16/factors.hpp has the others.
+// The operands of the backward kernel's products, in the scalar's own precision. For bfloat16, see
+// ../bfloat16/factors.hpp.
 #pragma once
 
 #include "../strips/lanes.hpp"
@@ -24,16 +24,16 @@ struct PlainFactors {
         provide(values_of(forward, task.forward), forward.value_dim, work, work.value_copies);
   }
 
-  // D is computed from grad_output as it is.
+  // D is computed from the unrounded grad_output.
   REGARD_INLINE void round_grad_output(const BackwardWorkspace<Shape>&, std::int64_t) {}
 
-  // strip.queries and strip.grad_outputs are in lanes, and work.query_rows and
-  // work.grad_output_rows the rows of the band.
+  // strip.queries and strip.grad_outputs are already in lanes, and work.query_rows and
+  // work.grad_output_rows already hold the rows of the band.
   static constexpr bool kScalesQueries = true;
   REGARD_INLINE void finish_lanes(const AttentionProblem&, const BackwardStrip<T>&) {}
   REGARD_INLINE void finish_rows(const AttentionProblem&, BackwardWorkspace<Shape>&) {}
 
-  // Scores of a tile of the block at `first` of the piece.
+  // The scores of a tile in the block that starts at key `first` of the piece.
   template <class Tile>
   REGARD_INLINE RowProduct<T> scores(const Tile& tile, const AttentionProblem& forward,
                                      const BackwardWorkspace<Shape>& work,
@@ -54,7 +54,7 @@ struct PlainFactors {
     return rows_are_finite(from, stride, rows, columns);
   }
 
-  // strip.grad_queries += K^T dS^T, of the block at `first`.
+  // strip.grad_queries += K^T dS^T, for `block`.
   template <int kVectors>
   REGARD_INLINE void add_to_queries(const AttentionProblem& forward,
                                     const BackwardWorkspace<Shape>& work, int number,
@@ -70,7 +70,7 @@ struct PlainFactors {
                                                   strip.grad_queries);
   }
 
-  // Prepares P or dS to be multiplied by rows.
+  // Prepares P or dS for the multiplication by rows.
   template <class Runs>
   REGARD_INLINE void finish_terms(const BackwardWorkspace<Shape>&, const Runs&, T*) {}
 
@@ -93,8 +93,8 @@ struct PlainFactors {
                                   copies);
   }
 
-  // As multiply_rows, but a term whose left factor is exactly -0.0 (a hidden key, see
-  // softmax_state.hpp) is left out, so that a NaN or inf in the other goes nowhere.
+  // Like multiply_rows, but skips a term whose left factor is exactly -0.0 (a hidden key, see
+  // softmax_state.hpp), so that NaN or inf in the other factor does not propagate.
   template <int kTileRows, int kVectors>
   REGARD_INLINE void multiply_shown_rows(Accumulators<T, kTileRows, kVectors>& acc, const T* a,
                                          std::ptrdiff_t row_stride, const T* b,

@@ -1,6 +1,6 @@
-// The gradients of keys and values, for the keys of a block that a band sees: rows are keys,
-// dimensions lie in lanes, summed over the band's queries. Those of queries are add_columns
-// (../strips/products.hpp).
+// The gradients of keys and values, for the keys of a block that a band sees. Rows are keys,
+// dimensions are in lanes, and sums run over the band's queries. For the gradients of queries, see
+// add_columns (../strips/products.hpp).
 #pragma once
 
 #include "backward_workspace.hpp"
@@ -8,12 +8,12 @@
 namespace regard {
 namespace {
 
-// Keys of a block, and which vectors of a band's strips see some of them.
+// A range of keys in a block, and the vectors of a band's strips that see some of these keys.
 template <class Shape>
 struct BandRun {
   int begin;
   int end;
-  VectorRange vectors[Shape::kBandStrips];  // none of a strip that sees nothing
+  VectorRange vectors[Shape::kBandStrips];  // empty for a strip that sees no key
 };
 
 template <class Shape>
@@ -23,12 +23,12 @@ struct BandRuns {
   BandRun<Shape> run[kBlockTiles<Shape>];
 };
 
-// What the strips of a band see of a block, for all of them together.
+// Merges the runs of all strips of a band.
 template <class Shape>
 REGARD_NOINLINE BandRuns<Shape> runs_of_band(const KeyRuns<Shape>* strips, int strip_count) {
   constexpr int kRows = Shape::kRows;
   BandRuns<Shape> band;
-  int next[Shape::kBandStrips]{};  // of each strip's runs
+  int next[Shape::kBandStrips]{};  // index into each strip's runs
   for (int key = 0; key < Shape::kBlockKeys; key += kRows) {
     BandRun<Shape> tile{key, key + kRows, {}};
     bool is_seen = false, goes_on = band.count > 0 && band.run[band.count - 1].end == key;
@@ -60,14 +60,17 @@ struct BackwardProducts {
   static constexpr int kRowsOfElement = Factors::kRowsOfElement;
   static constexpr int kKeyRows = Shape::kTarget.key_rows;
   static constexpr int kVectors = Shape::kTarget.key_vectors;
-  static constexpr int kPitch = Shape::kStripLanes;  // from a key of a block to the next
+  static constexpr int kPitch = Shape::kStripLanes;  // between consecutive keys of a block
   static constexpr int kBlock = Shape::kBlockKeys * kPitch;
   static_assert(Shape::kRows % 2 == 0,
                 "what is left of a run is a whole number of tiles of 2 rows");
 
-  // sums[key][column] += sum over the band's rows of blocks[strip][key][row] rows[strip
-  // row][column], for the keys of the runs. `sums` begins with the block's first key. `selects`
-  // leaves out what is hidden.
+  // For the keys of the runs,
+  //
+  //   sums[key][column] += sum over the band's rows of
+  //                        blocks[strip][key][row] rows[strip row][column]
+  //
+  // `sums` begins with the block's first key. If `selects`, hidden terms are skipped.
   REGARD_INLINE void add_rows(bool selects, const BandRuns<Shape>& runs, const T* blocks,
                               const RowsOfBand<T>& rows, int row_count, std::int64_t padded_columns,
                               T* sums) {

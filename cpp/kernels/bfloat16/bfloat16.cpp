@@ -11,7 +11,7 @@ namespace regard {
 namespace {
 
 #if defined(REGARD_WIDE)
-// Plain arithmetic, so that whole calls can be tested on CPUs without the instruction.
+// Plain arithmetic, so that complete calls can be tested on CPUs without the instruction.
 using Dot = PlainDotOfPairs;
 constexpr const char* kPairsFeature = "avx2";
 #else

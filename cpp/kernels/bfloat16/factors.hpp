@@ -1,7 +1,7 @@
-// What the products of the backward kernel multiply in bfloat16: queries, keys, values and
-// grad_output, and P and dS after these have been found in float32. Every product's sum is over
-// pairs: of dimensions for scores and the gradients of weights, of keys for the gradients of
-// queries, of queries for those of keys and values.
+// The operands of the backward kernel's products in bfloat16: queries, keys, values and
+// grad_output, and P and dS after they have been computed in float32. Every product sums over
+// pairs: pairs of dimensions for scores and the gradients of weights, pairs of keys for the
+// gradients of queries, and pairs of queries for the gradients of keys and values.
 #pragma once
 
 #include "../backward/products.hpp"
@@ -19,9 +19,9 @@ struct PairFactors {
   static constexpr int kRowsOfElement = 2;
   static constexpr bool kCopies = true;
 
-  // work.keys and work.values: [key][padded dim / 2], pairs of dimensions. The memory of the keys
-  // holds pairs of keys after that, [key / 2][padded head_dim]. Rows are widened where gradients
-  // will be.
+  // work.keys and work.values: [key][padded dim / 2], pairs of dimensions. In the memory of the
+  // keys, pairs of keys follow, [key / 2][padded head_dim]. Rows are widened in the memory that
+  // later holds gradients.
   REGARD_NOINLINE void provide_keys(const BackwardProblem& problem, const BackwardTask& task,
                                     Workspace& work) {
     const AttentionProblem& forward = problem.forward;
@@ -99,7 +99,7 @@ struct PairFactors {
     constexpr int kWidth = kVectors * kLanes<float>;
     const BackwardStrip<float>& strip = work.strips[number];
     const float* const gradients = work.grad_scores + number * Shape::kBlockKeys * kPitch;
-    // work.bias has been added to the scores, and is free.
+    // work.bias has already been added to the scores, so its memory is free.
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end; k += 2)
         for (int lane = 0; lane < kWidth; lane += kLanes<float>) {
@@ -118,7 +118,7 @@ struct PairFactors {
         strip.grad_queries);
   }
 
-  // Queries that are neighbors make pairs, in the first half of the place of their vectors.
+  // Pairs neighboring queries. The pairs overwrite the first half of the vectors' memory.
   REGARD_NOINLINE void finish_terms(const Workspace& work, const BandRuns<Shape>& runs,
                                     float* terms) {
     for (int i = 0; i < runs.count; ++i)
@@ -128,7 +128,7 @@ struct PairFactors {
                   end = run.vectors[s].end * kLanes<float>, rows = work.strips[s].rows;
         for (int k = run.begin; k < run.end; ++k) {
           float* const row = terms + (s * Shape::kBlockKeys + k) * kPitch;
-          // The lane after the last row is not one.
+          // The lane after the last row is not a row.
           if (rows % 2 != 0 && rows < end) row[rows] = 0;
           pair_neighbors(row + first, end - first, row + first / 2);
         }

@@ -1,5 +1,5 @@
-// Rows of pairs (../../simd/bfloat16_pairs.hpp) in words of 32 bits, and the products of
-// ../micro_kernel.hpp with them.
+// Rows of pairs (../../simd/bfloat16_pairs.hpp) in 32-bit words, and the products of
+// ../micro_kernel.hpp with these rows.
 #pragma once
 
 #include "../../simd/bfloat16_pairs.hpp"
@@ -19,7 +19,7 @@ REGARD_INLINE Vec<float> broadcast_pair(const void* from) {
 
 // ---- pairs -----------------------------------------------------------------------------------
 
-// Each of these may write where it reads.
+// Each of these functions may work in place.
 
 // to[i] = (from[2 i], from[2 i + 1]), with 0 after the last number.
 REGARD_INLINE void pair_neighbors(const float* from, std::int64_t count, float* to) {
@@ -48,7 +48,7 @@ REGARD_INLINE void pair_rows(const float* from, std::ptrdiff_t stride, std::int6
   }
 }
 
-// As rows_are_finite, of numbers that have been rounded.
+// Like rows_are_finite, for numbers that have been rounded.
 REGARD_NOINLINE bool pairs_are_finite(const float* from, std::ptrdiff_t stride, std::int64_t rows,
                                       std::int64_t columns) {
   Mask<float> bits{};
@@ -66,7 +66,7 @@ REGARD_NOINLINE bool pairs_are_finite(const float* from, std::ptrdiff_t stride, 
 
 // ---- products --------------------------------------------------------------------------------
 
-// A hidden number of a pair is -0.0.
+// A hidden number in a pair is -0.0.
 REGARD_INLINE Mask<float> is_low_hidden(Vec<float> pairs) {
   return (as_bits<float>(pairs) & 0xffff) == 0x8000;
 }
@@ -74,8 +74,8 @@ REGARD_INLINE Mask<float> is_high_hidden(Vec<float> pairs) {
   return (as_bits<float>(pairs) >> 16 & 0xffff) == 0x8000;
 }
 
-// Dot::add. With kSelect, products of hidden numbers of `a` are left out, so that a NaN or inf in
-// `b` does not spread: the numbers of a pair are then multiplied separately, in the same order.
+// Dot::add. With kSelect, products of hidden numbers of `a` are skipped, so that a NaN or inf in
+// `b` does not propagate. The numbers of a pair are then multiplied separately, in the same order.
 template <class Dot, bool kSelect>
 REGARD_INLINE Vec<float> add_pair(Vec<float> sum, Vec<float> a, Vec<float> b) {
   if constexpr (!kSelect) return Dot::add(sum, a, b);
@@ -84,8 +84,8 @@ REGARD_INLINE Vec<float> add_pair(Vec<float> sum, Vec<float> a, Vec<float> b) {
   return select<float>(is_low_hidden(a), high, Dot::add(high, a, low_of_b));
 }
 
-// As multiply_rows: acc[row][lane] += the sum of a[row][k] b[k][lane] over k, two at a time. The
-// rows of `a` may be those of an array of bfloat16, which are not always aligned as words are.
+// Like multiply_rows: acc[row][lane] += the sum of a[row][k] b[k][lane] over k, two at a time. The
+// rows of `a` may belong to a bfloat16 array, which is not always aligned to words.
 template <class Dot, int kRows, int kVectors, bool kSelect = false>
 REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& acc, const float* a,
                                           std::ptrdiff_t row_stride, const float* b,
@@ -93,7 +93,7 @@ REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& 
   const float* rows[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) rows[r] = a + r * row_stride;
-  // Two steps at once would put sums on the stack.
+  // Unrolling to two steps would spill sums to the stack.
 #pragma GCC unroll 1
   for (std::int64_t i = 0; i < pairs; ++i, b += b_stride) {
     Vec<float> right[kVectors];
@@ -110,8 +110,8 @@ REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& 
   }
 }
 
-// Scores, or gradients of weights, as score_tile and its like multiply: factor (rows lanes), where
-// lanes may have factors of their own.
+// The product from which score_tile and similar functions compute scores or gradients of weights:
+// factor (rows lanes). Factors may differ between lanes.
 template <class Dot>
 struct PairProduct {
   const float* rows;
@@ -135,8 +135,8 @@ struct PairProduct {
   }
 };
 
-// How add_columns multiplies keys two at a time: a term's block is [block keys / 2][kPitch vectors]
-// then, and its rows are those of pairs of keys.
+// Makes add_columns multiply keys two at a time. A term's block is then [block keys / 2][kPitch
+// vectors], and its rows are rows of pairs of keys.
 template <class Dot>
 struct MultiplyPairsOfKeys {
   template <int kPitch, bool kSelect, int kBegin, int kEnd, int kRows, int kVectors>

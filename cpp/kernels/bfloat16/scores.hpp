@@ -2,8 +2,8 @@
 //
 //   score = scale (sum over pairs of dimensions of dot_pairs)
 //
-// Queries and keys are rounded as they are, and the scale multiplies the sum: arrays that are
-// stored in bfloat16 lose nothing. Pairs of keys of that type are read where they lie.
+// Queries and keys are rounded before scaling, and the scale multiplies the sum, so arrays stored
+// in bfloat16 lose no precision. Pairs of keys in bfloat16 arrays are read in place.
 #pragma once
 
 #include "../attention/forward_block.hpp"
@@ -13,7 +13,7 @@
 namespace regard {
 namespace {
 
-// `Dot` is one of ../../simd/bfloat16_pairs.hpp.
+// `Dot` is one of the types in ../../simd/bfloat16_pairs.hpp.
 template <class Shape, class Dot>
 struct PairScores {
   using T = float;

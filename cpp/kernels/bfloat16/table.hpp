@@ -1,4 +1,4 @@
-// The bfloat16 family as the dispatch calls it: attention and its gradients, whose products are of
+// The dispatch's interface to the bfloat16 family: attention and its gradients, with products of
 // bfloat16 numbers.
 #pragma once
 
@@ -7,10 +7,10 @@
 
 namespace regard {
 
-// Everything is null in float64, and where the target has no instruction that makes this faster
-// than float32.
+// All members are null in float64, and if the target has no instruction that makes this faster than
+// float32.
 struct Bfloat16Kernels {
-  // What multiplies: a feature that the CPU must have, as CPUs list it.
+  // The multiply instruction: a feature that the CPU must have, by its name in CPU feature lists.
   const char* instruction;
   AttentionKernel attention;
   WriteWeights write_weights;

@@ -1,5 +1,5 @@
-// output += weights value with both in bfloat16: pairs of keys, whose weights are rounded after
-// they have been added to the rows' sums.
+// output += weights value, both in bfloat16. Products are over pairs of keys, and weights are
+// rounded after they have been added to the sums of the rows.
 #pragma once
 
 #include "scores.hpp"
@@ -14,7 +14,7 @@ struct PairValues {
 
   static bool copies_values(const AttentionProblem&) { return true; }
 
-  // block.values: [key / 2][padded value_dim], a pair of keys each.
+  // block.values: [key / 2][padded value_dim], each element a pair of keys.
   REGARD_NOINLINE void provide(const AttentionProblem& problem, const AttentionTask& task,
                                const ForwardWorkspace<float>& work, ForwardBlock<float>& block) {
     if (block.values.from) return;
@@ -34,7 +34,7 @@ struct PairValues {
                          const ForwardBlock<float>& block, const KeyRuns<Shape>& runs, bool selects,
                          ForwardStrip<float>& strip) {
     constexpr int kWidth = kVectors * kLanes<float>;
-    // A run's last tile is whole in the workspace.
+    // The last tile of a run is complete in the workspace.
     for (int i = 0; i < runs.count; ++i)
       pair_rows(work.weights + runs.run[i].begin * kWidth, kWidth,
                 round_up(runs.run[i].end, 2) - runs.run[i].begin, kWidth,

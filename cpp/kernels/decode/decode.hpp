@@ -1,17 +1,18 @@
-// output = softmax(scores) value for a few rows of one kv head: one query, or a few, of each head
-// of a group. Keys and values are read once for all of them, at the speed of memory.
+// output = softmax(scores) value for a few rows of one kv head: one or a few queries of each head
+// of a group. Keys and values are read once for all rows, at the speed of memory.
 //
 //   for a block of keys at an absolute position
-//     for a step of keys (a vector)           keys in lanes, or rows that fill one (scores.hpp)
+//     for a step of keys (a vector)           keys in lanes, or rows in lanes (scores.hpp)
 //       scores of every row += key query
 //     weights of every row                    along the keys
-//     for a panel of value dimensions         dimensions lie in lanes
+//     for a panel of value dimensions         dimensions in lanes
 //       output of every row += weight value
 //
-// AttentionForward keeps queries in lanes; a single one would leave 15 of 16 empty. Here lanes hold
-// keys (or rows), then dimensions, but every number comes from the same operations in the same
-// order: a score is summed over dimensions, an output over keys of a block, and references move
-// tile by tile. Both kernels give the same bits, so only speed decides which of them runs.
+// AttentionForward keeps queries in lanes; a single query would leave 15 of 16 lanes empty. Here,
+// lanes hold keys (or rows), then dimensions. Every number still results from the same operations
+// in the same order: a score is summed over dimensions, an output is summed over the keys of a
+// block, and references move tile by tile. Both kernels return the same bits, so only speed decides
+// which of them runs.
 #pragma once
 
 #include <initializer_list>
@@ -83,13 +84,13 @@ struct AttentionDecode {
     }
   }
 
-  // Merges the one chunk that `part` has gathered with those before it, in `memory`.
+  // Merges the single chunk that `part` has accumulated with the earlier chunks in `memory`.
   static void merge(const void* part, void* memory) {
     const DecodeWorkspace<T>& gathered = *static_cast<const DecodeWorkspace<T>*>(part);
     if (!gathered.is_fresh) merge_part(gathered, *static_cast<DecodeWorkspace<T>*>(memory));
   }
 
-  // Divides by the sums and writes output and lse.
+  // Divides by the sums and writes the output and lse.
   static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
     if (!work.is_fresh) merge_decode_chunk(work);
@@ -138,8 +139,8 @@ struct AttentionDecode {
     return seen;
   }
 
-  // As ../attention/count.hpp does it. Slopes hide keys, as masks do, where a score less than all
-  // others overflows.
+  // Counts as in ../attention/count.hpp. Slopes are treated as masks because they hide keys if a
+  // score below all others overflows.
   static std::int64_t count_steps(const AttentionProblem& problem, const AttentionTask& task,
                                   KeyInterval keys, TileCounts& counts, void* memory) {
     constexpr std::int64_t kStep = kDecodeStep<Shape>;
@@ -168,7 +169,7 @@ struct AttentionDecode {
   }
 
  private:
-  // What is copied is read in order, so the processor prefetches it, but not beyond a page.
+  // Copied rows are read in order, so the processor prefetches them, but not across pages.
   static void look_ahead(const AttentionProblem& problem, const AttentionTask& task,
                          std::int64_t key, const DecodeWorkspace<T>& work, Ahead& ahead) {
     const KeyInterval seen = seen_of_block(work.seen, key, Shape::kBlockKeys);
@@ -180,7 +181,7 @@ struct AttentionDecode {
       ahead.add(values_of(problem, task), first, count, problem.value_dim);
   }
 
-  // The keys that some row sees by position, from whole blocks on.
+  // Returns the keys that some row sees by position, extended to begin at whole blocks.
   static SeenKeys locate(const AttentionProblem& problem, const AttentionTask& task,
                          DecodeWorkspace<T>& work) {
     work.first_row = task.row_begin;
@@ -196,7 +197,7 @@ struct AttentionDecode {
     work.is_fresh = true;
   }
 
-  // Merges the part's chunk with those that `work` has merged before.
+  // Merges the part's chunk with the chunks that `work` has merged before.
   static void merge_part(const DecodeWorkspace<T>& part, DecodeWorkspace<T>& work) {
     Shares<T> shares[kDecodeLanes<T> / kLanes<T>];
     for (int v = 0; v < kDecodeLanes<T> / kLanes<T>; ++v)

@@ -1,5 +1,5 @@
-// A block's keys and values where the decode kernel reads them: as they are stored, step by step,
-// or copied where that does not fill vectors.
+// A block's keys and values as the decode kernel reads them: in place, step by step, or copied if
+// they do not fill vectors in place.
 #pragma once
 
 #include "../kv_rows.hpp"
@@ -16,14 +16,14 @@ struct DecodeBlock {
   Element value_element;
   std::ptrdiff_t key_stride;
   std::ptrdiff_t value_stride;
-  // The first row of each step that is seen. No step crosses a page.
+  // The first row of each visible step. No step crosses a page.
   const void* keys[kSteps];
   const void* values[kSteps];
 };
 
-// Whether the kernels read what is stored in another type than they compute in. Not in float64,
-// since few mix the two, and not on the baseline, which has no instructions that widen: that would
-// cost compile time only.
+// Whether the kernels read rows stored in a type other than the type of the arithmetic. Not in
+// float64, because few callers mix the two, and not on the baseline, which has no widening
+// instructions: there it would only cost compile time.
 #if defined(REGARD_BASELINE)
 template <class T>
 constexpr bool kDecodesOtherTypes = false;
@@ -37,14 +37,14 @@ REGARD_INLINE bool decodes_element(Element element) {
   return kDecodesOtherTypes<T> || is_stored_as<T>(element);
 }
 
-// Whether no step crosses a page. Rows in pages of other sizes are copied, block by block.
+// Whether no step crosses a page. Rows in pages of other sizes are copied block by block.
 template <class Shape>
 REGARD_INLINE bool have_whole_steps(const AttentionProblem& problem) {
   return problem.page_rows % kDecodeStep<Shape> == 0;
 }
 
-// Keys are read in place where columns fill vectors; a lane takes four columns of int8 and float8.
-// Those of q4_1 fill groups.
+// Keys are read in place if their columns fill vectors; int8 and float8 have four columns per lane.
+// q4_1 keys must fill groups.
 template <class T>
 REGARD_INLINE std::int64_t columns_of_a_square(Element element) {
   if (element == Element::q4_1) return kGroupOfFourBits;

@@ -1,5 +1,5 @@
-// What the rows of a decode see of a block, key by key: what ../strips/tiles.hpp says for a tile of
-// rows.
+// Which keys of a block the rows of a decode see, key by key: the counterpart of
+// ../strips/tiles.hpp, which works on tiles of rows.
 #pragma once
 
 #include "decode_workspace.hpp"
@@ -7,7 +7,7 @@
 namespace regard {
 namespace {
 
-// bias[k] of one row for the `count` keys from `key` on, in whole vectors.
+// Computes bias[k] of one row for `count` keys starting at `key`, in whole vectors.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const AttentionTask& task,
                                  int row, std::int64_t key, int count, DecodeWorkspace<T>& work,
@@ -81,8 +81,8 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
   }
 }
 
-// The steps of the block at `key` of which some row sees a key, a bit each, and their bias where
-// there is any.
+// Returns the steps of the block at `key` in which some row sees a key, one bit per step. Computes
+// their bias if there is any.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::uint32_t see_block(const AttentionProblem& problem, const AttentionTask& task,
                                         std::int64_t key, DecodeWorkspace<T>& work) {

@@ -1,5 +1,5 @@
-// What one thread keeps while it decodes one kv head: a few rows of queries, one block's scores,
-// the running results.
+// The working memory of one thread that decodes one kv head: a few rows of queries, one block's
+// scores, and the running results.
 #pragma once
 
 #include "../for_rows.hpp"
@@ -8,58 +8,58 @@
 namespace regard {
 namespace {
 
-constexpr int kDecodeRows = kFewRows;  // at most; more fill half of a strip's lanes
+constexpr int kDecodeRows = kFewRows;  // maximum; more rows fill half of a strip's lanes
 
-// The lanes of a state: a row each, in whole vectors.
+// The lanes of a state: one row per lane, in whole vectors.
 template <class T>
 constexpr int kDecodeLanes = kDecodeRows > kLanes<T> ? kDecodeRows : kLanes<T>;
 
-// Keys whose scores are computed together: whole vectors and whole tiles.
+// Number of keys whose scores are computed together: whole vectors and whole tiles.
 template <class Shape>
 constexpr int kDecodeStep =
     kLanes<typename Shape::Element> > Shape::kRows ? kLanes<typename Shape::Element> : Shape::kRows;
 
-// Calls `body` with the first key, in the block, of each step whose bit is set.
+// Calls `body` with the first key of each step whose bit is set, as an index within the block.
 template <class Shape, class Body>
 REGARD_INLINE void for_steps(std::uint32_t steps, Body body) {
   for (; steps != 0; steps &= steps - 1) body(__builtin_ctz(steps) * kDecodeStep<Shape>);
 }
 
-// A strip of a few rows, which lie in lanes only where it says so.
+// A strip of a few rows. Rows are in lanes only in members that say so.
 template <class T>
 struct DecodeWorkspace : StripRows<T> {
   std::int64_t padded_head_dim;
   std::int64_t padded_value_dim;
-  // [padded_head_dim][rows of for_rows], times scale log2(e), zeros beyond the rows: one address
-  // for all.
+  // [padded_head_dim][rows of for_rows], times scale log2(e), with zeros beyond the last row, so
+  // that one address serves all rows.
   T* queries;
-  T* query;                     // [padded_head_dim]: one of them
-  T score_factor[kDecodeRows];  // of products with rows of int8
-  // [padded_head_dim][vectors of keys of a tile]; null where no keys are transposed into it.
+  T* query;                     // [padded_head_dim]: one query
+  T score_factor[kDecodeRows];  // of products with int8 rows
+  // [padded_head_dim][vectors of keys of a tile]; null if keys are never transposed into memory.
   T* transposed;
-  T* scores;              // [kDecodeRows][block keys], then weights
-  T* bias;                // [kDecodeRows][block keys]: what is added to scores; -inf hides
-  bool has_bias;          // of the block at hand
-  bool hides;             // bias holds -inf for a key that is not beyond every row's reach
-  std::int64_t chunk;     // the number of the chunk at hand
-  SoftmaxState<T> state;  // of this chunk, one lane per row
+  T* scores;              // [kDecodeRows][block keys], later weights
+  T* bias;                // [kDecodeRows][block keys]: added to scores; -inf hides
+  bool has_bias;          // whether the current block has a bias
+  bool hides;             // bias contains -inf for a key that is within some row's reach
+  std::int64_t chunk;     // index of the current chunk
+  SoftmaxState<T> state;  // of the current chunk, one lane per row
   T* output;              // [kDecodeRows][padded_value_dim], relative to the reference
   bool is_fresh;          // no block has written to output yet
-  SoftmaxState<T> total;  // of the chunks before, merged
+  SoftmaxState<T> total;  // of the earlier chunks, merged
   T* total_output;
   bool total_is_fresh;
-  T* keys;    // [block keys][padded_head_dim]: a block that cannot be read in place
+  T* keys;    // [block keys][padded_head_dim]: copy of a block that cannot be read in place
   T* values;  // [block keys][padded_value_dim]
-  // [block keys], of rows that have scales; null otherwise
+  // [block keys], for rows with scales; null otherwise
   T* key_scales;
   T* value_scales;
-  // [groups][scale, minimum][block keys], of rows of q4_1; null otherwise
+  // [groups][scale, minimum][block keys], for q4_1 rows; null otherwise
   T* key_groups;
   T* value_groups;
-  T* group_weights;  // times the groups' scales, [rows][groups][block keys]; null otherwise
-  T* group_sums;     // of weights times the groups' minimums, [rows][groups]; null otherwise
-  // Of q4_1: the queries' integers, two to a lane (nibble_scores.hpp), their sums by group, and
-  // steps. [head_dim / 2][rows of for_rows], [groups][rows of for_rows], [kDecodeRows]
+  T* group_weights;  // weights times group scales, [rows][groups][block keys]; null otherwise
+  T* group_sums;     // sums of weights times group minimums, [rows][groups]; null otherwise
+  // For q4_1: the queries' integers, two per lane (nibble_scores.hpp), their sums by group, and
+  // their steps. [head_dim / 2][rows of for_rows], [groups][rows of for_rows], [kDecodeRows]
   std::int32_t* query_pairs;
   T* query_sums;
   T* query_steps;
@@ -84,8 +84,8 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, voi
   work.total_output = arena.take<T>(kDecodeRows * work.padded_value_dim);
   work.keys = arena.take<T>(kBlock * work.padded_head_dim);
   work.values = arena.take<T>(kBlock * work.padded_value_dim);
-  // scores.hpp uses it with 16 registers, and for rows of 16 bits that do not fill squares of two
-  // numbers per lane.
+  // scores.hpp uses this memory with 16 registers, and for 16-bit rows that do not fill squares of
+  // two numbers per lane.
   const bool fills_squares = problem.head_dim % (2 * kLanes<T>) == 0;
   if (Shape::kRegisterCount == 16 || (bytes_of(problem.key.element) == 2 && !fills_squares))
     work.transposed = arena.take<T>(Shape::kStripLanes * work.padded_head_dim);

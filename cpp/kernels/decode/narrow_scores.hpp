@@ -1,5 +1,5 @@
-// scores = query key where keys are numbers of 16 or 8 bits: transposed in registers, as if two or
-// four of them were a float32, and multiplied from there.
+// scores = query key for keys of 16-bit or 8-bit numbers: keys are transposed in registers, as if
+// two or four numbers were one float32, and multiplied from there.
 #pragma once
 
 #include "../../simd/lane_parts.hpp"
@@ -20,14 +20,14 @@ REGARD_INLINE void for_parts(Body body) {
   }
 }
 
-// A vector of keys of 16 or 8 bits: their rows and scores.
+// A vector of 16-bit or 8-bit keys: their rows and scores.
 template <class From>
 struct NarrowKeys {
   const From* rows[kLanes<float>];
   float* scores;
 };
 
-// The row of lane `i` of vector `v`: in order, but where the lanes of two vectors meet.
+// The row in lane `i` of vector `v`: in order, unless the lanes of two vectors are interleaved.
 template <class From, int kVectors>
 REGARD_INLINE const From* row_in_lane(const NarrowKeys<From> (&keys)[kVectors], int v, int i) {
   constexpr int kWidth = kLanes<float>;
@@ -35,20 +35,22 @@ REGARD_INLINE const From* row_in_lane(const NarrowKeys<From> (&keys)[kVectors], 
   return keys[v - v % kMet<From> + key / kWidth].rows[key % kWidth];
 }
 
-// Vectors of keys whose scores are formed together: the sum of one would wait for itself. Those of
-// bytes wait longest, and one or two rows leave registers for four.
+// Number of vectors of keys whose scores are computed together: with one vector, each addition
+// would wait for the previous one. 8-bit keys have the longest latency, and with one or two rows
+// there are registers for four vectors.
 template <class Shape, int kRows, class From>
 constexpr int kNarrowVectors =
     Shape::kRegisterCount == 16 && sizeof(From) == 1 && kRows <= 2 ? 4 : 2;
 
-// score_keys for narrow numbers, whose squares have two or four dimensions a lane.
+// score_keys for narrow numbers, whose squares have two or four dimensions per lane.
 template <int kRows, class From, int kVectors>
 REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[kVectors],
                                        std::int64_t head_dim, const float* queries,
                                        std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
-  // In the quarters of a line for each of kWidth turns: of int8, which computes longest between two
-  // squares, two fifths while it loads them (none on vectors of 16 bytes).
+  // Prefetches for each of kWidth turns, in quarters of a line. int8 computes for the longest time
+  // between two squares, so two fifths of its prefetches are issued while it loads the squares
+  // (none on vectors of 16 bytes).
   constexpr int kQuartersAsked = kAheadOfScores<false> * kVectors * kWidth * 4 / kLineBytes;
   constexpr int kWhileLoading = sizeof(From) == 1 ? kQuartersAsked / (2 * kVectors) : 0;
   constexpr int kWhileAdding = kQuartersAsked - kVectors * kWhileLoading;
@@ -112,7 +114,7 @@ REGARD_NOINLINE void score_narrow_steps(const DecodeBlock<Shape>& block, std::ui
     for (int k = 0; k < kStep; k += kLanes<float>) {
       NarrowKeys<From>& vector = keys[waiting++];
       vector.scores = work.scores + begin + k;
-      // Lanes beyond the block repeat its last key: they are hidden.
+      // Lanes beyond the block repeat its last key. They are hidden.
       for (int i = 0; i < kLanes<float>; ++i)
         vector.rows[i] = first + (k + i < last ? k + i : last) * block.key_stride;
       if (waiting == kVectors) score();

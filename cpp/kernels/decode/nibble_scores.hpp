@@ -1,12 +1,12 @@
-// scores = query key where keys are groups of four-bit integers (../groups_of_four_bits.hpp), which
-// are multiplied as 16-bit integers, two to a lane:
+// scores = query key for keys in groups of four-bit integers (../groups_of_four_bits.hpp), which
+// are multiplied as 16-bit integers, two per lane:
 //
 //   for a vector of keys
 //     for a group: 16 bytes of each key, transposed to 4 lanes of all keys
-//       for a lane of 4 bytes: numbers 0 and 2, 16 and 18, 1 and 3, 17 and 19 from its first on
-//         sum += key query (broadcast)     in integers; of one row, the upper halves' where they
-//                                          lie, times 16: shifts for a single row take longer than
-//                                          sums of their own
+//       for a lane of 4 bytes: numbers 0 and 2, 16 and 18, 1 and 3, 17 and 19, from its first
+//         sum += key query (broadcast)     in integers; for a single row, upper halves are not
+//                                          shifted but summed separately, times 16, because
+//                                          shifts would take longer
 //       score += sum * scale, then += sum of the query * minimum
 //     score *= the query's step
 #pragma once
@@ -19,13 +19,13 @@
 namespace regard {
 namespace {
 
-constexpr int kGroupLanes = kGroupBytes / 4;  // of 32 bits
+constexpr int kGroupLanes = kGroupBytes / 4;  // 32-bit lanes
 constexpr int kPairsOfLane = 4;
 
-// The numbers of pair `pair` of a lane, from the group's first number on.
+// The first number of each pair of a lane, relative to the lane's first number.
 constexpr int kFirstOfPair[kPairsOfLane] = {0, 16, 1, 17};
 
-// A row's integers, from numbers that are scaled and rotated, as one of `together` rows.
+// Computes a row's integers from scaled and rotated numbers. The row is one of `together` rows.
 template <class T>
 REGARD_NOINLINE void round_decode_query(const T* query, std::int64_t head_dim, int row,
                                         int together, DecodeWorkspace<T>& work) {
@@ -59,7 +59,7 @@ REGARD_NOINLINE void round_decode_query(const T* query, std::int64_t head_dim, i
 }
 
 // A vector of keys: their first row, and the scales and minimums of their groups. Rows beyond the
-// block's are those of a page, too, and hidden.
+// block also belong to a page and are hidden.
 struct NibbleKeys {
   const Nibbles* first;
   const float* groups;
@@ -70,7 +70,7 @@ template <int kRows, int kVectors>
 REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::ptrdiff_t stride,
                                        std::int64_t head_dim, const DecodeWorkspace<float>& work,
                                        std::ptrdiff_t block_keys, Ahead& ahead) {
-  // In the quarters of a line for each lane. Scales are a fifth of what is read.
+  // Prefetches for each lane, in quarters of a line. Scales are a fifth of the data.
   constexpr int kQuartersAsked =
       (kAheadOfScores<false> * kVectors * kLanes<float> * 5 + kLineBytes - 1) / kLineBytes;
   constexpr bool kShifts = kRows > 1;
@@ -83,7 +83,7 @@ REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::
     for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
   for (std::int64_t group = 0; group < head_dim / kGroupOfFourBits; ++group) {
     Mask<float> sums[kVectors][kRows], sixteens[kVectors][kRows];
-    Vec<float> lanes[kVectors][kGroupLanes];  // lane i has bytes 4 i to 4 i + 3 of the group
+    Vec<float> lanes[kVectors][kGroupLanes];  // lane i holds bytes 4 i to 4 i + 3 of the group
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       load_fours_transposed(keys[v].first + group * kGroupBytes, stride, lanes[v]);

@@ -1,9 +1,10 @@
-// output += weights value where values are groups of four-bit integers:
+// output += weights value for values in groups of four-bit integers:
 //
 //   output = sum over keys of (weight scale) integer + sum over keys of weight minimum
 //
-// for each group, as the forward kernel adds them (../groups/values.hpp). kLanes bytes
-// are two vectors of dimensions, 16 apart: those of their lower halves, and of their upper ones.
+// for each group, added as in the forward kernel (../groups/values.hpp). kLanes bytes hold two
+// vectors of dimensions, 16 apart: one vector in the lower halves of the bytes, the other in the
+// upper halves.
 #pragma once
 
 #include "../ahead.hpp"
@@ -13,11 +14,11 @@
 namespace regard {
 namespace {
 
-// Bytes of a group by kLanes.
+// Number of pieces of kLanes bytes in a group.
 constexpr int kPiecesOfGroup = kGroupBytes / kLanes<float>;
 
-// Calls body(row, first, last) for the keys from `first` on that lie together, of which `row` is
-// the first: those of steps that follow one another.
+// Calls body(row, first, last) for each stretch of contiguous keys, which are the keys of
+// consecutive steps. `row` points to key `first`.
 template <class Shape, class Body>
 REGARD_INLINE void for_stretches(const DecodeBlock<Shape>& block, int begin, int end,
                                  std::uint32_t steps, Body body) {
@@ -38,9 +39,9 @@ REGARD_INLINE void for_stretches(const DecodeBlock<Shape>& block, int begin, int
   }
 }
 
-// Of a row's weights and kGroups groups from `group` on: weights times scales, and the sums of
-// weights times minimums, for the keys of [begin, end). Sums are formed in as many parts as a
-// vector has lanes.
+// For one row's weights and kGroups groups starting at `group`, computes weights times scales, and
+// the sums of weights times minimums, for the keys of [begin, end). Each sum has as many partial
+// sums as a vector has lanes.
 template <class Shape, int kGroups>
 REGARD_NOINLINE void scale_by_groups(int row, std::int64_t group, int begin, int end,
                                      std::uint32_t steps, const DecodeWorkspace<float>& work) {
@@ -69,16 +70,16 @@ REGARD_NOINLINE void scale_by_groups(int row, std::int64_t group, int begin, int
   for (int g = 0; g < kGroups; ++g) work.group_sums[at + g] = sum_lanes<kWidth, float>(sums[g])[0];
 }
 
-// output[row][pieces] += the sums over the steps' keys, for kTogether rows, and kPieces pieces of
-// groups from `piece` on. The first rows ask for lines.
+// output[row][pieces] += the sums over the steps' keys, for kTogether rows and kPieces pieces of
+// groups starting at `piece`. Only the first rows prefetch lines.
 template <class Shape, int kTogether, int kPieces, bool kAsks>
 REGARD_NOINLINE void add_pieces(const DecodeBlock<Shape>& block, int row, std::int64_t piece,
                                 int begin, int end, std::uint32_t steps,
                                 const DecodeWorkspace<float>& work, Ahead& ahead) {
   constexpr int kWidth = kLanes<float>;
   constexpr int kBlock = round_up(Shape::kBlockKeys, kDecodeStep<Shape>);
-  // A line for as many keys as fill one with these pieces. With scales, rows have 5 bytes for every
-  // 4 of integers, and values ask for 6 of 8 lines.
+  // Prefetches one line for every kKeysOfLine keys, which fill a line with these pieces. With
+  // scales, rows have 5 bytes for every 4 bytes of integers, and values prefetch 6 of 8 lines.
   constexpr unsigned kKeysOfLine =
       kPieces * kWidth < kLineBytes ? kLineBytes / (kPieces * kWidth) : 1;
   const std::ptrdiff_t stride = block.value_stride;
@@ -128,7 +129,7 @@ REGARD_NOINLINE void add_pieces(const DecodeBlock<Shape>& block, int row, std::i
   }
 }
 
-// Ten sums or so stay in registers.
+// About ten sums stay in registers.
 template <class Shape, int kRows>
 REGARD_NOINLINE void add_nibble_values(const DecodeBlock<Shape>& block, int begin, int end,
                                        std::uint32_t steps, const DecodeWorkspace<float>& work,

@@ -1,6 +1,6 @@
-// scores = query key over keys in the arithmetic's own type as they lie: a square of keys and
-// dimensions is transposed in registers and multiplied from there. Nothing comes between the loads
-// from memory, so these come evenly; transposed_scores.hpp says where that is not what decides.
+// scores = query key for keys stored in the type of the arithmetic: a square of keys and dimensions
+// is transposed in registers and multiplied from there. Nothing interrupts the loads from memory,
+// so they are issued evenly. See transposed_scores.hpp for the case in which other costs dominate.
 #pragma once
 
 #include "../../simd/transpose.hpp"
@@ -10,7 +10,8 @@
 namespace regard {
 namespace {
 
-// scores[row][key] of kLanes keys: squares of keys and dimensions, transposed in registers.
+// Computes scores[row][key] of kLanes keys. Squares of keys and dimensions are transposed in
+// registers.
 template <class T, int kRows>
 REGARD_NOINLINE void score_keys(const T* const* keys, std::int64_t padded_head_dim,
                                 const T* queries, T* scores, std::ptrdiff_t score_stride,
@@ -45,15 +46,15 @@ REGARD_INLINE void bring_next_line(const T* key) {
   __builtin_prefetch(reinterpret_cast<const char*>(key) + kLineBytes, 0, 3);
 }
 
-// A vector of keys that all exist, and their scores.
+// A vector of keys, all of which exist, and their scores.
 template <class T>
 struct KeyVector {
   const T* first;
   T* scores;
 };
 
-// score_keys for several vectors of keys: a sum over dimensions waits for itself, and those of the
-// other keys take the time.
+// score_keys for several vectors of keys. Each sum over dimensions is a dependency chain, and the
+// sums of the other keys hide its latency.
 template <class T, int kRows, int kTogether>
 REGARD_NOINLINE void score_squares(const KeyVector<T> (&keys)[kTogether], std::ptrdiff_t key_stride,
                                    std::int64_t padded_head_dim, const T* queries,
@@ -90,12 +91,12 @@ REGARD_NOINLINE void score_squares(const KeyVector<T> (&keys)[kTogether], std::p
     for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
 }
 
-// The same with loads of half vectors, which do what takes a shuffle there. It needs 32 registers;
+// Like score_squares, with loads of half vectors that replace shuffles. This needs 32 registers;
 // with 16 it was slower.
 //
-// A step reads half a line of each key. Where keys begin with a line (kOnLines), the next line is
-// asked for ahead of the step that needs it, or every second step would wait for L2. Elsewhere a
-// step's loads reach into the next line by themselves.
+// A step reads half a line of each key. If keys begin at a line (kOnLines), the next line is
+// prefetched before the step that needs it, because every second step would otherwise wait for L2.
+// If keys do not begin at a line, a step's loads already reach into the next line.
 template <class T, int kRows, int kTogether, bool kOnLines>
 REGARD_NOINLINE void score_half_squares(const KeyVector<T> (&keys)[kTogether],
                                         std::ptrdiff_t key_stride, std::int64_t padded_head_dim,
@@ -117,8 +118,8 @@ REGARD_NOINLINE void score_half_squares(const KeyVector<T> (&keys)[kTogether],
       Vec<T> half[kHalf];
 #pragma GCC unroll 8
       for (int i = 0; i < kHalf; ++i) {
-        // If the compiler kept 16 keys' addresses or two vectors' queries in a register each, most
-        // would end up on the stack.
+        // If the compiler kept 16 keys' addresses or two vectors' queries in one register each,
+        // most of them would be spilled to the stack.
         if (i % 4 == 0) forget(lower, key_stride, queries);
         const T* row = lower + i % 4 * key_stride;
         half[i] = load_two_halves(row, row + kHalf * key_stride);
@@ -159,7 +160,7 @@ REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::
                                           const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   const auto score_one = [&](const T* step, int begin, int k) {
-    // Lanes beyond the block repeat its last key: they are hidden.
+    // Lanes beyond the block repeat its last key. They are hidden.
     const int last = block.count - begin - 1;
     const T* keys[kLanes<T>];
     for (int i = 0; i < kLanes<T>; ++i)

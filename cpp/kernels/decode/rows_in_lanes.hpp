@@ -1,6 +1,6 @@
-// scores = query key with rows in lanes, where they fill a vector or half of one: a key's number is
-// broadcast from where it lies and serves all rows. Scores are transposed then instead of keys,
-// which have head_dim times as many numbers.
+// scores = query key with rows in lanes, used if the rows fill a vector or half of one. A key's
+// number is broadcast from memory and serves all rows. The scores are then transposed instead of
+// the keys, which have head_dim times as many numbers.
 //
 //   for as many keys as a vector has lanes             twice as many, if rows fill half a vector
 //     for a dimension
@@ -19,7 +19,7 @@
 namespace regard {
 namespace {
 
-// With 32 registers, and for one or two rows, keys are transposed in registers and multiplied from
+// With 32 registers, or with one or two rows, keys are transposed in registers and multiplied from
 // there.
 template <class Shape, int kRows, class From, class T = typename Shape::Element>
 constexpr bool kPutsRowsInLanes = Shape::kRegisterCount == 16 && kRows > 2 &&
@@ -31,7 +31,7 @@ REGARD_NOINLINE void score_rows_in_lanes(const T* const (&keys)[kLanes<T>],
                                          std::int64_t padded_head_dim, const T* queries, T* scores,
                                          std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kWidth = kLanes<T>;
-  // Of the lines that kTogether dimensions of the keys take, in quarters.
+  // Fraction of the lines of kTogether dimensions of the keys, in quarters.
   constexpr int kTogether = 4;
   static_assert(kWidth % kTogether == 0, "padded_head_dim is a multiple of kWidth");
   constexpr int kQuartersAsked =
@@ -56,7 +56,7 @@ REGARD_NOINLINE void score_rows_in_lanes(const T* const (&keys)[kLanes<T>],
   for (int row = 0; row < kWidth; ++row) store(scores + row * score_stride, acc[row]);
 }
 
-// The element at kPlace of each half, in every lane of that half.
+// Broadcasts the element at kPlace of each half to every lane of that half.
 template <int kPlace, class T, std::size_t... kLane>
 REGARD_INLINE Vec<T> broadcast_in_halves(Vec<T> halves, std::index_sequence<kLane...>) {
   constexpr int kHalf = kLanes<T> / 2;
@@ -64,8 +64,8 @@ REGARD_INLINE Vec<T> broadcast_in_halves(Vec<T> halves, std::index_sequence<kLan
                                  (static_cast<int>(kLane) / kHalf * kHalf + kPlace)...);
 }
 
-// Rows that fill half a vector: of the scores, lower halves belong to one vector of keys, upper
-// halves to another.
+// For rows that fill half a vector. The lower halves of the scores belong to one vector of keys,
+// the upper halves to another.
 template <class T>
 REGARD_NOINLINE void score_rows_in_halves(const T* const (&lower)[kLanes<T>],
                                           const T* const (&upper)[kLanes<T>],
@@ -73,7 +73,7 @@ REGARD_NOINLINE void score_rows_in_halves(const T* const (&lower)[kLanes<T>],
                                           T* lower_scores, T* upper_scores,
                                           std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kWidth = kLanes<T>, kHalf = kWidth / 2;
-  // Of the lines that kHalf dimensions of two vectors of keys take.
+  // Fraction of the lines of kHalf dimensions of two vectors of keys.
   constexpr int kAsked =
       kAheadOfScores<true> * 2 * kWidth * kHalf * static_cast<int>(sizeof(T)) / (4 * kLineBytes);
   Vec<T> acc[kWidth];
@@ -113,7 +113,7 @@ REGARD_NOINLINE void score_steps_by_rows(const DecodeBlock<Shape>& block, std::u
                                          const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
   static_assert(kStep % kLanes<T> == 0, "a step is whole vectors");
-  constexpr int kVectors = kLanes<T> / kRows;  // of keys, computed together
+  constexpr int kVectors = kLanes<T> / kRows;  // vectors of keys, computed together
   const T* keys[kVectors][kLanes<T>];
   T* scores[kVectors];
   int waiting = 0;
@@ -130,7 +130,7 @@ REGARD_NOINLINE void score_steps_by_rows(const DecodeBlock<Shape>& block, std::u
     const T* step = static_cast<const T*>(block.keys[begin / kStep]);
     const int last = block.count - begin - 1;
     for (int k = 0; k < kStep; k += kLanes<T>) {
-      // Those beyond the block repeat its last key: they are hidden.
+      // Lanes beyond the block repeat its last key. They are hidden.
       for (int i = 0; i < kLanes<T>; ++i)
         keys[waiting][i] = step + (k + i < last ? k + i : last) * block.key_stride;
       scores[waiting++] = work.scores + begin + k;

@@ -1,5 +1,5 @@
-// scores = query key for the rows of a decode: over keys as they lie (any element type, any row
-// stride, in pages) or, where columns are apart or do not fill vectors, over copies.
+// scores = query key for the rows of a decode: keys are read in place (any element type, any row
+// stride, in pages), or copied if their columns are not contiguous or do not fill vectors.
 #pragma once
 
 #include "narrow_scores.hpp"
@@ -13,9 +13,9 @@
 namespace regard {
 namespace {
 
-// Integers that are read in place come multiplied by kByteOnTop, and queries make up for it.
-// Returns a factor for the products where queries are so small that they would become subnormal,
-// and 1 otherwise.
+// Integers that are read in place are multiplied by kByteOnTop, and queries are divided by it to
+// compensate. Returns a factor for the products if queries are so small that they would become
+// subnormal, and 1 otherwise.
 template <class T>
 REGARD_NOINLINE T undo_byte_on_top(T* query, std::int64_t head_dim) {
   constexpr T kSmall = T(0x1p-64f), kFactor = T(1 / kByteOnTop);
@@ -57,10 +57,10 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
   }
 }
 
-// Whether keys are multiplied from the registers in which they are transposed. That takes one
-// register for each row in addition to those of a square. With 16 registers and more than two rows,
-// some values would be on the stack, which costs more than memory does. Squares of int8 hold four
-// times as many keys, and there up to eight rows pay.
+// Whether keys are multiplied from the registers in which they are transposed. This requires one
+// register for each row in addition to the registers of a square. With 16 registers and more than
+// two rows, some values would be spilled to the stack, which costs more than memory accesses.
+// Squares of int8 hold four times as many keys, so it pays for up to eight rows.
 template <class Shape, int kRows, class From>
 constexpr bool kMultipliesFromRegisters =
     Shape::kRegisterCount == 32 || kRows <= 2 || (sizeof(From) == 1 && kRows < kDecodeRows);
@@ -76,7 +76,8 @@ REGARD_NOINLINE void score_steps(const DecodeBlock<Shape>& block, std::uint32_t 
         if constexpr (sizeof(From) == sizeof(T)) {
           return score_register_steps<Shape, kRows>(block, steps, work, ahead);
         } else {
-          // Always so for bytes: other rows are copied, and nothing below is compiled for it.
+          // Always true for bytes: other rows are copied, and the code below is not compiled for
+          // bytes.
           if (work.padded_head_dim % (kLaneParts<From> * kLanes<T>) == 0)
             return score_narrow_steps<Shape, kRows, From>(block, steps, work, ahead);
         }

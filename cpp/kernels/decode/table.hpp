@@ -1,4 +1,4 @@
-// The decode family as the dispatch calls it: attention for a few rows.
+// The dispatch's interface to the decode family: attention for a few rows.
 #pragma once
 
 #include "../attention_kernel.hpp"
@@ -7,10 +7,10 @@ namespace regard {
 
 struct DecodeKernels {
   AttentionKernel kernel;
-  // After `begin` of both: merges what `part` has gathered of one chunk with what `workspace` has
-  // of those before.
+  // Merges the chunk that `part` has accumulated with the earlier chunks in `workspace`. Call
+  // `begin` on both first.
   void (*merge)(const void* part, void* workspace);
-  std::int64_t most_rows;  // of a task
+  std::int64_t most_rows;  // maximum number of rows in a task
   bool reads_four_bits;    // whether keys and values may be q4_1
 };
 

@@ -1,14 +1,14 @@
-// scores = query key over a copy of the keys with keys in lanes:
+// scores = query key from a copy of the keys with keys in lanes:
 //
-//   for as many vectors of keys as a tile has       from the rows where they lie
+//   for as many vectors of keys as a tile has       from the rows in place
 //     for a square of keys and dimensions           transposed to [dimension][key] in L1
 //     for the rows of a tile                        a tile of rows x vectors stays in registers
 //       for a dimension
 //         scores += query (broadcast) * keys
 //
-// A key that is loaded serves all rows of the tile, and a query that is broadcast all of its
-// vectors. Without the copy, the square would take half of 16 registers, and a broadcast would
-// serve one vector.
+// Each loaded key serves all rows of the tile, and each broadcast query serves all vectors of the
+// tile. Without the copy, the square would occupy half of 16 registers, and a broadcast would serve
+// one vector.
 #pragma once
 
 #include "../../simd/lane_parts.hpp"
@@ -21,15 +21,16 @@
 namespace regard {
 namespace {
 
-// Lines asked for while a square of kLanes keys and dimensions is read, and of these, while it is
-// transposed. The others follow during the products, which take longer.
+// Number of lines prefetched per square of kLanes keys and dimensions, and the part of them that is
+// prefetched while the square is transposed. The others follow during the products, which take
+// longer.
 template <class T, class From>
 constexpr int kAskedOfSquare = kAheadOfScores<false> * kLanes<T> * kLanes<T> *
                                static_cast<int>(sizeof(From)) / (4 * kLineBytes);
 template <class T, class From>
 constexpr int kAskedWhileTransposing = kAskedOfSquare<T, From> * 3 / 10;
 
-// transposed[dimension][key] of kLanes keys, whose rows are padded to whole vectors.
+// Computes transposed[dimension][key] of kLanes keys, whose rows are padded to whole vectors.
 template <class T, class From>
 REGARD_INLINE void transpose_keys(const From* const* keys, std::int64_t padded_head_dim,
                                   T* transposed, std::ptrdiff_t stride, Ahead& ahead) {
@@ -50,7 +51,7 @@ REGARD_INLINE void transpose_keys(const From* const* keys, std::int64_t padded_h
   }
 }
 
-// The same for integers, times kByteOnTop: four dimensions a lane are transposed together.
+// The same for integers, times kByteOnTop. Four dimensions per lane are transposed together.
 REGARD_INLINE void transpose_keys(const std::int8_t* const* keys, std::int64_t padded_head_dim,
                                   float* transposed, std::ptrdiff_t stride, Ahead&) {
   constexpr int kWidth = kLanes<float>, kParts = kLaneParts<std::int8_t>;
@@ -70,7 +71,7 @@ REGARD_INLINE void transpose_keys(const std::int8_t* const* keys, std::int64_t p
   }
 }
 
-// scores[row][key] of kTileRows of kRows rows and kVectors vectors of keys.
+// Computes scores[row][key] for kTileRows of kRows rows and kVectors vectors of keys.
 template <class T, class From, int kRows, int kTileRows, int kVectors>
 REGARD_NOINLINE void score_transposed(const T* transposed, std::int64_t padded_head_dim,
                                       const T* queries, T* const* scores,
@@ -81,8 +82,8 @@ REGARD_NOINLINE void score_transposed(const T* transposed, std::int64_t padded_h
   Accumulators<T, kTileRows, kVectors> acc;
   clear<T, kTileRows, kVectors>(acc);
   AskedLine asked = ahead.go_on();
-  // Not unrolled: the compiler would load the vectors of several turns before the first product,
-  // and most of them would end up on the stack.
+  // Not unrolled: the compiler would load the vectors of several turns before the first product and
+  // spill most of them to the stack.
 #pragma GCC unroll 1
   for (std::int64_t d = 0; d < padded_head_dim; ++d) {
     ahead.ask_quarters<kQuartersAsked>(d, asked);
@@ -126,7 +127,7 @@ REGARD_NOINLINE void score_transposed_steps(const DecodeBlock<Shape>& block, std
     const From* step = static_cast<const From*>(block.keys[begin / kStep]);
     const int last = block.count - begin - 1;
     for (int k = 0; k < kStep; k += kLanes<T>) {
-      // Lanes beyond the block repeat its last key: they are hidden.
+      // Lanes beyond the block repeat its last key. They are hidden.
       for (int i = 0; i < kLanes<T>; ++i)
         keys[waiting][i] = step + (k + i < last ? k + i : last) * block.key_stride;
       scores[waiting++] = work.scores + begin + k;

@@ -1,5 +1,5 @@
-// output += weights value for the rows of a decode: over values as they lie, or over copies, as
-// scores are.
+// output += weights value for the rows of a decode: values are read in place or copied, as keys
+// are.
 #pragma once
 
 #include "../ahead.hpp"
@@ -11,9 +11,9 @@
 namespace regard {
 namespace {
 
-// A tile of the products with values: rows, and vectors of dimensions, whose sums stay in registers
-// with those of the dimensions at hand and one weight. An fma takes four or five cycles and two can
-// begin in each, so a tile should have ten sums or more.
+// A tile of the products with values: rows x vectors of dimensions. Its sums stay in registers,
+// together with the current values and one weight. An fma takes four or five cycles and two can
+// start in each cycle, so a tile should have ten sums or more.
 template <class Shape, int kRows, class From>
 struct ValueTile {
   static constexpr bool kIsNarrow = Shape::kRegisterCount == 16;
@@ -26,9 +26,9 @@ struct ValueTile {
                                                                           : 2;
 };
 
-// output[row][panel] += the sum over the steps' keys of weight value, `panel` columns into their
-// rows, for kTogether of kRows rows. Where kSelect, a key whose weight is exactly -0.0 (hidden) is
-// left out instead of multiplied.
+// output[row][panel] += the sum over the steps' keys of weight value, starting at column `panel`,
+// for kTogether of kRows rows. With kSelect, a key whose weight is exactly -0.0 (hidden) is skipped
+// instead of multiplied.
 template <class Shape, int kRows, int kTogether, int kPanel, bool kSelect, class From,
           class T = typename Shape::Element>
 REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::int64_t panel,
@@ -76,9 +76,9 @@ REGARD_NOINLINE void add_panel(const DecodeBlock<Shape>& block, int row, std::in
   }
 }
 
-// Calls `body` with a number of vectors as a Constant, and the column where they begin: panels of
-// kPanel vectors, and smaller ones at the end, of which none has one vector where two of two can be
-// had instead.
+// Calls `body` with a number of vectors as a Constant, and the column at which they begin: panels
+// of kPanel vectors, and smaller panels at the end. No panel has one vector if two panels of two
+// vectors are possible instead.
 template <int kPanel, class T, class Body>
 REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
   std::int64_t d = 0;

@@ -1,4 +1,4 @@
-// Scores of one row and one block to weights, and the row's running softmax.
+// Converts the scores of one row and one block to weights, and updates the row's running softmax.
 #pragma once
 
 #include <utility>
@@ -8,14 +8,14 @@
 namespace regard {
 namespace {
 
-// Each lane with the one `distance` lanes above.
+// Adds to each lane the lane kDistance above it.
 template <int kDistance, class T, std::size_t... kLane>
 REGARD_INLINE Vec<T> add_lanes_above(Vec<T> v, std::index_sequence<kLane...>) {
   return v +
          __builtin_shufflevector(v, v, static_cast<int>((kLane + kDistance) % sizeof...(kLane))...);
 }
 
-// In the lowest lane of every kCount the sum of them, in the order of sum_rows.
+// Sums every kCount lanes into the lowest of them, in the order of sum_rows.
 template <int kCount, class T>
 REGARD_INLINE Vec<T> sum_lanes(Vec<T> v) {
   if constexpr (kCount == 1)
@@ -25,7 +25,7 @@ REGARD_INLINE Vec<T> sum_lanes(Vec<T> v) {
         v, std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>()));
 }
 
-// `sum` and those of tiles, one after another: each in the order of sum_rows.
+// Adds the sums of tiles to `sum`, one tile after another, each in the order of sum_rows.
 template <int kTile, class T>
 REGARD_INLINE T add_tiles(T sum, const T* weights, int count) {
   constexpr int kParts = kTile > kLanes<T> ? kTile / kLanes<T> : 1;  // vectors of a tile
@@ -43,7 +43,7 @@ REGARD_INLINE T add_tiles(T sum, const T* weights, int count) {
   return sum;
 }
 
-// Weights of `count` keys, a whole number of vectors or a part of one.
+// Computes the weights of `count` keys, which are a whole number of vectors or part of one.
 template <class T>
 REGARD_INLINE void exp2_of_keys(T* scores, const T* bias, T reference, int count) {
   for (int k = 0; k < count; k += kLanes<T>) {
@@ -58,8 +58,9 @@ REGARD_INLINE void exp2_of_keys(T* scores, const T* bias, T reference, int count
   }
 }
 
-// Weights of a step, tile by tile, the reference moved wherever a tile exceeds its limit; what the
-// block and the output have gathered before is rescaled. Returns the block's sum with theirs.
+// Computes the weights of a step, tile by tile. Moves the reference whenever a tile exceeds its
+// limit, and rescales the accumulated sums and outputs. Returns the block's sum including this
+// step.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* scores, const T* bias,
                                  T block_sum, DecodeWorkspace<T>& work) {
@@ -90,7 +91,7 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
   return block_sum;
 }
 
-// Products of a row to capped scores.
+// Converts products of a row to capped scores.
 template <class T>
 REGARD_INLINE Vec<T> capped_scores(Vec<T> product, int at, int row,
                                    const DecodeWorkspace<T>& work) {
@@ -99,8 +100,8 @@ REGARD_INLINE Vec<T> capped_scores(Vec<T> product, int at, int row,
   return work.softcaps ? capped<T>(product, broadcast(work.softcaps[row])) : product;
 }
 
-// Products to what the caller's function makes of them, in natural units: once for the keys of
-// steps that follow one another.
+// Converts products to the results of the caller's function, in natural units. Calls the function
+// once for the keys of consecutive steps.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void function_of_row(const AttentionProblem& problem, const AttentionTask& task,
                                      std::int64_t key, std::uint32_t steps, int row, T* scores,
@@ -127,8 +128,8 @@ REGARD_NOINLINE void function_of_row(const AttentionProblem& problem, const Atte
   call();
 }
 
-// Products of queries and keys to scores, in place. The block begins at `key`. Returns whether one
-// exceeds the row's limit.
+// Converts products of queries and keys to scores, in place. The block begins at `key`. Returns
+// whether a score exceeds the row's limit.
 template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE bool finish_scores(const AttentionProblem& problem, const AttentionTask& task,
                                  std::int64_t key, std::uint32_t steps, int row, T* scores,
@@ -148,7 +149,7 @@ REGARD_INLINE bool finish_scores(const AttentionProblem& problem, const Attentio
   return exceeds;
 }
 
-// scores -> weights of one row, in place; sum and reference follow.
+// Converts the scores of one row to weights, in place, and updates the row's sum and reference.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void weigh_row(const AttentionProblem& problem, const AttentionTask& task,
                                std::int64_t key, std::uint32_t steps, int row,

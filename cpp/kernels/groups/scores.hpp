@@ -1,5 +1,5 @@
-// Scores of keys in groups of four-bit integers (../groups_of_four_bits.hpp): the product of a tile
-// is formed group by group.
+// Scores of keys in groups of four-bit integers (../groups_of_four_bits.hpp). The product of a tile
+// is computed group by group.
 #pragma once
 
 #include "../attention/forward_block.hpp"
@@ -8,14 +8,14 @@
 namespace regard {
 namespace {
 
-// A tile's keys, which are integers, times a strip's queries, which are integers, too.
+// The product of a tile's keys and a strip's queries, both of which are integers.
 template <class T>
 struct GroupProduct {
   const T* rows;
   std::ptrdiff_t row_stride;
   const T* lanes;
   std::int64_t depth;
-  const T* groups;  // [groups][scale, minimum][group_stride]: of the tile's keys
+  const T* groups;  // [groups][scale, minimum][group_stride], for the tile's keys
   std::ptrdiff_t group_stride;
   const T* query_sums;   // [groups][lanes]
   const T* query_steps;  // [lanes]
@@ -60,7 +60,7 @@ REGARD_NOINLINE void round_queries(std::int64_t head_dim, const ForwardStrip<T>&
     for (std::int64_t d = 0; d < head_dim; ++d) {
       const Vec<T> query = load(queries + d * lanes);
       const Vec<T> magnitude = query < Vec<T>{} ? -query : query;
-      // What is NaN stays.
+      // NaN stays NaN.
       largest = largest >= magnitude || largest != largest ? largest : magnitude;
     }
     Vec<T> inverse{};

@@ -1,5 +1,5 @@
-// The groups family as the dispatch calls it: attention to keys and values in groups of four-bit
-// integers (../groups_of_four_bits.hpp).
+// The dispatch's interface to the groups family: attention with keys and values in groups of
+// four-bit integers (../groups_of_four_bits.hpp).
 #pragma once
 
 #include "../attention_kernel.hpp"

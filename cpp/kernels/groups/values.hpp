@@ -1,8 +1,8 @@
-// output += weights value where values are groups of four-bit integers:
+// output += weights value for values in groups of four-bit integers:
 //
 //   output = sum over keys of (weight scale) integer + sum over keys of weight minimum
 //
-// for each group. Integers are 0 or more, and so are scales: a hidden key's weight of -0.0 changes
+// for each group. Integers and scales are nonnegative, so a hidden key's weight of -0.0 changes
 // neither sum.
 #pragma once
 
@@ -12,8 +12,8 @@
 namespace regard {
 namespace {
 
-// to[key][lane] = weight scale, and sums[lane] = the sum of weight minimum, over the runs' keys: in
-// as many parts as a vector has lanes, as the decode kernel forms it.
+// to[key][lane] = weight scale, and sums[lane] = the sum of weight minimum, over the runs' keys.
+// Each sum has as many partial sums as a vector has lanes, as in the decode kernel.
 template <int kVectors, class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void scale_by_group(const KeyRuns<Shape>& runs, const T* scales, const T* minimums,
                                     const T* weights, T* to, T* sums) {
@@ -52,7 +52,7 @@ struct GroupValues {
                       work.value_groups, block.group_stride);
   }
 
-  // Adds the runs' keys, group by group. Integers are finite: nothing is selected.
+  // Adds the values of the runs' keys, group by group. Integers are finite, so no select is needed.
   template <int kVectors>
   REGARD_INLINE void add(const AttentionProblem& problem, const ForwardWorkspace<T>& work,
                          const ForwardBlock<T>& block, const KeyRuns<Shape>& runs, bool,

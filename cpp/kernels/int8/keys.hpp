@@ -1,20 +1,22 @@
-// The keys of one kv head in int8, for all strips and tasks to share.
+// The int8 keys of one kv head, shared by all strips and tasks:
 //
 //   rotated(key[j] - mean) = scale[j] * row[j]  |row| <= 127, scale[j] = largest magnitude / 127
 //
-// The mean is what all keys have in common: it moves every score of a query alike, and without it
-// the steps of int8 are left to what tells keys apart (Zhang et al. 2024, SageAttention). Query .
-// mean returns to each score in float (queries.hpp), so that only rounding is lost.
+// The mean is common to all keys, and shifts all scores of a query by the same amount. Without it,
+// the steps of int8 are available for the differences between keys (Zhang et al. 2024,
+// SageAttention). The product of query and mean is added back to each score in float (queries.hpp),
+// so that only rounding is lost.
 //
-// Keys are divided by the size of a group before they are rotated, so that no sum overflows
+// Keys are divided by the group size before they are rotated, so that no sum overflows
 // (../hadamard.hpp).
 //
-// Rows lie one after another, padded to whole dwords; zeros follow the last row up to a whole tile.
+// Rows are stored consecutively, padded to whole dwords. Zeros follow the last row up to a whole
+// tile.
 //
-//   NaN, inf  in a key make its scale NaN, and so its scores
-//   tiny      a largest magnitude under kSmallest counts as 0: 127 / it would overflow
-//   mean      of the finite elements of the keys that exist, in double and in order; where it
-//             exceeds kLargestMean it stays in the keys, so that no difference overflows
+//   NaN, inf  in a key make its scale NaN, and therefore its scores
+//   tiny      a largest magnitude below kSmallest counts as 0, because 127 / it would overflow
+//   mean      of the finite elements of the keys that exist, in double and in order; if it
+//             exceeds kLargestMean, it is not subtracted, so that no difference overflows
 #pragma once
 
 #include "../hadamard.hpp"
@@ -29,13 +31,13 @@ namespace {
 constexpr float kSmallest = 0x1p-120f;
 constexpr double kLargestMean = 0x1p100;
 
-// |x| as an integer: in the order of the magnitudes, infinity and then NaN above all.
+// |x| as an integer. The integers are in the order of the magnitudes, then infinity, then NaN.
 REGARD_INLINE Mask<float> magnitude_bits(Vec<float> x) { return as_bits<float>(x) & 0x7fffffff; }
 
 REGARD_INLINE Mask<float> larger(Mask<float> a, Mask<float> b) { return a > b ? a : b; }
 
-// x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes: a product of
-// two such is 1 / group of what it was.
+// x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes. A product of
+// two such rows is 1 / group of the original product.
 REGARD_NOINLINE void rotate_shares(float* x, std::int64_t stride, std::int64_t head_dim) {
   const Vec<float> share = broadcast(1.0f / static_cast<float>(rotated_together(head_dim)));
   for (std::int64_t d = 0; d < head_dim; ++d)
@@ -43,10 +45,10 @@ REGARD_NOINLINE void rotate_shares(float* x, std::int64_t stride, std::int64_t h
   rotate_lanes<float>(x, stride, head_dim);
 }
 
-// The rounding of numbers with one largest magnitude a lane.
+// The rounding parameters for numbers with one largest magnitude per lane.
 struct Int8Steps {
-  Vec<float> step;     // NaN where a number is NaN or infinite
-  Vec<float> inverse;  // 0 there, and where all count as 0
+  Vec<float> step;     // NaN if a number is NaN or infinite
+  Vec<float> inverse;  // 0 in this case, and if all numbers count as 0
 };
 
 REGARD_INLINE Int8Steps steps_of(const float* x, std::int64_t stride, std::int64_t head_dim) {
@@ -62,7 +64,7 @@ REGARD_INLINE Int8Steps steps_of(const float* x, std::int64_t stride, std::int64
           select<float>(counts, broadcast(kInt8Steps) / numbers, Vec<float>{})};
 }
 
-// A byte a lane.
+// One byte per lane.
 typedef std::int8_t Int8Lanes __attribute__((vector_size(kVectorBytes / 4), aligned(1), may_alias));
 
 struct Int8KeysMemory {
@@ -73,7 +75,7 @@ struct Int8KeysMemory {
   float* mean;   // [padded head_dim], zeros at the end
   double* sums;  // [padded head_dim]
   float* block;  // [lanes][padded head_dim]: keys as float32
-  float* lanes;  // [head_dim][lanes]: the same, keys side by side
+  float* lanes;  // [head_dim][lanes]: the same, transposed
   std::int64_t padded_dim;
   std::int64_t padded_keys;
 };
@@ -86,9 +88,9 @@ struct QuantizedKeys {
     return lay_out_keys(problem, kv_len, nullptr);
   }
 
-  // Then `add_to_mean` and, when that has seen all keys, `quantize`, both over consecutive
-  // intervals from 0 on that end at multiples of kBlockKeys or with the keys. The memory begins
-  // with an Int8Keys.
+  // Call `begin`, then `add_to_mean` over all keys, then `quantize` over all keys. The latter two
+  // run over consecutive intervals that start at 0 and end at multiples of kBlockKeys or at the
+  // last key. The memory begins with an Int8Keys.
   static void begin(const AttentionProblem& problem, std::int64_t kv_len, void* memory) {
     lay_out_keys(problem, kv_len, static_cast<char*>(memory));
     const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
@@ -145,7 +147,7 @@ struct QuantizedKeys {
       rotate_shares(head.lanes, kWidth, problem.head_dim);
       const Int8Steps steps = steps_of(head.lanes, kWidth, problem.head_dim);
       const Mask<float> is_finite = steps.step == steps.step;
-      Vec<float> sum{};  // of integers: exact
+      Vec<float> sum{};  // exact, because it sums integers
       for (std::int64_t d = 0; d < problem.head_dim; ++d) {
         float* at = head.lanes + d * kWidth;
         const Vec<float> integer =
@@ -183,7 +185,8 @@ struct QuantizedKeys {
     head.padded_dim = round_up(problem.head_dim, kWidth);
     head.padded_keys = round_up(kv_len, Shape::kRows);
     head.keys.row_bytes = round_up(problem.head_dim, 4);
-    // Rows are written in whole vectors, each over what the one before left after its end.
+    // Rows are written in whole vectors. Each row overwrites the padding that the previous row left
+    // after its end.
     head.rows =
         reinterpret_cast<std::int8_t*>(take(head.padded_keys * head.keys.row_bytes + kWidth));
     head.scales = reinterpret_cast<float*>(take(head.padded_keys * 4));
@@ -200,13 +203,13 @@ struct QuantizedKeys {
     return used;
   }
 
-  // Blocks of keys that do not exist are never asked for.
+  // Blocks of keys that do not exist are never read.
   REGARD_INLINE std::int64_t first_block(const AttentionTask& task, std::int64_t key) {
     const std::int64_t first = task.key_begin / Shape::kBlockKeys * Shape::kBlockKeys;
     return key > first ? key : first;
   }
 
-  // Up to kWidth keys from `key` on, as float32. Returns how many.
+  // Reads up to kWidth keys starting at `key`, as float32. Returns their number.
   REGARD_INLINE std::int64_t read_rows(const AttentionProblem& problem, const AttentionTask& task,
                                        std::int64_t key, std::int64_t end,
                                        const Int8KeysMemory& head) {

@@ -1,7 +1,8 @@
-// A strip's queries in int8, one lane per query: rotated and scaled by its largest magnitude, as
-// keys are (keys.hpp); and each query's score of the keys' mean, from the query as it came.
+// A strip's queries in int8, one lane per query: rotated and scaled by their largest magnitude, as
+// keys are (keys.hpp). Also the score of each query with the mean of the keys, computed from the
+// unrounded query.
 //
-// A query that holds NaN or inf has a NaN for its factor: all its scores are NaN, as all its
+// A query that contains NaN or inf has a factor of NaN, so all its scores are NaN, as all its
 // weights would be.
 #pragma once
 
@@ -12,8 +13,8 @@
 namespace regard {
 namespace {
 
-// Packs the rotated queries in float32, with their factors and the scores of the mean. `inverses`
-// makes them int8.
+// Packs the rotated queries in float32, with their factors and their scores with the mean.
+// `inverses` converts them to int8.
 template <class Shape>
 REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const AttentionTask& task,
                                      const ForwardStrip<float>& strip, float* inverses) {
@@ -35,8 +36,8 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
   }
 }
 
-// queries[d / 4][lane] = four of the integers side by side, the first in the lowest bits: bytes
-// that are 128 too large.
+// queries[d / 4][lane] = four adjacent integers, the first in the lowest bits. The bytes are 128
+// too large.
 template <class Shape>
 REGARD_NOINLINE void pack_bytes_of_queries(const AttentionProblem& problem,
                                            const AttentionTask& task,

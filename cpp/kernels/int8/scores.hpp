@@ -1,13 +1,14 @@
-// Scores from queries and keys in int8, on CPUs that multiply and add four of them at once (VNNI):
+// Scores from queries and keys in int8, on CPUs that multiply and add four integers at once (VNNI):
 //
 //   score = query_scale[lane] key_scale[key] (sum over d of query[d][lane] key[key][d])
 //           + mean_score[lane]
 //
-// The sum is an integer. The instruction wants one side unsigned: the query's bytes are 128 too
-// large, and the sum begins with -128 times that of the key.
+// The sum is an integer. The instruction requires one unsigned operand, so the query's bytes are
+// 128 too large, and the sum starts with -128 times the sum of the key.
 //
-// Other CPUs round nothing and compute in float32: their products of integers take as many
-// operations as those of numbers, in addition to the rounding (docs/lab-notes.md).
+// Other CPUs do not round and compute in float32: products of integers would take as many
+// operations there as products of float32 numbers, in addition to the rounding
+// (docs/lab-notes/precision.md).
 #pragma once
 
 #include "../../simd/int8_quads.hpp"
@@ -19,13 +20,13 @@ namespace {
 
 static_assert(127 * 127 * kMostInt8Dim < 1 << 24, "a float32 holds every sum");
 
-// Beside a tile's integer sums: the factors of its keys, and those of the lanes.
+// The factors that convert a tile's integer sums to scores: factors of keys and of lanes.
 struct Int8Factors {
   const float* key_scales;
   const float* query_scale;
   const float* mean_score;
 
-  // `first_lane` is the strip's lane of acc's first.
+  // `first_lane` is the strip's lane that corresponds to the first lane of acc.
   template <int kRows, int kVectors>
   REGARD_MEMBER void apply(Accumulators<float, kRows, kVectors>& acc, int first_lane) const {
 #pragma GCC unroll 16
@@ -45,7 +46,7 @@ REGARD_INLINE Int8Factors factors_of(const AttentionTask& task, const ForwardStr
   return {task.int8_keys->scales + key, strip.query_scale, strip.mean_score};
 }
 
-// The integers as scores.
+// Converts the integer sums to scores.
 template <int kRows, int kVectors>
 REGARD_INLINE void scores_of(const Mask<float> (&sums)[kRows][kVectors], const Int8Factors& factors,
                              int lane, Accumulators<float, kRows, kVectors>& acc) {

@@ -1,4 +1,4 @@
-// The int8 family as the dispatch calls it: attention with queries and keys in int8, computed in
+// The dispatch's interface to the int8 family: attention with queries and keys in int8, computed in
 // float32.
 #pragma once
 
@@ -7,8 +7,8 @@
 namespace regard {
 
 // Quantizes the keys of one kv head into memory of `bytes` bytes, aligned to 64, that begins with
-// an Int8Keys: `begin`, then `add_to_mean` over all keys and `quantize` over all keys, in
-// consecutive intervals. Of a task they read the keys and where these lie.
+// an Int8Keys. Call `begin`, then `add_to_mean` over all keys, then `quantize` over all keys, in
+// consecutive intervals. Of a task, these functions use only the keys and their location.
 struct Int8Quantizer {
   std::int64_t (*bytes)(const AttentionProblem&, std::int64_t kv_len);
   void (*begin)(const AttentionProblem&, std::int64_t kv_len, void* memory);
@@ -18,10 +18,11 @@ struct Int8Quantizer {
                    std::int64_t key_end, void* memory);
 };
 
-// Everything is null in float64, and where the target has no instruction that makes this faster
-// than float32.
+// All members are null in float64, and if the target has no instruction that makes this faster than
+// float32.
 struct Int8Kernels {
-  // What multiplies the integers: a feature that the CPU must have, as CPUs list it.
+  // The integer multiply instruction: a feature that the CPU must have, by its name in CPU feature
+  // lists.
   const char* instruction;
   AttentionKernel attention;
   WriteWeights write_weights;

@@ -11,8 +11,9 @@
 namespace regard {
 namespace {
 
-// What a task reads of a or b: its first rows or columns, whole tiles or panels, where they lie,
-// and the others copied, a's as [tile][depth][tile rows] and b's as [panel][depth][lanes].
+// The part of a or b that a task reads. Its first rows or columns, in whole tiles or panels, are
+// read in place. The others are copied: rows of a as [tile][depth][tile rows], columns of b as
+// [panel][depth][lanes].
 template <class T>
 struct BlockPart {
   const T* in_place;
@@ -26,7 +27,7 @@ struct Block {
   BlockPart<T> rows;
   BlockPart<T> columns;
   std::int64_t depth;
-  bool adds;  // to what c holds, the sum of the blocks before
+  bool adds;  // to the contents of c, which are the sum of the earlier blocks
 };
 
 template <class Shape>
@@ -83,7 +84,7 @@ struct MatmulBlock {
   }
 
  private:
-  // Where a tile's product goes.
+  // The destination of a tile's product.
   struct Place {
     T* to;
     int rows;
@@ -97,7 +98,7 @@ struct MatmulBlock {
            column * c.column_stride;
   }
 
-  // Of a tile: where they lie, or copied.
+  // The rows of a tile, in place or copied.
   struct Rows {
     const T* from;
     bool lie_there;
@@ -110,7 +111,7 @@ struct MatmulBlock {
                                    T* tile) {
     constexpr int kWidth = kVectors * kLanes<T>;
     const bool is_whole = c.column_stride == 1 && place.rows == kRows && place.columns == kWidth;
-    // c's tile lies in L2 or beyond, and is asked for while the product is computed.
+    // c's tile is in L2 or beyond, so it is prefetched during the product.
     if (is_whole && block.adds) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)

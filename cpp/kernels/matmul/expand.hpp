@@ -1,11 +1,11 @@
-// Narrow numbers of b become T on their way into a panel, so that they lie in memory as they came,
-// and a product has the bits of one with an array of T:
+// Narrow numbers of b are converted to T while they are copied to a panel. In memory they keep
+// their type, and a product has the same bits as a product with an array of T:
 //
 //   float16, bfloat16   exactly
 //   int8                number * scale, rounded once
 //
-// Where the numbers of a column lie side by side (a layer's weight, transposed), squares of lanes
-// with two or four numbers each are transposed, and then taken apart (lane_parts.hpp).
+// If the numbers of a column are contiguous (the transposed weight of a layer), squares whose lanes
+// hold two or four numbers each are transposed and then split (lane_parts.hpp).
 #pragma once
 
 #include "../../simd/lane_parts.hpp"
@@ -22,9 +22,9 @@ struct NarrowColumns {
   const From* first;
   std::int64_t row_stride;
   std::int64_t column_stride;
-  int count;           // of columns; lanes beyond them repeat the last
+  int count;           // number of columns; lanes beyond them repeat the last column
   std::int64_t depth;  // rows, at most kScaleGroup
-  Vec<T> scales;       // where From is int8
+  Vec<T> scales;       // if From is int8
   std::int64_t ahead;  // the distance, in elements, to what is prefetched
 };
 
@@ -38,8 +38,8 @@ REGARD_INLINE void store_parts(const Mask<float>& lanes, Vec<float> factors, flo
    ...);
 }
 
-// Whole vectors of columns, and a whole number of squares: the numbers of a column lie side by
-// side.
+// Expands whole vectors of columns and a whole number of squares. The numbers of a column are
+// contiguous.
 template <class From, std::ptrdiff_t kToStride>
 REGARD_NOINLINE void expand_squares(const From* from, std::int64_t column_stride,
                                     std::int64_t depth, Vec<float> factors, std::int64_t ahead,
@@ -50,11 +50,12 @@ REGARD_NOINLINE void expand_squares(const From* from, std::int64_t column_stride
     const From* columns = from;
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth; ++i) {
-      // If the compiler kept a column's address in a register each, most would end up on the stack.
+      // If the compiler kept each column's address in a register, most would be spilled to the
+      // stack.
       if (i % 4 == 0) forget(columns, column_stride);
       const From* column = columns + i % 4 * column_stride;
       __builtin_memcpy(&square[i], column, sizeof square[i]);
-      // The columns take turns, a line each, which the processor does not foresee.
+      // The columns alternate after each line, a pattern that the processor does not detect.
       __builtin_prefetch(column + ahead, 0, 2);
       if (i % 4 == 3) columns += 4 * column_stride;
     }
@@ -91,7 +92,7 @@ REGARD_NOINLINE void expand_contiguous(const NarrowColumns<float, From>& part, f
     store(to + (whole + row) * kToStride, load(expanded + row * kWidth));
 }
 
-// Of any strides.
+// Handles any strides.
 template <class T, class From>
 REGARD_NOINLINE void expand_strided(const NarrowColumns<T, From>& part, T* to,
                                     std::ptrdiff_t to_stride) {
@@ -123,9 +124,9 @@ REGARD_INLINE Vec<T> scales_of(const Operand& scales, std::int64_t group, std::i
   return result;
 }
 
-// to[row][lane] of the rows k .. k + depth - 1 of a narrow b, and of `count` columns, rounded up to
-// whole vectors. There are kToVectors vectors in a row of `to`. k is a multiple of kScaleGroup.
-// What lies `ahead` elements farther on is asked for.
+// Computes to[row][lane] for rows k .. k + depth - 1 of a narrow b and `count` columns, rounded up
+// to whole vectors. A row of `to` has kToVectors vectors. k is a multiple of kScaleGroup. The data
+// `ahead` elements farther on is prefetched.
 template <class T, int kToVectors>
 REGARD_NOINLINE void expand_panel(const MatmulProblem& problem, const MatmulTask& task,
                                   std::int64_t k, std::int64_t depth, std::int64_t column,

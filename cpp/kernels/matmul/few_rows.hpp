@@ -1,5 +1,5 @@
-// c = a b for so few rows that b is read about once: it is multiplied where it lies, whether its
-// rows or its columns are contiguous (a layer's weight and its transpose). Packing it would take
+// c = a b for so few rows that b is read about once. b is multiplied in place, whether its rows or
+// its columns are contiguous (a layer's weight and its transpose), because packing it would take
 // longer.
 //
 //   for a panel of columns                  as many as fill half of the registers
@@ -16,7 +16,7 @@
 namespace regard {
 namespace {
 
-// Columns of c, from `column` on, of a task's rows.
+// Pointer to a task's row of c, starting at `column`.
 template <class T>
 REGARD_INLINE T* few_rows_of_c(const MatmulProblem& problem, const MatmulTask& task,
                                std::int64_t row, std::int64_t column) {
@@ -24,7 +24,8 @@ REGARD_INLINE T* few_rows_of_c(const MatmulProblem& problem, const MatmulTask& t
          column * problem.c.column_stride;
 }
 
-// Copies c to the tile, whose rows are `stride` apart: the sum of the blocks before a task.
+// Copies c, which holds the sum of the blocks before the task, to the tile. Rows of the tile are
+// `stride` apart.
 template <class T>
 REGARD_NOINLINE void read_rows(const MatmulProblem& problem, const MatmulTask& task,
                                std::int64_t column, std::int64_t width, std::int64_t stride,
@@ -58,7 +59,7 @@ REGARD_INLINE void add_to_tile(const Accumulators<T, kRows, kVectors>& acc, T* t
     }
 }
 
-// A task's rows of a. Those beyond the last repeat it and are not stored.
+// A task's rows of a. Rows beyond the last repeat it and are not stored.
 template <class T, int kRows>
 REGARD_INLINE void few_rows_of_a(const MatmulProblem& problem, const MatmulTask& task,
                                  const T* (&rows)[kRows]) {
@@ -142,7 +143,7 @@ struct MatmulFewRows {
     add_to_tile<T, kRows, kVectors>(acc, tile, adds);
   }
 
-  // Columns of b that are contiguous, brought into lanes: squares transposed in registers.
+  // Adds contiguous columns of b, which are transposed into lanes, square by square, in registers.
   template <int kRows>
   REGARD_NOINLINE void add_columns(const T* const* rows, std::int64_t k, const T* b,
                                    std::ptrdiff_t stride, std::int64_t count, std::int64_t depth,

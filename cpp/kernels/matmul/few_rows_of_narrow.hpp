@@ -1,6 +1,6 @@
-// c = a b for few rows and a narrow b, which is read once, in order, as it is stored:
+// c = a b for few rows and a narrow b, which is read once, in order, in its stored type:
 //
-//   for a panel of columns              as many as sums of the rows fit in half of the registers
+//   for a panel of columns              as wide as the rows' sums fit in half of the registers
 //     for a block of depth              summed in order, then added: the bits of matmul.hpp
 //       for a group of its rows         expanded into a panel, which stays in L1, and multiplied
 #pragma once
@@ -15,11 +15,12 @@ template <class Shape>
 struct MatmulFewRowsOfNarrow {
   using T = typename Shape::Element;
   static constexpr int kMostRows = MatmulFewRows<Shape>::kMostRows;
-  // A group of this many vectors is 16 KB with AVX-512, and their sums do not wait for each other.
+  // A group of this many vectors is 16 KB with AVX-512, and their sums form independent dependency
+  // chains.
   static constexpr int kMostVectors = 4;
   static constexpr std::int64_t kPanelElements = kScaleGroup * kMostVectors * kLanes<T>;
 
-  // Lines are asked for this early: 16 KB of int8.
+  // Prefetch distance in groups: 16 KB of int8.
   static constexpr std::int64_t kGroupsAhead = 4;
 
   static bool takes(const MatmulProblem& problem) {
@@ -84,8 +85,8 @@ struct MatmulFewRowsOfNarrow {
     write_rows(problem, task, column, width, kWidth, tile);
   }
 
-  // The distance, in elements, to what is read kGroupsAhead groups later: in these columns or the
-  // next ones.
+  // The distance, in elements, to the data that is read kGroupsAhead groups later, in these columns
+  // or the next ones.
   template <std::int64_t kWidth>
   static std::int64_t elements_ahead(const MatmulProblem& problem, const MatmulTask& task,
                                      std::int64_t group, std::int64_t column) {

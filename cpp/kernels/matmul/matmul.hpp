@@ -1,13 +1,13 @@
-// c = a b, for the rows, columns and interval of depth of one task; intervals begin at multiples of
-// kDepth and come in order.
+// c = a b, for the rows, columns and interval of depth of one task. Intervals begin at multiples of
+// kDepth and are processed in order.
 //
 //   for a block of depth                          summed in order, added to c block by block
 //     pack b's columns into panels of lanes       unless they are near; a panel fits in L1
 //     for a panel, for a tile of rows             block.hpp
 //
-// A narrow b is expanded as it is packed (expand.hpp). Rows of a and b are read where they lie if
-// they are contiguous and near each other, and copied a block at a time if not. Where several tasks
-// read the same rows or columns, these are packed once for all of them (a wave).
+// A narrow b is expanded while it is packed (expand.hpp). Rows of a and b are read in place if they
+// are contiguous and close together; otherwise they are copied one block at a time. If several
+// tasks read the same rows or columns, these are packed once for all tasks (a wave).
 #pragma once
 
 #include "block.hpp"
@@ -29,17 +29,17 @@ struct Matmul {
   using FewRowsOfNarrow = MatmulFewRowsOfNarrow<Shape>;
   static constexpr int kRows = Shape::kRows;
   static constexpr int kPanel = Shape::kStripLanes;
-  // The most of a task: blocks of a and b of 128 and 192 KB (float, AVX-512) share L2 with 384 KB
-  // of c, and each element that is copied is used 384 or 256 times.
+  // The maximum size of a task: blocks of a and b of 128 and 192 KB (float, AVX-512) share L2 with
+  // 384 KB of c, and each copied element is used 384 or 256 times.
   static constexpr std::int64_t kTaskRows = 256;
   static constexpr std::int64_t kPanels = 8;
   static constexpr std::int64_t kTaskColumns = kPanels * kPanel;
   static constexpr std::int64_t kDepth = Shape::kTarget.matmul_depth;
 
-  // Rows that lie within this much are read in place: as many bytes as L1 has at least. Others
-  // share few of its sets, or are not foreseen by the processor.
+  // Rows within this many bytes, the minimum size of L1, are read in place. Rows farther apart use
+  // only a few sets of L1, or are not prefetched by the processor.
   static constexpr std::int64_t kNearBytes = 32 * 1024;
-  // A copy of a's rows pays from more panels on.
+  // Copying a's rows pays off only with more panels than this.
   static constexpr std::int64_t kFewPanels = 2;
 
   static_assert(FewRows::kTileElements <= TaskBlock::kTileElements, "few rows share the tile");
@@ -92,7 +92,7 @@ struct Matmul {
            round_up(wave.depth_end - wave.depth_begin, kDepth);
   }
 
-  // Copy a task's rows or columns, for one block of depth, to where the wave has them.
+  // Copy a task's rows or columns, for one block of depth, to their place in the wave.
   static void pack_rows(const MatmulProblem& problem, const MatmulTask& task,
                         const MatmulWave& wave) {
     const Operand& a = problem.a;
@@ -111,7 +111,7 @@ struct Matmul {
     pack_panels_at(problem, task, task.depth_begin, depth, to);
   }
 
-  // A task within a wave; `memory` is as for `run`.
+  // Computes a task within a wave. `memory` is as for `run`.
   static void run_wave(const MatmulProblem& problem, const MatmulTask& task, const MatmulWave& wave,
                        void* memory) {
     for (std::int64_t k = wave.depth_begin; k < wave.depth_end; k += kDepth) {
@@ -158,7 +158,7 @@ struct Matmul {
       pack_panel(problem, task, k, depth, column, panels + (column - task.column_begin) * depth);
   }
 
-  // panel[k][lane], zeros in lanes beyond the last column.
+  // Packs panel[k][lane], with zeros in lanes beyond the last column.
   REGARD_NOINLINE void pack_panel(const MatmulProblem& problem, const MatmulTask& task,
                                   std::int64_t k, std::int64_t depth, std::int64_t column,
                                   T* panel) {
@@ -222,8 +222,8 @@ struct Matmul {
     });
   }
 
-  // Asks for what the next block of depth will copy, a share at every tile of rows: both matrices
-  // are read in pieces too short for the processor to foresee.
+  // Prefetches the data that the next block of depth will copy, one share with each tile of rows.
+  // Both matrices are read in pieces too short for the processor to prefetch.
   REGARD_INLINE void prefetch_next(const MatmulProblem& problem, const MatmulTask& task,
                                    std::int64_t k, std::int64_t depth, std::int64_t tile,
                                    std::int64_t tiles) {

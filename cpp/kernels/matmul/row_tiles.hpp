@@ -1,5 +1,6 @@
-// Copies rows of a as tiles read them: [tile][depth][tile rows]. One after another, a block's tiles
-// are a single stream, which the processor foresees; rows of their own are several short ones.
+// Copies rows of a in the order in which tiles read them: [tile][depth][tile rows]. The tiles of a
+// block form a single stream, which the processor prefetches; separate rows would be several short
+// streams.
 #pragma once
 
 #include "../../simd/transpose.hpp"
@@ -8,7 +9,7 @@
 namespace regard {
 namespace {
 
-// Zeros follow the last row, up to a whole tile.
+// Pads the last tile with zero rows.
 template <class T, int kRows>
 REGARD_NOINLINE void pack_row_tiles(const T* from, std::int64_t row_stride,
                                     std::int64_t column_stride, std::int64_t rows,
@@ -20,7 +21,7 @@ REGARD_NOINLINE void pack_row_tiles(const T* from, std::int64_t row_stride,
   for (std::int64_t row = 0; row < rows; row += kTogether) {
     for (int first = 0; first < kTogether && row + first < round_up(rows, kRows); first += kWidth) {
       std::int64_t k = 0;
-      const auto place = [&](int part) {  // of the part's column k
+      const auto place = [&](int part) {  // of column k of the part
         const std::int64_t at = row + first + part;
         return to + at / kRows * kRows * depth + at % kRows;
       };

@@ -1,4 +1,4 @@
-// The matmul family as the dispatch calls it.
+// The dispatch's interface to the matmul family.
 #pragma once
 
 #include "../../problem/matmul.hpp"
@@ -6,7 +6,7 @@
 namespace regard {
 
 struct MatmulKernels {
-  bool (*takes_few_rows)(const MatmulProblem&);  // b is read where it lies, and nothing is shared
+  bool (*takes_few_rows)(const MatmulProblem&);  // then b is read in place; nothing is shared
   std::int64_t (*workspace_bytes)(const MatmulProblem&);
   void (*run)(const MatmulProblem&, const MatmulTask&, void* workspace);
   // Waves: the parts of a and b that several tasks read are packed once.
@@ -16,7 +16,7 @@ struct MatmulKernels {
   void (*pack_panels)(const MatmulProblem&, const MatmulTask&, const MatmulWave&);
   void (*run_wave)(const MatmulProblem&, const MatmulTask&, const MatmulWave&, void* workspace);
   std::int64_t tile_rows;
-  std::int64_t task_rows;  // the most of a task, as are task_columns
+  std::int64_t task_rows;  // maximum of a task, as is task_columns
   std::int64_t task_columns;
   std::int64_t panel_columns;  // columns are packed in panels of this many
   std::int64_t depth;          // intervals of depth begin at multiples of this

@@ -1,5 +1,5 @@
 // The peaks of one core: arithmetic on a tile of accumulators that are fed from registers, and
-// loads whose sum is all that remains of them.
+// loads that are only summed.
 #pragma once
 
 #include "../micro_kernel.hpp"
@@ -7,20 +7,20 @@
 namespace regard {
 namespace {
 
-// Runs `steps` rounds of fma over a tile and returns the floating-point operations done.
+// Runs `steps` rounds of fma over a tile and returns the number of floating-point operations.
 template <class Shape>
 REGARD_NOINLINE double fma_rounds(std::int64_t steps) {
   using T = typename Shape::Element;
   constexpr int kRows = Shape::kRows, kVectors = Shape::kVectors;
   Accumulators<T, kRows, kVectors> acc;
-  // Different everywhere, or the compiler would compute one and copy it.
+  // All values differ; otherwise the compiler would compute one accumulator and copy it.
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) acc[r][v] = broadcast(T(r * kVectors + v));
   Vec<T> left = broadcast(T(0.5)), right = broadcast(T(0.25));
   for (std::int64_t step = 0; step < steps; ++step) {
-    // Opaque to the compiler, which would otherwise sum the series itself.
+    // Opaque to the compiler, which would otherwise sum the series analytically.
     asm volatile("" : "+m"(left), "+m"(right));
     const Vec<T> a = left, b = right;
 #pragma GCC unroll 4
@@ -39,12 +39,12 @@ REGARD_NOINLINE double fma_rounds(std::int64_t steps) {
   return 2.0 * 4 * kRows * kVectors * kLanes<T> * static_cast<double>(steps);
 }
 
-// Reads memory once, front to back, as fast as loads go. The sums are of integers: no value is
+// Reads memory once, in order, at the speed of loads. The sums are over integers, so no value is
 // slow.
 REGARD_NOINLINE void read_bytes(const void* from, std::int64_t bytes) {
   constexpr int kSums = 8;
   constexpr int kStep = kSums * kVectorBytes;
-  constexpr int kLine = 64, kAhead = 16 * kLine;  // further than the hardware looks: 10% more
+  constexpr int kLine = 64, kAhead = 16 * kLine;  // beyond hardware prefetching: 10% faster
   const char* next = static_cast<const char*>(from);
   Mask<double> sums[kSums] = {};
   for (const char* end = next + bytes; next != end; next += kStep) {

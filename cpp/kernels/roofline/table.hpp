@@ -1,4 +1,4 @@
-// The roofline family as the dispatch calls it: the peaks of one core.
+// The dispatch's interface to the roofline family: the peaks of one core.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,12 @@
 namespace regard {
 
 struct RooflineKernels {
-  // Multiplies and adds in registers for `steps` rounds; returns the floating-point operations.
+  // Runs `steps` rounds of multiplications and additions in registers; returns the number of
+  // floating-point operations.
   double (*fma_rounds)(std::int64_t steps);
 
-  // Reads `bytes` from memory aligned to 64 and nothing else; `bytes` is a multiple of 512.
+  // Reads `bytes` bytes of memory aligned to 64 and does nothing else; `bytes` is a multiple of
+  // 512.
   void (*read_bytes)(const void* from, std::int64_t bytes);
 };
 

@@ -1,4 +1,5 @@
-// Rows as a cache keeps them: each number rounded to the cache's type, as store_as rounds.
+// Rows in the storage type of a cache: each number is rounded to the cache's type, as store_as
+// rounds.
 #pragma once
 
 #include "../../problem/rows.hpp"
@@ -42,8 +43,8 @@ REGARD_NOINLINE bool store_columns(const From* from, To* to, std::int64_t column
   return any<float>(reinterpret_cast<Mask<float>>(found));
 }
 
-// Writes `columns` elements, each rounded to the type of `to`. Returns whether a finite number
-// became infinite.
+// Writes `columns` elements, rounded to the type of `to`. Returns whether a finite number became
+// infinite.
 REGARD_NOINLINE bool convert_row(Element from_element, Element to_element, const void* from,
                                  void* to, std::int64_t columns) {
   if (from_element == to_element) {

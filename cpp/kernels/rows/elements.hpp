@@ -1,4 +1,4 @@
-// A row of any stride as vectors, the last one filled up.
+// Access to a row of any stride as vectors. The last vector is padded.
 #pragma once
 
 #include "../../simd/vec.hpp"
@@ -6,8 +6,9 @@
 namespace regard {
 namespace {
 
-// `count` elements, and `filler` in the lanes after them. Neither this nor `scatter` is inlined:
-// every loop of the stages has them, and a call costs little compared with their elements.
+// Returns `count` elements, with `filler` in the lanes after them. Neither this function nor
+// `scatter` is inlined: every loop of the stages uses them, and a call costs little compared with
+// the work on the elements.
 template <class T>
 REGARD_NOINLINE Vec<T> gather(const T* from, std::int64_t stride, std::int64_t count, T filler) {
   T lanes[kLanes<T>];
@@ -44,7 +45,7 @@ REGARD_INLINE void for_vectors(const T* row, std::int64_t stride, std::int64_t b
   }
 }
 
-// Likewise, and writes what map(vector, first element) returns.
+// Likewise, and writes the results of map(vector, first element).
 template <class T, class Map>
 REGARD_INLINE void map_vectors(const T* row, std::int64_t stride, std::int64_t begin,
                                std::int64_t end, T filler, T* output, std::int64_t output_stride,
@@ -66,8 +67,9 @@ REGARD_INLINE void map_vectors(const T* row, std::int64_t stride, std::int64_t b
                  });
 }
 
-// Likewise where no vector may depend on another, and on its place: whole vectors are written where
-// they do not cross lines of the cache, which takes half of the time.
+// Likewise, for maps in which a vector's result does not depend on other vectors or on its
+// position. Whole vectors are written so that they do not cross cache lines, which takes half the
+// time.
 template <class T, class Map>
 REGARD_INLINE void map_aligned(const T* row, std::int64_t stride, std::int64_t begin,
                                std::int64_t end, T* output, std::int64_t output_stride, Map map) {

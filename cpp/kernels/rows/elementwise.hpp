@@ -1,4 +1,4 @@
-// The stages that take each score on its own: scale and apply_mask. They run at the speed of
+// The stages that process each score separately: scale and apply_mask. They run at the speed of
 // memory.
 #pragma once
 
@@ -18,7 +18,8 @@ REGARD_NOINLINE void scale_row(const StageProblem& problem, const T* input, T* o
                  [=](Vec<T> value, std::int64_t) { return value * factor; });
 }
 
-// What a mask adds to scores: -inf, which hides, for false; 0 for true; and the number itself.
+// Returns what a mask adds to scores: -inf, which hides, for false; 0 for true; and a float mask's
+// number itself.
 template <class T, class M>
 REGARD_NOINLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::int64_t count) {
   T lanes[kLanes<T>];
@@ -34,8 +35,8 @@ REGARD_NOINLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::in
   return load(lanes);
 }
 
-// Lanes of twice the size: GCC makes one instruction of each such step, but converts element by
-// element where a step is longer.
+// Converts to lanes of twice the size. GCC compiles each such step to one instruction, but converts
+// element by element if a step is longer.
 template <class T, class Number, class Narrow>
 REGARD_INLINE auto widen_lanes(Narrow narrow) {
   static_assert(sizeof(Number) == 2 * sizeof(narrow[0]));
@@ -62,7 +63,7 @@ REGARD_INLINE Vec<T> added_by_dense_mask(const M* mask) {
   }
 }
 
-// A hidden score is -inf, whatever it was.
+// A hidden score becomes -inf, whatever it was.
 template <class T, class M>
 REGARD_INLINE Vec<T> masked(Vec<T> score, Vec<T> added) {
   const Vec<T> hidden = broadcast(-kInfinity<T>);

@@ -1,10 +1,11 @@
-// Merges attention over disjoint sets of keys: a group of rows at a time, their sums side by side
-// in lanes, then each row's outputs along value_dim. A row's result does not depend on other rows.
+// Merges attention over disjoint sets of keys. A group of rows is processed at a time: first their
+// sums, side by side in lanes, then each row's outputs along value_dim. A row's result does not
+// depend on other rows.
 //
-// A part's weight is computed in float64 and rounded once, so that parts of unlike sizes share
-// well; products and sums are rounded apart, in the order of the parts, in vectors and single
-// elements alike: strides do not show in the bits. A part that saw no key of a row is left out, not
-// multiplied by zero.
+// A part's weight is computed in float64 and rounded once, which keeps the weights of parts of very
+// different size accurate. Products and sums are rounded separately, in the order of the parts,
+// both in vectors and in single elements, so strides do not affect the bits. A part in which a row
+// is fully masked is skipped, not multiplied by zero.
 #pragma once
 
 #include "../../problem/rows.hpp"
@@ -15,8 +16,8 @@
 namespace regard {
 namespace {
 
-constexpr int kMergePiece = 256;   // elements of a row, summed in L1
-constexpr double kLeftOut = -1.0;  // in place of a weight
+constexpr int kMergePiece = 256;   // elements of a row that are summed in L1
+constexpr double kLeftOut = -1.0;  // stored instead of a weight
 constexpr double kLogOf2 = 0.693147180559945309417;
 
 // shares[part][row] = the part's lse.
@@ -33,7 +34,7 @@ REGARD_NOINLINE void gather_sums(const MergeProblem& problem, const MergeRows& r
   }
 }
 
-// From the parts' sums to their weights, in place, and to the rows' sums.
+// Converts the parts' sums to their weights, in place, and computes the rows' sums.
 REGARD_NOINLINE void share_out(std::int64_t parts, double* shares, double* sums) {
   using V = Vec<double>;
   const V one = broadcast(1.0), infinity = broadcast(kInfinity<double>);
@@ -43,13 +44,13 @@ REGARD_NOINLINE void share_out(std::int64_t parts, double* shares, double* sums)
     V top = load(first);
     for (double* at = first; at < end; at += kMergeRows) {
       const V sum = load(at);
-      top = select<double>((sum > top) | (sum != sum), sum, top);  // NaN stays
+      top = select<double>((sum > top) | (sum != sum), sum, top);  // NaN stays NaN
     }
     const Mask<double> saw_no_key = top == -infinity;
     V total{};
     for (double* at = first; at < end; at += kMergeRows) {
       const V sum = load(at);
-      // Equal infinities differ by nothing, where their difference is NaN.
+      // Equal infinities have a share of 1, although their difference is NaN.
       const V share = select<double>(sum == top, one, exp2((sum - top) * broadcast(1.0 / kLogOf2)));
       const Mask<double> saw_nothing = (sum == -infinity) & ~saw_no_key;
       total = total + select<double>(saw_nothing, V{}, share);
@@ -58,7 +59,7 @@ REGARD_NOINLINE void share_out(std::int64_t parts, double* shares, double* sums)
     for (int i = 0; i < kLanes<double>; ++i)
       sums[lane + i] = total[i] == 1.0 ? top[i] : top[i] + __builtin_log2(total[i]) * kLogOf2;
     total = select<double>(saw_no_key, one, total);
-    // Two infinite sums leave their shares undetermined.
+    // If two sums are infinite, their shares are undetermined.
     total = select<double>((top == infinity) & (total > one), broadcast(__builtin_nan("")), total);
     for (double* at = first; at < end; at += kMergeRows) {
       const V share = load(at);
@@ -67,7 +68,7 @@ REGARD_NOINLINE void share_out(std::int64_t parts, double* shares, double* sums)
   }
 }
 
-// to = weight * from, or to += that.
+// to = weight * from, or to += weight * from.
 template <class T, class From>
 REGARD_INLINE void add_weighed(T weight, const From* from, std::int64_t stride, int count,
                                bool is_first, T* to) {
@@ -86,14 +87,14 @@ REGARD_INLINE void add_weighed(T weight, const From* from, std::int64_t stride, 
 template <class T>
 REGARD_NOINLINE void merge_row(const MergeProblem& problem, const MergeRows& rows, int row,
                                const double* shares) {
-  // Summed where the result goes, unless that is narrower.
+  // Sums are accumulated in the result's memory, unless its type is narrower.
   T wide[kMergePiece];
   const bool is_direct = is_stored_as<T>(problem.output.element);
   for (std::int64_t begin = 0; begin < problem.columns; begin += kMergePiece) {
     const std::int64_t left = problem.columns - begin;
     const int count = left < kMergePiece ? static_cast<int>(left) : kMergePiece;
     T* const sums = is_direct ? static_cast<T*>(rows.output[row]) + begin : wide;
-    bool is_first = true;  // some part is always counted
+    bool is_first = true;  // at least one part is always included
     for (std::int64_t part = 0; part < problem.parts; ++part) {
       const double weight = shares[part * kMergeRows + row];
       if (weight == kLeftOut) continue;

@@ -1,16 +1,17 @@
-// Rows as a cache keeps them in fewer bits:
+// Rows in the quantized types of a cache:
 //
 //   int8    round(x[i] / scale), half to even     scale = the largest |x[i]| / 127, of each row
 //   float8  x[i] rounded to E4M3, half to even
 //   q4_1    round((x[i] - minimum) / scale), from 0 to 15, of each 32 numbers;
 //           minimum = the smallest x[i], scale = (the largest - minimum) / 15, both in float16
 //
-// x is the row as it came or, for keys, multiplied by their share and rotated: a product with a
-// rotated query is what it was (hadamard.hpp). A row's result does not depend on other rows.
+// x is the original row or, for keys, the row multiplied by the keys' share and rotated, which
+// preserves products with a rotated query (hadamard.hpp). A row's result does not depend on other
+// rows.
 //
-//   tiny      scales of int8 are never less than the smallest normal number: others are not precise
-//   NaN, inf, and what the type cannot hold: `quantize_rows` returns false, and what it has written
-//             means nothing
+//   tiny      scales of int8 are at least the smallest normal number: smaller ones are not precise
+//   NaN, inf, and numbers that the type cannot hold: `quantize_rows` returns false, and its output
+//             is meaningless
 #pragma once
 
 #include "../../problem/rows.hpp"
@@ -25,7 +26,7 @@ namespace {
 REGARD_NOINLINE bool quantize_to_int8(const float* x, std::int64_t columns, std::int8_t* to,
                                       float* scale) {
   constexpr float kLeast = 0x1p-126f;
-  // As integers, magnitudes are in order, infinity and then NaN above all.
+  // As integers, magnitudes are ordered, followed by infinity and then NaN.
   std::uint32_t largest = 0;
   for (std::int64_t i = 0; i < columns; ++i) {
     std::uint32_t bits;
@@ -63,7 +64,7 @@ REGARD_NOINLINE bool quantize_group(const float* x, Nibbles* to, GroupScale* sca
   }
   narrow(least, scale->minimum);
   const float minimum = widen(scale->minimum);
-  // Where the minimum was rounded up, all numbers may be below it.
+  // If the minimum was rounded up, all numbers may be below it.
   narrow(most > minimum ? (most - minimum) / 15.0f : 0.0f, scale->scale);
   const float step = widen(scale->scale);
   if (!is_finite || !(minimum - minimum == 0.0f) || !(step - step == 0.0f)) return false;
@@ -77,7 +78,7 @@ REGARD_NOINLINE bool quantize_group(const float* x, Nibbles* to, GroupScale* sca
   return true;
 }
 
-// `x` is memory for a row.
+// `x` is memory for one row.
 REGARD_NOINLINE bool quantize_row(const QuantizeProblem& problem, std::int64_t row, float* x) {
   const std::int64_t columns = problem.columns;
   const float share = problem.rotates ? key_share(problem.element, columns) : 1.0f;
@@ -98,7 +99,7 @@ REGARD_NOINLINE bool quantize_row(const QuantizeProblem& problem, std::int64_t r
   return is_held;
 }
 
-// Returns whether the type holds all numbers.
+// Returns whether the type can hold all numbers.
 REGARD_NOINLINE bool quantize_rows(const QuantizeProblem& problem, std::int64_t begin,
                                    std::int64_t end, float* x) {
   bool are_held = true;

@@ -1,9 +1,10 @@
-// softmax of rows: a maximum, exponentials and their sum, and a product with its reciprocal.
+// Softmax of rows: a maximum, the exponentials and their sum, and a product with the reciprocal of
+// the sum.
 //
 // A row's exponentials are summed in this order, whatever its stride: each lane of a vector over a
-// piece of kPiece elements, the lanes of pieces one after another, and then the lanes. Where
-// neighboring rows lie side by side in memory (softmax along an axis that is not the last), rows
-// are in lanes, and add in the same order.
+// piece of kPiece elements, then the lanes of all pieces, one piece after another, and then the
+// lanes. If neighboring rows are adjacent in memory (softmax along an axis other than the last),
+// rows are in lanes and are summed in the same order.
 #pragma once
 
 #include "../../problem/rows.hpp"
@@ -25,14 +26,14 @@ template <class T>
 REGARD_INLINE T largest_lane(Vec<T> values) {
   T top = -kInfinity<T>;
   for (int lane = 0; lane < kLanes<T>; ++lane) top = values[lane] > top ? values[lane] : top;
-  // Nothing but -inf and NaN: exp2 of these, unshifted.
+  // The row contains only -inf and NaN: exp2 of these, unshifted.
   return top == -kInfinity<T> ? T(0) : top;
 }
 
-// The largest element of a row whose elements lie side by side.
+// Returns the largest element of a row with contiguous elements.
 template <class T>
 REGARD_INLINE T largest(const T* row, std::int64_t columns) {
-  constexpr int kWidth = kLanes<T>, kTurns = 4;  // one maximum would wait for itself
+  constexpr int kWidth = kLanes<T>, kTurns = 4;  // a single maximum would be one dependency chain
   Vec<T> tops[kTurns];
   for (Vec<T>& top : tops) top = broadcast(-kInfinity<T>);
   std::int64_t at = 0;
@@ -46,9 +47,9 @@ REGARD_INLINE T largest(const T* row, std::int64_t columns) {
   return largest_lane<T>(maximum<T>(maximum<T>(tops[0], tops[1]), maximum<T>(tops[2], tops[3])));
 }
 
-// The exponentials of a row less its largest element, in a place of their own, and the reciprocal
-// of their sum. They need no memory beyond L1; meanwhile `bring(first element)` may ask for what
-// comes after them.
+// Computes the exponentials of a row minus its largest element, and the reciprocal of their sum.
+// The exponentials use no memory beyond L1, so `bring(first element)` may prefetch the data that is
+// needed next.
 template <class T, class Bring>
 REGARD_INLINE T exponentials(const T* input, std::int64_t stride, std::int64_t columns, T largest,
                              T* output, std::int64_t output_stride, Bring bring) {
@@ -79,8 +80,8 @@ REGARD_INLINE void multiply_row(const T* row, std::int64_t stride, std::int64_t 
                  [=](Vec<T> value, std::int64_t) { return value * all; });
 }
 
-// A row whose results lie side by side. Elements that do not are brought to the results first.
-// `next` is the row that follows, or this one.
+// Computes a row with contiguous results. Elements that are not contiguous are first copied to the
+// results. `next` is the following row, or this row.
 template <class T>
 REGARD_NOINLINE void softmax_row(const T* input, std::int64_t stride, std::int64_t columns,
                                  T* output, const T* next) {
@@ -89,11 +90,11 @@ REGARD_NOINLINE void softmax_row(const T* input, std::int64_t stride, std::int64
                    [](Vec<T> value, std::int64_t) { return value; });
     input = output;
   }
-  // Exponentials keep their places in vectors, wherever the results begin, and so wait in L1.
+  // The exponentials wait in L1, aligned to vectors wherever the results begin.
   alignas(64) T waiting[kWaiting];
   T* const weights = columns <= kWaiting ? waiting : output;
-  // Otherwise the processor waits for memory at the beginning and at the end of a row, and computes
-  // in between.
+  // Without this, the processor waits for memory at the beginning and at the end of a row, and
+  // computes in between.
   const auto bring = [=](std::int64_t at) {
     __builtin_prefetch(output + at, 1);
     __builtin_prefetch(next + at * stride);
@@ -114,7 +115,7 @@ REGARD_NOINLINE void softmax_row_with_gaps(const StageProblem& problem, const T*
   multiply_row(output, output_stride, columns, factor, output);
 }
 
-// kVectors * kLanes rows that lie side by side.
+// Computes kVectors * kLanes rows that are adjacent in memory.
 template <class T, int kVectors>
 REGARD_NOINLINE void softmax_side_by_side(const StageProblem& problem, const T* input, T* output) {
   constexpr int kWidth = kLanes<T>;
@@ -129,7 +130,7 @@ REGARD_NOINLINE void softmax_side_by_side(const StageProblem& problem, const T* 
   for (std::int64_t i = 0; i < columns; ++i) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      // The processor foresees no line that is a row of the matrix away.
+      // The processor does not prefetch a line that is one matrix row away.
       __builtin_prefetch(input + (i + kAhead) * stride + v * kWidth, 0, 2);
       tops[v] = maximum<T>(tops[v], load(input + i * stride + v * kWidth));
     }
@@ -138,7 +139,7 @@ REGARD_NOINLINE void softmax_side_by_side(const StageProblem& problem, const T* 
   for (int v = 0; v < kVectors; ++v)
     tops[v] = select<T>(tops[v] == minus_infinity, Vec<T>{}, tops[v]);
 
-  // Element i is lane i % kWidth of a row that lies along memory.
+  // Element i corresponds to lane i % kWidth of a contiguous row.
   Vec<T> sums[kWidth][kVectors] = {};
   for (std::int64_t begin = 0; begin < columns; begin += kPiece) {
     const std::int64_t end = columns - begin < kPiece ? columns : begin + kPiece;

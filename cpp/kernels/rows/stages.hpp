@@ -1,7 +1,7 @@
-// The element-wise stages of attention, some rows at a time, in SIMD: scale, mask, softmax.
+// The element-wise stages of attention in SIMD, a few rows at a time: scale, mask, softmax.
 //
-// The fused kernel computes the same with queries in lanes; these functions show the stages one by
-// one.
+// The fused kernel computes the same with queries in lanes. These functions expose the stages one
+// by one.
 #pragma once
 
 #include "elementwise.hpp"

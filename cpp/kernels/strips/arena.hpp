@@ -1,4 +1,4 @@
-// Cuts a workspace into arrays, each of which begins with a line of the cache.
+// Divides a workspace into arrays, each of which begins at a cache line.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 namespace regard {
 namespace {
 
-// Without memory it only counts: a workspace is laid out twice, first for its size.
+// Without memory, it only counts bytes: a workspace is laid out twice, the first time to compute
+// its size.
 class Arena {
  public:
   explicit Arena(void* memory) : memory_(static_cast<char*>(memory)) {}

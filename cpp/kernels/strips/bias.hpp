@@ -1,5 +1,5 @@
-// What is added to the scores of a strip and a block, in lanes: a float mask, ALiBi, and -inf where
-// a key is hidden by position.
+// The terms that are added to the scores of a strip and a block, in lanes: a float mask, ALiBi, a
+// distance bias, and -inf if a key is hidden by position.
 #pragma once
 
 #include "../../simd/transpose.hpp"
@@ -12,7 +12,7 @@
 namespace regard {
 namespace {
 
-// bias[key][lane] = the float mask, for the `keys` keys from `key` on.
+// bias[key][lane] = the float mask, for `keys` keys starting at `key`.
 template <class Shape, class M, class T = typename Shape::Element>
 REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionTask& task,
                                const StripRows<T>& strip, std::int64_t key, int keys, T* bias) {
@@ -66,13 +66,14 @@ REGARD_INLINE std::int64_t distance_column(const AttentionProblem& problem, std:
   return clamp(problem.distances - 1 + distance, 0, 2 * problem.distances - 2);
 }
 
-// The numbers of a table of distances that a strip and a block need, in log2 units, from the last
-// key to the first and, for each, head by head: the lanes of a key read them side by side,
+// The entries of a distance table that a strip and a block need, in log2 units, from the last key
+// to the first and, for each key, head by head. The lanes of a key read adjacent entries:
 //
 //   of[(last key - key) * group + the lane's row - the strip's first query's first row]
 template <class Shape, class T = typename Shape::Element>
 struct BlockDistances {
-  // Those of larger groups are gathered one by one: a strip has a few of their heads.
+  // Entries of larger groups are gathered one by one, because a strip has only a few of their
+  // heads.
   static constexpr int kMostGroup = 8;
   T of[(Shape::kBlockKeys + Shape::kStripLanes) * kMostGroup + 2 * Shape::kStripLanes];
   std::int64_t last_key;
@@ -106,7 +107,7 @@ REGARD_NOINLINE void find_distances(const AttentionProblem& problem, const Atten
     store(distances.of + i, in_log2_units<T>(load<T>(distances.of + i)));
 }
 
-// bias += the table's numbers, for the tile at `key`.
+// bias += the table's entries, for the tile at `key`.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void add_distance_bias(const AttentionProblem& problem, const AttentionTask& task,
                                        const StripRows<T>& strip,
@@ -132,7 +133,7 @@ REGARD_NOINLINE void add_distance_bias(const AttentionProblem& problem, const At
   }
 }
 
-// Writes -inf into one tile's bias where a key lies outside what the lane sees by position.
+// Writes -inf into one tile's bias for each key that the lane does not see by position.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void hide_by_position(const StripRows<T>& strip, std::int64_t key, bool bias_is_set,
                                       T* bias) {

@@ -1,5 +1,6 @@
-// A bool mask over a strip and a block. It is read a word of a tile's keys at a time: the
-// conjunction and the disjunction of the lanes' words tell whether a tile is all True or all False.
+// A bool mask over a strip and a block. It is read one word of a tile's keys at a time: the
+// conjunction and the disjunction of the lanes' words determine whether a tile is all True or all
+// False.
 #pragma once
 
 #include "../../simd/vec.hpp"
@@ -10,7 +11,7 @@
 namespace regard {
 namespace {
 
-// The bytes of a bool mask under one lane of a tile, a byte a key.
+// The bytes of a bool mask for one lane of a tile, one byte per key.
 template <int kRows>
 struct MaskWord;
 template <>
@@ -42,7 +43,7 @@ struct MaskScan {
   typename MaskWord<kRows>::Type every[kTiles];
 };
 
-// A whole block from contiguous rows: 32 bytes at a time, in registers over all lanes.
+// Scans a whole block with contiguous rows: 32 bytes at a time, in registers over all lanes.
 template <int kRows, int kTiles>
 REGARD_NOINLINE void scan_whole_block(const unsigned char* const* rows, int lanes,
                                       MaskScan<kRows, kTiles>& scan) {
@@ -65,7 +66,7 @@ REGARD_NOINLINE void scan_whole_block(const unsigned char* const* rows, int lane
   __builtin_memcpy(scan.every, every, sizeof every);
 }
 
-// A part of a block, or rows of another stride.
+// Scans part of a block, or rows with another stride.
 template <int kRows, int kTiles>
 REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std::int64_t stride,
                                 int count, int first, int last, MaskScan<kRows, kTiles>& scan) {
@@ -81,13 +82,13 @@ REGARD_NOINLINE void scan_tiles(const unsigned char* const* rows, int lanes, std
   }
 }
 
-// Where the lanes of a strip read a block of a bool mask, dense or sparse.
+// The rows that the lanes of a strip read for a block of a bool mask, dense or sparse.
 template <class Shape>
 struct BoolRows {
   const unsigned char* row[Shape::kStripLanes];
   std::int64_t stride;
-  int lanes;  // that have rows of their own: the others' are theirs
-  unsigned char bytes[Shape::kStripLanes * (Shape::kBlockKeys + kMaskRoom)];  // of a sparse mask
+  int lanes;  // lanes with their own rows; the others share these rows
+  unsigned char bytes[Shape::kStripLanes * (Shape::kBlockKeys + kMaskRoom)];  // for a sparse mask
 };
 
 template <class Shape, class T = typename Shape::Element>
@@ -106,7 +107,8 @@ REGARD_NOINLINE void find_bool_rows(const AttentionProblem& problem, const Atten
   mask_rows(problem, problem.mask, task.mask, strip, block_begin, rows.row);
 }
 
-// kinds[t] of the tiles [first, last) by a bool mask: hidden, visible, or hiding for a mixture.
+// Computes kinds[t] of the tiles [first, last) from a bool mask: hidden, visible, or, for a
+// mixture, hiding.
 template <class Shape>
 REGARD_NOINLINE void scan_bool_mask(const BoolRows<Shape>& rows, int count, int first, int last,
                                     TileKind* kinds) {
@@ -118,7 +120,7 @@ REGARD_NOINLINE void scan_bool_mask(const BoolRows<Shape>& rows, int count, int 
   } else {
     scan_tiles(rows.row, rows.lanes, rows.stride, count, first, last, scan);
   }
-  // NumPy writes True as 1; any other True makes its tile a mixture, which only costs time.
+  // NumPy stores True as 1. Any other nonzero byte makes its tile a mixture, which only costs time.
   constexpr Word kAllTrue = static_cast<Word>(0x0101010101010101u);
   for (int t = first; t < last; ++t) {
     const int keys = count - t * kRows < kRows ? count - t * kRows : kRows;
@@ -129,7 +131,8 @@ REGARD_NOINLINE void scan_bool_mask(const BoolRows<Shape>& rows, int count, int 
   }
 }
 
-// Writes -inf into one tile's bias where the bool mask is False, from key `key` of the block on.
+// Writes -inf into one tile's bias for keys whose bool mask is False, starting at key `key` of the
+// block.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void hide_by_bool_mask(const BoolRows<Shape>& rows, const StripRows<T>& strip,
                                        int key, int keys, bool bias_is_set, T* bias) {
@@ -137,7 +140,7 @@ REGARD_NOINLINE void hide_by_bool_mask(const BoolRows<Shape>& rows, const StripR
   const int width = strip.vectors * kLanes<T>;
   constexpr int kBytes = sizeof(T) < kRows ? static_cast<int>(sizeof(T)) : kRows;
   constexpr int kParts = kRows / kBytes;
-  // part[p][lane] holds the bytes of rows p * kBytes and on, in an integer as wide as a lane.
+  // part[p][lane] holds the bytes of the rows from p * kBytes, in an integer as wide as a lane.
   T part[kParts][Shape::kStripLanes];
   for (int lane = 0; lane < width; ++lane) {
     const typename MaskWord<kRows>::Type word =

@@ -1,7 +1,7 @@
-// Dropout of weights. Whether a weight stays depends only on the seed and on its place:
-// word j % 4 of Philox4x32-10 with the counter (j / 4, position of the query, head, batch entry),
-// for the key at j. So no mask is stored, and no tile, thread or chunk changes one. A problem that
-// is a part of a larger one counts all of these from `dropout_origin`.
+// Dropout of weights. Whether a weight is kept depends only on the seed and on the weight's
+// position: for the key at j, on word j % 4 of Philox4x32-10 with the counter (j / 4, position of
+// the query, head, batch entry). No mask is therefore stored, and no tile, thread or chunk affects
+// the result. A problem that is part of a larger one counts all of these from `dropout_origin`.
 #pragma once
 
 #include "../../simd/philox.hpp"
@@ -25,7 +25,7 @@ struct LaneWord<8> {
   typedef std::uint64_t Type;
 };
 
-// What each lane puts into its counters.
+// The contribution of each lane to its counters.
 template <class Shape>
 struct DropoutRows {
   using Word = typename LaneWord<sizeof(typename Shape::Element)>::Type;
@@ -40,7 +40,7 @@ REGARD_NOINLINE void find_dropout_rows(const AttentionProblem& problem, const At
   const std::int64_t group = problem.heads / problem.kv_heads;
   const auto first_head =
       static_cast<std::uint32_t>(origin.head) + static_cast<std::uint32_t>(task.first_head);
-  // Modulo 2^32, so that no offset is too large. `strip.positions` are kept within 63 bits.
+  // Modulo 2^32, so that no offset is too large. `strip.positions` are limited to 63 bits.
   const auto first_position =
       static_cast<std::uint32_t>(task.query_offset) + static_cast<std::uint32_t>(origin.position);
   for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
@@ -50,9 +50,10 @@ REGARD_NOINLINE void find_dropout_rows(const AttentionProblem& problem, const At
   }
 }
 
-// Calls use(i, factor) for the keys key + i, i from 0 to 3: 0 where a lane drops its weight, else 1
-// / (1 - p). `key` is a multiple of kKeysOfCounter, `lane` the first of a vector. The four keys
-// have one counter, or two where the origin's position is not such a multiple.
+// Calls use(i, factor) for the keys key + i, i from 0 to 3. The factor is 0 if a lane drops its
+// weight, and 1 / (1 - p) otherwise. `key` is a multiple of kKeysOfCounter, and `lane` is the first
+// lane of a vector. The four keys have one counter, or two if the origin's position is not a
+// multiple of kKeysOfCounter.
 template <class Shape, class Use, class T = typename Shape::Element>
 REGARD_INLINE void dropout_factors(const AttentionProblem& problem, const AttentionTask& task,
                                    const DropoutRows<Shape>& rows, std::int64_t key, int lane,
@@ -78,8 +79,8 @@ REGARD_INLINE void dropout_factors(const AttentionProblem& problem, const Attent
         select<T>(word_is_above<T>(words[first_word + i], problem.dropout_limit), kept, Vec<T>{}));
 }
 
-// Drops some of the weights of a block, [block keys][kVectors], and of other numbers that go with
-// them, or null.
+// Applies dropout to the weights of a block, [block keys][kVectors], and, if `others` is not null,
+// to other numbers that belong to the weights.
 template <class Shape, int kVectors, class T = typename Shape::Element>
 REGARD_NOINLINE void drop_weights(const AttentionProblem& problem, const AttentionTask& task,
                                   const StripRows<T>& strip, std::int64_t block_begin,

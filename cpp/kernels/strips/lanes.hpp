@@ -1,4 +1,4 @@
-// Brings a strip's rows of arrays into lanes, and back.
+// Transposes a strip's rows of arrays into lanes, and back.
 #pragma once
 
 #include "../elements.hpp"
@@ -10,7 +10,7 @@
 namespace regard {
 namespace {
 
-// to[column][lane] = op(the strip's rows of an array); lanes beyond the last row are op(0).
+// to[column][lane] = op(the strip's rows of an array). Lanes beyond the last row are op(0).
 template <class Shape, class Op, class T = typename Shape::Element>
 REGARD_INLINE void pack_rows(const AttentionProblem& problem, const Operand& operand,
                              const void* data, const StripRows<T>& strip, std::int64_t columns,
@@ -38,12 +38,12 @@ REGARD_INLINE void unpack_rows(const AttentionProblem& problem, const Operand& o
   });
 }
 
-// Whether queries must be rotated, as stored keys of fewer bits are.
+// Whether queries must be rotated, as quantized keys are.
 REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
   return is_quantized(problem.key.element) && !problem.are_keys_upright;
 }
 
-// The factors of a vector of queries, from a lane on.
+// The factors of a vector of queries, starting at `lane`.
 template <class T>
 REGARD_INLINE Vec<T> query_scales(const AttentionProblem& problem, const StripRows<T>& strip,
                                   int lane) {
@@ -63,7 +63,7 @@ REGARD_NOINLINE void scale_queries(const AttentionProblem& problem, const StripR
   }
 }
 
-// to[head_dim][lanes] = the strip's queries, or tangents of theirs, times query_scale.
+// to[head_dim][lanes] = the strip's queries, or their tangents, times query_scale.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand,
                                   const void* data, const StripRows<T>& strip, T* to) {
@@ -79,7 +79,7 @@ REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand
   if (scales_later) scale_queries(problem, strip, to);
 }
 
-// Calls use(lane, number) for an array of one number a row.
+// Calls use(lane, number) for an array of one number per row.
 template <class Shape, class Use, class T = typename Shape::Element>
 REGARD_INLINE void for_numbers_of_rows(const AttentionProblem& problem, const Operand& operand,
                                        const void* data, const StripRows<T>& strip, Use use) {
@@ -92,7 +92,7 @@ REGARD_INLINE void for_numbers_of_rows(const AttentionProblem& problem, const Op
   });
 }
 
-// Writes one number a row, where there is such an array.
+// Writes one number per row, if the array exists.
 template <class Shape, class NumberOf, class T = typename Shape::Element>
 REGARD_INLINE void write_numbers_of_rows(const AttentionProblem& problem, const Operand& operand,
                                          void* data, const StripRows<T>& strip,
@@ -103,8 +103,8 @@ REGARD_INLINE void write_numbers_of_rows(const AttentionProblem& problem, const 
   for (int lane = 0; lane < strip.rows; ++lane) *rows[lane] = number_of(lane);
 }
 
-// lse[lane] = the rows' lse in log2 units, as weights are formed from it; 0 beyond the last row,
-// and for all where the caller gave none.
+// lse[lane] = the rows' lse in log2 units, from which weights are computed. It is 0 beyond the last
+// row, and for all rows if the caller did not pass an lse.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void load_lse(const AttentionProblem& problem, const AttentionTask& task,
                               const StripRows<T>& strip, T* lse) {

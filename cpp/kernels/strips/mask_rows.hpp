@@ -6,8 +6,8 @@
 namespace regard {
 namespace {
 
-// Finds every lane's row of a mask, bool or float, from a key on. Lanes beyond the last row repeat
-// it.
+// Finds every lane's row of a mask, bool or float, starting at a key. Lanes beyond the last row
+// repeat it.
 template <class M, class T>
 REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mask, const void* data,
                              const StripRows<T>& strip, std::int64_t key, const M** rows) {
@@ -15,7 +15,7 @@ REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mas
   for (int lane = strip.rows; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];
 }
 
-// Whether one row of the mask serves every lane, as in a mask that depends only on keys.
+// Whether all lanes share one row of the mask, as in a mask that depends only on keys.
 REGARD_INLINE bool lanes_share_a_row(const AttentionProblem& problem, const Operand& mask) {
   return mask.row_stride == 0 && (mask.head_stride == 0 || problem.heads == problem.kv_heads);
 }

@@ -1,16 +1,16 @@
-// Softmax over keys that arrive tile by tile, without a score ever being stored: a tile's scores to
-// weights, and what the strip has gathered with them (softmax_state.hpp).
+// Softmax over keys that arrive tile by tile. Scores are never stored: a tile's scores become
+// weights, which are accumulated in the strip's state (softmax_state.hpp).
 //
-// Scores are summed from zero and the reference is subtracted from the whole. Starting the sum at
-// minus the reference would save that subtraction (0.7% of the work at head_dim 64), but a far-away
-// reference (a mask of -10000) then costs bits at every step, and a key's score would depend on
-// whether the call has a mask.
+// Scores are summed from zero, and the reference is subtracted from the sum. Starting the sum at
+// minus the reference would save this subtraction (0.7% of the work at head_dim 64). But then a
+// large reference (a mask of -10000) would cost bits at every step, and a key's score would depend
+// on whether the call has a mask.
 //
-// All lanes of a tile go through `move_references` when one must, and come out with the bits that
-// they would have had.
+// If one lane of a tile must move its reference, all lanes go through `move_references`. The bits
+// of the other lanes do not change.
 //
 // Everything is summed in three levels, over a block, over a chunk and over chunks, which keeps the
-// error small however many keys there are.
+// error small for any number of keys.
 #pragma once
 
 #include "scores.hpp"
@@ -20,23 +20,23 @@
 namespace regard {
 namespace {
 
-// A strip and what it has gathered of its keys, relative to its references.
+// A strip and the sums over its keys so far, relative to its references.
 template <class T>
 struct OnlineStrip : StripRows<T> {
   T* queries;  // [head_dim][lanes], as the products of scores read them
-  // Of the chunk at hand.
+  // For the current chunk:
   SoftmaxState<T> state;
-  T* block_sum;           // [lanes]: of the weights of the block at hand
-  std::int64_t sum_rows;  // of `gathered`: sums of numbers other than weights
-  std::int64_t all_rows;  // the others are sums over keys times values
+  T* block_sum;           // [lanes]: sum of the current block's weights
+  std::int64_t sum_rows;  // rows of `gathered` with sums of numbers other than weights
+  std::int64_t all_rows;  // the other rows are sums over keys times values
   T* gathered;            // [all_rows][lanes]
   bool is_fresh;          // nothing has been written to the sums with values yet
-  // The chunks before it, merged. Null where there is one chunk and no sink.
+  // For the earlier chunks, merged. Null if there is one chunk and no sink.
   SoftmaxState<T> total;
   T* total_gathered;
   bool total_is_fresh;  // nothing has been written to total_gathered yet
-  bool total_is_empty;  // nor is a sink in it
-  std::int64_t chunk;   // the number of the chunk at hand
+  bool total_is_empty;  // and it does not contain a sink either
+  std::int64_t chunk;   // index of the current chunk
 
   // The sums with values.
   T* outputs() const { return gathered + sum_rows * this->vectors * kLanes<T>; }
@@ -89,11 +89,11 @@ REGARD_NOINLINE void start_online(const AttentionProblem& problem, const Attenti
   if (problem.sinks) start_with_sinks(problem, task, strip.first_row, strip.total, lanes);
 }
 
-// Merges a strip's chunk with those before it and begins the next.
+// Merges a strip's chunk with the earlier chunks and starts the next chunk.
 template <class T>
 REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
   const int lanes = strip.vectors * kLanes<T>;
-  if (strip.total_is_empty) {  // merging would multiply all by 1
+  if (strip.total_is_empty) {  // merging would multiply everything by 1
     const SoftmaxState<T> state = strip.total;
     T* const gathered = strip.total_gathered;
     strip.total = strip.state;
@@ -115,7 +115,8 @@ REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
   start_chunk(strip);
 }
 
-// Before the keys of the block at `key`, merges those of earlier chunks.
+// Before the keys of the block at `key`, merges the previous chunk if the block belongs to a new
+// chunk.
 template <class Shape, class T>
 REGARD_INLINE void begin_block(OnlineStrip<T>& strip, std::int64_t key) {
   const std::int64_t chunk = key / Shape::kChunkKeys;
@@ -124,7 +125,7 @@ REGARD_INLINE void begin_block(OnlineStrip<T>& strip, std::int64_t key) {
   if (!strip.is_fresh) merge_chunk(strip);
 }
 
-// Leaves everything in the strip's own state: merges the last chunk, and sets sums to 0 where there
+// Leaves the result in the strip's own state: merges the last chunk, and sets sums to 0 if there
 // were no keys.
 template <class T>
 REGARD_NOINLINE void merge_all(const AttentionProblem& problem, OnlineStrip<T>& strip) {
@@ -155,17 +156,17 @@ REGARD_INLINE void end_block_sum(const OnlineStrip<T>& strip) {
   }
 }
 
-// A block's weights, and another number of each key and lane that is relative to the reference, or
-// null.
+// A block's weights. `others` holds another number for each key and lane, relative to the
+// reference, or is null.
 template <class T>
 struct BlockWeights {
   T* weights;  // [block keys][lanes]
   T* others;
 };
 
-// The tile at key `begin` holds scores where its weights will be. Moves the reference of every lane
-// whose limit one of them exceeds, rescales what those lanes have gathered so far, and leaves the
-// tile's weights.
+// The tile at key `begin` holds scores in the memory of its weights. Moves the reference of every
+// lane in which a score exceeds the limit, rescales the sums of these lanes, and replaces the
+// scores by weights.
 template <class Shape, int kVectors, Bias kBias, class T = typename Shape::Element>
 REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip,
                                      const KeyRuns<Shape>& runs, const BlockWeights<T>& block,
@@ -189,7 +190,7 @@ REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip,
     store(strip.state.sum + lane, load(strip.state.sum + lane) * factor);
     store(strip.state.reference + lane, moved.reference);
     store(strip.state.limit + lane, moved.limit);
-    // A strip's first keys find nothing to rescale.
+    // At a strip's first keys there is nothing to rescale.
     if (!any<T>(moved.rescales)) continue;
     const auto rescale = [&](T* at) { store(at + lane, load<T>(at + lane) * factor); };
     for (int i = 0; i < runs.count; ++i)
@@ -202,8 +203,8 @@ REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip,
   }
 }
 
-// One tile: scores, weights, and the block's running sum. `runs` has the tile and those before it.
-// `bias` and `capped_scores` are as in score_tile.
+// Processes one tile: scores, weights, and the block's running sum. `runs` contains this tile and
+// the tiles before it. `bias` and `capped_scores` are as in score_tile.
 template <class Shape, int kVectors, class Tile, class Product, class T = typename Shape::Element>
 REGARD_INLINE void weights_tile(const Tile& tile, const ScoresOfBlock<T>& scores,
                                 const Product& product, const T* bias, T* capped_scores,

@@ -1,6 +1,7 @@
-// Prefetches what a strip reads or writes later. Its rows lie too far apart for the processor to
-// prefetch them, and all requests at once would fill its queue: so each function asks for one of a
-// number of parts. They are inline, since GCC removes a call that only prefetches.
+// Prefetches data that a strip reads or writes later. Its rows are too far apart for the processor
+// to prefetch them, and issuing all prefetches at once would fill its queue, so each function
+// prefetches one of several parts. The functions are inline because GCC removes a call to a
+// function that only prefetches.
 #pragma once
 
 #include "../elements.hpp"
@@ -30,7 +31,7 @@ REGARD_INLINE void prefetch_rows(const AttentionProblem& problem, const Operand&
   }
 }
 
-// Prefetches one of `parts` parts of what a strip will read of a mask.
+// Prefetches one of `parts` parts of the mask that a strip will read.
 template <class T>
 REGARD_INLINE void prefetch_mask(const AttentionProblem& problem, const Operand& mask,
                                  const void* data, const StripRows<T>& strip, std::int64_t key,

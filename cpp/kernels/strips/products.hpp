@@ -1,4 +1,4 @@
-// Sums over keys: of a block of numbers, one per key and lane, times rows of keys or values.
+// Sums over keys: products of a block of numbers, one per key and lane, and rows of keys or values.
 #pragma once
 
 #include "../micro_kernel.hpp"
@@ -16,7 +16,7 @@ struct KeyTerm {
   std::ptrdiff_t row_stride;
 };
 
-// How add_columns multiplies the keys of a run: one by one.
+// Makes add_columns multiply the keys of a run one by one.
 struct MultiplyKeys {
   template <int kPitch, bool kSelect, int kBegin, int kEnd, class T, int kRows, int kVectors>
   REGARD_INLINE void add(Accumulators<T, kRows, kVectors>& acc, const KeyTerm<T>& term,
@@ -51,10 +51,10 @@ REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>
   }
 }
 
-// sums[column][lane] += the terms of the runs' keys, or = them where nothing has been written to
-// the sums yet: the sum of a block first, and then one addition, which keeps the error near that of
-// a blocked matrix product. Terms of hidden keys are left out where `selects`, as multiply_columns
-// does it.
+// sums[column][lane] += the terms of the runs' keys, or = if nothing has been written to the sums
+// yet. Terms are first summed over a block and then added once, which keeps the error close to the
+// error of a blocked matrix product. If `selects`, terms of hidden keys are skipped, as in
+// multiply_columns.
 template <class Shape, int kVectors, int kPitch = kVectors, class Multiply = MultiplyKeys,
           class T = typename Shape::Element>
 REGARD_INLINE void add_columns(bool selects, const KeyRuns<Shape>& runs, const KeyTerm<T>* terms,

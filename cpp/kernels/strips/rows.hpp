@@ -1,5 +1,5 @@
-// The rows of a strip, one lane per row, and their positions among the keys: what visibility, masks
-// and scores need to know of it, whatever is computed from these.
+// The rows of a strip, one lane per row, and their positions among the keys: the data of a strip
+// that visibility, masks and scores need in all kernels.
 #pragma once
 
 #include "../../problem/attention.hpp"
@@ -18,34 +18,34 @@ struct MaskRun {
 
 template <class T>
 struct StripRows {
-  std::int64_t first_row;  // among the kv head's, as in AttentionTask
+  std::int64_t first_row;  // among the kv head's rows, as in AttentionTask
   int rows;                // lanes in use
   int vectors;             // lanes / kLanes<T>
-  // By position (window, causality, the array's end): keys outside `seen` are hidden from every
-  // lane, keys inside `shared` from none.
+  // By position (window, causality, the array's end), keys outside `seen` are hidden from every
+  // lane, and keys inside `shared` are hidden from no lane.
   SeenKeys seen;
   SeenKeys shared;
-  KeyInterval keep_first;  // each lane sees them up to its end_key
-  // Each lane's query among the keys: its position and the keys that it sees by position.
+  KeyInterval keep_first;  // each lane sees these keys up to its end_key
+  // Each lane's query among the keys: its position, and the keys that it sees by position.
   std::int64_t* positions;
   std::int64_t* first_key;
   std::int64_t* end_key;
-  T* slopes;  // of ALiBi, in log2 units; null where there is none
-  // What becomes of a score before anything is added to it (score_tile): null where it is nothing.
-  T* query_scales;                   // of a query, where heads differ in it
-  T* softcaps;                       // in log2 units; 0 where a head has none
-  std::int64_t* function_positions;  // as the score function sees them
-  // Of a sparse mask; null where there is none.
+  T* slopes;  // of ALiBi, in log2 units; null without ALiBi
+  // Transformations of a score before anything is added to it (score_tile); null if not needed.
+  T* query_scales;                   // of queries, if heads have different scales
+  T* softcaps;                       // in log2 units; 0 if a head has none
+  std::int64_t* function_positions;  // as passed to the score function
+  // For a sparse mask; null without one.
   MaskRun* mask_runs;
-  std::int64_t* mask_queries;  // each lane's, in its row of the mask
+  std::int64_t* mask_queries;  // each lane's query, in its row of the mask
   int mask_run_count;
-  // As next_block_by_mask left them: of the block found before, and of the last one.
+  // Results of next_block_by_mask: for the block found before, and for the last one.
   std::int64_t mask_here;
   std::int64_t mask_next;
 };
 
-// Tasks begin at multiples of this many rows. Where a mask has rows of its own, no strip crosses
-// one.
+// Tasks begin at multiples of this many rows. If a mask is not broadcast over queries, no strip
+// crosses such a multiple.
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
   const auto has_rows = [](const Operand& mask) { return mask.data && mask.row_stride != 0; };
@@ -59,14 +59,14 @@ REGARD_INLINE int strips_of_unit(const AttentionProblem& problem) {
   return static_cast<int>(row_unit<Shape>(problem) + Shape::kStripLanes - 1) / Shape::kStripLanes;
 }
 
-// Calls body(first_row, rows, vectors) for each strip of a task: those of a unit are about equal.
-// The last one never has one vector where the one before could give it another: its tile has too
-// few sums to hide the latency of a multiply-add, and two strips of two vectors take less time than
-// one of three and one of one.
+// Calls body(first_row, rows, vectors) for each strip of a task. The strips of a unit have about
+// equal sizes. The last strip never has only one vector if the strip before it could give it
+// another: the tile of one vector has too few sums to hide the latency of a multiply-add, and two
+// strips of two vectors take less time than a strip of three and a strip of one.
 template <class Shape, class Body>
 REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task_rows, Body body) {
   constexpr int kWidth = kLanes<typename Shape::Element>;
-  int strips_left = 0, vectors_left = 0;  // of the unit
+  int strips_left = 0, vectors_left = 0;  // in the unit
   for (std::int64_t row = 0; row < task_rows;) {
     if (strips_left == 0) {
       strips_left = strips_of_unit<Shape>(problem);
@@ -96,7 +96,7 @@ REGARD_INLINE void for_vectors(int vectors, Body body) {
   body(Constant<kMost>{});
 }
 
-// Some of a strip's vectors.
+// A range of a strip's vectors.
 struct VectorRange {
   int begin;
   int end;

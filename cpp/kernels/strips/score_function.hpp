@@ -6,7 +6,7 @@
 namespace regard {
 namespace {
 
-// A strip and a block whose scores are formed.
+// A strip and a block whose scores are being computed.
 template <class T>
 struct ScoresOfBlock {
   const AttentionProblem& problem;
@@ -15,11 +15,11 @@ struct ScoresOfBlock {
   std::int64_t begin;  // its first key
 };
 
-// A tile's scores, [keys][lanes], of a strip's lanes from `lane` on.
+// A tile's scores, [keys][lanes], for a strip's lanes starting at `lane`.
 template <class T>
 struct ScoresOfTile : ScoresOfBlock<T> {
-  std::int64_t key;  // the tile's first
-  int keys;          // that exist
+  std::int64_t key;  // first key of the tile
+  int keys;          // number of existing keys
   int lane;
 };
 
@@ -29,7 +29,7 @@ REGARD_INLINE ScoresOfTile<T> scores_of_tile(const ScoresOfBlock<T>& block, int 
   return {block, block.begin + begin, end - begin, lane};
 }
 
-// Whether scores are products of queries and keys as they come.
+// Whether scores are more than products of queries and keys.
 template <class T>
 REGARD_INLINE bool transforms_scores(const StripRows<T>& strip) {
   return strip.softcaps || strip.function_positions;
@@ -47,8 +47,8 @@ REGARD_INLINE void call_function(const AttentionProblem& problem, const Attentio
       problem.score_function->user_data);
 }
 
-// Calls a function of the problem for a tile of some heads in natural units: once for each head,
-// whose lanes are brought side by side.
+// Calls a function of the problem for a tile of several heads, in natural units: once for each
+// head, whose lanes are made contiguous.
 template <int kHeads, int kRows, int kWidth, class T>
 REGARD_NOINLINE void call_for_heads(const ScoresOfTile<T>& tile, std::int64_t group, int lanes,
                                     void* function, T* scores) {
@@ -83,7 +83,7 @@ REGARD_NOINLINE void call_for_tile(const ScoresOfTile<T>& tile, void* function, 
   if (heads == kv_heads)
     return call_function(problem, tile.task, function, 0, scores, lanes, tile.keys, kWidth,
                          tile.strip.function_positions + tile.lane, tile.key);
-  // Copies take less time where their distance is a constant, and a division is 2% of a tile.
+  // Copies are faster if their distance is a constant, and a division takes 2% of a tile's time.
   if (heads == 2 * kv_heads)
     return call_for_heads<2, kRows, kWidth>(tile, 2, lanes, function, scores);
   if (heads == 4 * kv_heads)
@@ -93,12 +93,12 @@ REGARD_NOINLINE void call_for_tile(const ScoresOfTile<T>& tile, void* function, 
   call_for_heads<0, kRows, kWidth>(tile, heads / kv_heads, lanes, function, scores);
 }
 
-// scores = function(capped), both in log2 units.
 template <class T>
 REGARD_INLINE Vec<T> in_natural_units(Vec<T> score) {
   return score * broadcast(static_cast<T>(kLn2));
 }
 
+// scores = function(capped), both in log2 units.
 template <int kRows, int kVectors, class T>
 REGARD_NOINLINE void function_of_scores(const ScoresOfTile<T>& tile, const T* capped, T* scores) {
   constexpr int kAll = kRows * kVectors * kLanes<T>;
@@ -109,7 +109,8 @@ REGARD_NOINLINE void function_of_scores(const ScoresOfTile<T>& tile, const T* ca
     store(scores + i, in_log2_units<T>(load<T>(scores + i)));
 }
 
-// Products to capped scores, in place. Apart, so that tiles without a cap keep their registers.
+// Converts products to capped scores, in place. A separate function, so that tiles without a cap
+// keep their registers.
 template <int kRows, int kVectors, class T>
 REGARD_NOINLINE void cap_scores(const ScoresOfTile<T>& tile, T* scores) {
   if (!tile.strip.softcaps) return;
@@ -122,7 +123,8 @@ REGARD_NOINLINE void cap_scores(const ScoresOfTile<T>& tile, T* scores) {
   }
 }
 
-// Products to capped scores, in place, and what a function makes of these to load(scores).
+// Converts products to capped scores, in place, and passes the function's results for these scores
+// to load(scores).
 template <int kRows, int kVectors, class T, class Load>
 REGARD_INLINE void transform_scores(const ScoresOfTile<T>& tile, T* scores, Load load) {
   cap_scores<kRows, kVectors>(tile, scores);
@@ -132,8 +134,7 @@ REGARD_INLINE void transform_scores(const ScoresOfTile<T>& tile, T* scores, Load
   load(changed);
 }
 
-// factors = the derivatives of scores by the products that they come from, times the scale, where
-// queries have scales of their own.
+// factors = the derivatives of scores with respect to products, without the scale.
 template <int kRows, int kVectors, class T>
 REGARD_NOINLINE void derivatives_of_scores(const ScoresOfTile<T>& tile, const T* capped,
                                            T* factors) {

@@ -1,5 +1,4 @@
-// The scores of a tile: products of its keys and a strip's queries, capped, with what is added to
-// them.
+// The scores of a tile: products of its keys and a strip's queries, capped, plus the bias.
 #pragma once
 
 #include "../micro_kernel.hpp"
@@ -9,7 +8,7 @@
 namespace regard {
 namespace {
 
-// Rows of a tile times what lies in a strip's lanes, [depth][lanes].
+// The product of a tile's rows and the contents of a strip's lanes, [depth][lanes].
 template <class T>
 struct RowProduct {
   const T* rows;
@@ -18,7 +17,8 @@ struct RowProduct {
   const T* lanes;
   std::int64_t depth;
 
-  // acc += the product, for kVectors of the strip's kStripVectors, from its lane `lane` on.
+  // acc += the product, for kVectors of the strip's kStripVectors, starting at lane `lane` of the
+  // strip.
   template <int kRows, int kVectors, int kStripVectors>
   REGARD_MEMBER void add_to(Accumulators<T, kRows, kVectors>& acc, int lane) const {
     multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, lanes + lane,
@@ -37,7 +37,7 @@ struct RowProduct {
   }
 };
 
-// The product of the rows of a tile, of which one that is whole is known not to be the last.
+// The product of a tile's rows. A tile that is known to be whole is never in the tail.
 template <class Tile, class T>
 REGARD_INLINE RowProduct<T> product_of(const Tile& tile, const TileRows<T>& rows, const T* lanes,
                                        std::int64_t depth) {
@@ -47,9 +47,9 @@ REGARD_INLINE RowProduct<T> product_of(const Tile& tile, const TileRows<T>& rows
   return {rows.from + tile.begin * rows.stride, rows.stride, scales, lanes, depth};
 }
 
-// acc = scores of a tile of keys, for kVectors of the strip's kStripVectors, from its lane `lane`
-// on. `bias` is the tile's. `capped_scores` is memory for a tile, which holds the capped scores
-// where they are more than products.
+// acc = scores of a tile of keys, for kVectors of the strip's kStripVectors, starting at lane
+// `lane` of the strip. `bias` is the tile's bias. `capped_scores` is memory for a tile. It holds
+// the capped scores if scores are more than products.
 template <class T, int kRows, int kVectors, int kStripVectors, Bias kBias, class Tile,
           class Product>
 REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Tile& tile,

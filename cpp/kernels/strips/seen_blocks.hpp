@@ -1,4 +1,4 @@
-// Which blocks are counted by their number, and which are looked into (count.hpp,
+// Determines which blocks are counted arithmetically and which are inspected (count.hpp,
 // ../decode/decode.hpp).
 #pragma once
 
@@ -9,18 +9,18 @@
 namespace regard {
 namespace {
 
-// Blocks of a mask that a task reads between two looks at the stop signal: some milliseconds.
+// Number of mask blocks that a task reads between two checks of the stop signal: a few
+// milliseconds.
 constexpr std::int64_t kBlocksBetweenLooks = 64;
 
-// Where `count` stops that begins with `key`.
+// The key at which `count` stops if it starts at keys.begin.
 template <class Shape>
 REGARD_INLINE std::int64_t end_of_count(bool reads_masks, const KeyInterval& keys) {
   const std::int64_t end = keys.begin + kBlocksBetweenLooks * Shape::kBlockKeys;
   return reads_masks && end < keys.end ? end : keys.end;
 }
 
-// The first block from the one at `key` on, and before the one at `end`, of which a key is seen, or
-// may be.
+// The first block between `key` and `end` in which a key is seen, or may be.
 template <class Shape>
 REGARD_INLINE std::int64_t next_block_seen(const SeenKeys& seen, std::int64_t key,
                                            std::int64_t end) {
@@ -30,7 +30,7 @@ REGARD_INLINE std::int64_t next_block_seen(const SeenKeys& seen, std::int64_t ke
   return next < key ? key : key + (next - key) / Shape::kBlockKeys * Shape::kBlockKeys;
 }
 
-// How many blocks from the one at `key` on are seen as a whole.
+// The number of consecutive blocks, starting at `key`, that are entirely seen.
 template <class Shape>
 REGARD_INLINE std::int64_t whole_blocks_seen(const SeenKeys& seen, std::int64_t key) {
   for (const KeyInterval& keys : {seen.keep_first, seen.window})

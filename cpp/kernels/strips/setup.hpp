@@ -1,4 +1,4 @@
-// Sets a task's strips up: lays them out in the workspace, and finds the positions of their queries
+// Sets up a task's strips: lays them out in the workspace, and finds the positions of their queries
 // among the keys.
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace regard {
 namespace {
 
-// Takes what StripRows has of a strip's lanes.
+// Takes memory for the arrays in StripRows.
 template <class T>
 REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes, Arena& arena,
                              StripRows<T>& strip) {
@@ -26,7 +26,8 @@ REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes
 }
 
 // Lays out the strips of a task with `task_rows` rows, counted from the task's first row, and
-// returns their number. For each strip, take(strip, lanes) lays out what only its family needs.
+// returns the number of strips. For each strip, take(strip, lanes) lays out the family's own
+// arrays.
 template <class Shape, class Strip, class Take>
 REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task_rows, Arena& arena,
                               Strip*& strips, Take take) {
@@ -47,7 +48,7 @@ REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task
   return count;
 }
 
-// Fills in the positions of a strip's rows, and their slopes. Nothing of the arrays is read.
+// Fills in the positions of a strip's rows, and their slopes. Does not read the arrays.
 template <class T>
 REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const AttentionTask& task,
                                   StripRows<T>& strip) {
@@ -70,8 +71,8 @@ REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const Attenti
     strip.function_positions[lane] = strip.positions[lane] + problem.dropout_origin.position;
 }
 
-// Likewise for all strips of a task, which have been laid out. Returns the keys that some row sees
-// by position.
+// Likewise for all strips of a task, which must have been laid out. Returns the keys that some row
+// sees by position.
 template <class Strip>
 REGARD_INLINE SeenKeys locate_strips(const AttentionProblem& problem, const AttentionTask& task,
                                      Strip* strips, int count) {

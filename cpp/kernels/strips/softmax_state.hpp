@@ -1,32 +1,32 @@
-// What an online softmax keeps of the keys that a row has seen, one row a lane (Milakov and
-// Gimelshein 2018; the rare rescaling is FlashAttention 4's).
+// The state of an online softmax over the keys that a row has seen, one row per lane (Milakov and
+// Gimelshein 2018; the rare rescaling is from FlashAttention 4).
 //
 // A lane keeps a reference m near the largest score s that it has seen (s in log2 units) and
 //
 //   sum    = sum over its keys of 2^(s - m)            output = sum of 2^(s - m) value
 //
-// Only when a score exceeds m by more than `kThreshold` does m move, and what was gathered so far
-// is rescaled: until then a weight is at most 2^kThreshold, which loses nothing in floating point.
-// A lane's first visible score always moves it. Only a lane's own scores move its reference.
+// Only when a score exceeds m by more than `kThreshold` does m move, and the sums so far are
+// rescaled. Until then, a weight is at most 2^kThreshold, which loses no precision in floating
+// point. A lane's first visible score always moves m. Only a lane's own scores move its reference.
 //
-// Three states share one float, by IEEE's rules for signed zeros:
-//   sum = -0.0   the lane has seen no key: it started there, and a hidden key adds -0.0
-//   sum = +0.0   it has seen keys, all with score -inf
-//   sum > 0      otherwise; NaN where a score was NaN or +inf
-// So a hidden key's weight is -0.0 and a visible one's is never (but in a lane that is NaN), which
-// also tells the second product what to leave out. Whether a row saw a key thus follows from
-// visibility and not from its scores.
+// Three states share one float, by the IEEE rules for signed zeros:
+//   sum = -0.0   fully masked so far: the lane started with -0.0, and a hidden key adds -0.0
+//   sum = +0.0   the lane has seen keys, all with score -inf
+//   sum > 0      otherwise; NaN if a score was NaN or +inf
+// A hidden key's weight is therefore -0.0, and a visible key's weight never is (except in a lane
+// that is NaN). This also tells the second product what to skip. Whether a row is fully masked thus
+// follows from visibility and not from its scores.
 //
-// A sink is a key without a value that every query of its head sees first: its reference is the
-// sink, and its sum 1.
+// A sink is a key without a value that every query of its head sees first: the reference starts at
+// the sink, and the sum starts at 1.
 //
 // States over disjoint sets of keys merge:
 //
-//   m = max(m1, m2)    sum = sum1 2^(m1 - m) + sum2 2^(m2 - m)    output alike
+//   m = max(m1, m2)    sum = sum1 2^(m1 - m) + sum2 2^(m2 - m)    output likewise
 //
-// A row's keys are gathered in chunks that begin at multiples of kChunkKeys, each as if there were
-// no other; the chunks are merged in order, after the sink if there is one. So different threads
-// may compute them, and the bits do not show it. Merging what has seen nothing changes no bit.
+// A row's keys are summed in chunks that begin at multiples of kChunkKeys, each independently of
+// the others. The chunks are merged in order, after the sink if there is one. Different threads may
+// therefore compute them without affecting the bits. Merging a fully masked state changes no bit.
 #pragma once
 
 #include "../../problem/attention.hpp"
@@ -44,7 +44,7 @@ constexpr int kThreshold = 8;
 template <class T>
 struct SoftmaxState {
   T* reference;
-  T* limit;  // the score from which the reference moves; above -inf where there is a reference
+  T* limit;  // the score above which the reference moves; above -inf if there is a reference
   T* sum;
 };
 
@@ -57,7 +57,7 @@ REGARD_INLINE void start_state(const SoftmaxState<T>& state, int lanes) {
   }
 }
 
-// A lane's keys begin with its head's sink; one of -inf is none. Row r is of head r % group.
+// A lane's keys begin with its head's sink; -inf means no sink. Row r belongs to head r % group.
 template <class T>
 REGARD_NOINLINE void start_with_sinks(const AttentionProblem& problem, const AttentionTask& task,
                                       std::int64_t first_row, const SoftmaxState<T>& state,
@@ -72,16 +72,16 @@ REGARD_NOINLINE void start_with_sinks(const AttentionProblem& problem, const Att
   }
 }
 
-// A reference after a score above its limit, and the factor of what was gathered before.
+// A reference after a score above its limit, and the factor for the earlier sums.
 template <class T>
 struct MovedReference {
   Vec<T> reference;
   Vec<T> limit;
   Vec<T> factor;
-  Mask<T> rescales;  // lanes that moved and had gathered something
+  Mask<T> rescales;  // lanes that moved and have earlier sums
 };
 
-// Lanes whose `top` score does not exceed their limit stay as they are.
+// Lanes whose `top` score does not exceed their limit are unchanged.
 template <class T>
 REGARD_INLINE MovedReference<T> move_reference(Vec<T> top, Vec<T> reference, Vec<T> limit) {
   const Mask<T> moves = top > limit;
@@ -91,7 +91,8 @@ REGARD_INLINE MovedReference<T> move_reference(Vec<T> top, Vec<T> reference, Vec
           select<T>(rescales, exp2(reference - moved), broadcast(T(1))), rescales};
 }
 
-// The sum of a tile's weights, by halves: (0 + 4) + (2 + 6) ... V is a number or a vector of them.
+// The sum of a tile's weights, by halves: (0 + 4) + (2 + 6) ... V is a number or a vector of
+// numbers.
 template <int kRows, class V>
 REGARD_INLINE V sum_rows(V (&row)[kRows]) {
 #pragma GCC unroll 4
@@ -101,14 +102,14 @@ REGARD_INLINE V sum_rows(V (&row)[kRows]) {
   return row[0];
 }
 
-// Factors of two outputs that merge.
+// The factors of two outputs that are merged.
 template <class T>
 struct Shares {
   Vec<T> total;
   Vec<T> part;
 };
 
-// Merges `part` into `total`, a vector of lanes from `lane` on.
+// Merges `part` into `total`, for a vector of lanes starting at `lane`.
 template <class T>
 REGARD_INLINE Shares<T> merge_lanes(const SoftmaxState<T>& total, const SoftmaxState<T>& part,
                                     int lane) {
@@ -127,7 +128,7 @@ REGARD_INLINE Shares<T> merge_lanes(const SoftmaxState<T>& total, const SoftmaxS
   return shares;
 }
 
-// 1 / sum, and 0 for a lane that has seen no key.
+// 1 / sum, or 0 for a fully masked lane.
 template <class T>
 REGARD_INLINE Vec<T> reciprocal_of_sum(Vec<T> sum) {
   const Mask<T> saw_nothing = as_bits<T>(sum) == as_bits<T>(broadcast(T(-0.0)));

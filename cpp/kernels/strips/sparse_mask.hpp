@@ -1,6 +1,6 @@
-// A sparse mask over a strip: the spans that its lanes see, what follows for a block of keys, and
-// the bytes of a mixed block, like those of a bool mask (bool_mask.hpp). So both kinds of masks
-// give the same tiles, and the same bits.
+// A sparse mask over a strip: the spans that its lanes see, the consequences for a block of keys,
+// and the bytes of a mixed block, in the format of a bool mask (bool_mask.hpp). Both kinds of masks
+// therefore return the same tiles and the same bits.
 #pragma once
 
 #include <initializer_list>
@@ -10,7 +10,7 @@
 namespace regard {
 namespace {
 
-// Keys of the problem as spans count them, within those that the mask has.
+// Converts keys of the problem to the numbering of spans, limited to the keys of the mask.
 REGARD_INLINE KeyInterval keys_of_mask(const SparseMask& mask, std::int64_t begin,
                                        std::int64_t end) {
   end = end < mask.kv_len ? end : mask.kv_len;
@@ -32,7 +32,8 @@ REGARD_INLINE const MaskSpan* span_after(const MaskRun& run, std::int64_t key) {
   return first;
 }
 
-// Finds the spans of every lane, and leaves of what the strip sees the keys that they reach.
+// Finds the spans of every lane, and limits the keys that the strip sees to the keys that the spans
+// reach.
 template <class T>
 REGARD_NOINLINE void find_mask_runs(const AttentionProblem& problem, const AttentionTask& task,
                                     StripRows<T>& strip) {
@@ -74,10 +75,10 @@ REGARD_NOINLINE void find_mask_runs(const AttentionProblem& problem, const Atten
   limit(strip.seen.window);
 }
 
-// What the mask says of some keys to a strip.
+// The visibility of some keys to a strip by the mask.
 struct MaskSight {
-  TileKind kind;     // visible: every lane sees `keys` and no others; hiding: lanes differ
-  KeyInterval keys;  // of the problem
+  TileKind kind;     // visible: every lane sees exactly `keys`; hiding: lanes differ
+  KeyInterval keys;  // numbered as in the problem
 };
 
 template <class T>
@@ -105,7 +106,7 @@ REGARD_NOINLINE MaskSight sight_of_mask(const AttentionProblem& problem, const S
   return {TileKind::visible, {seen.begin - mask.first_key, seen.end - mask.first_key}};
 }
 
-// The first key from `key` on that some lane sees by the mask, or INT64_MAX.
+// The first key, at `key` or later, that some lane sees by the mask, or INT64_MAX.
 template <class T>
 REGARD_INLINE std::int64_t next_key_by_mask(const SparseMask& mask, const StripRows<T>& strip,
                                             std::int64_t key) {
@@ -120,9 +121,9 @@ REGARD_INLINE std::int64_t next_key_by_mask(const SparseMask& mask, const StripR
   return next == INT64_MAX ? next : next - mask.first_key;
 }
 
-// Whether a strip that has been located may see one of the keys [begin, end): some lane sees it by
-// the mask, and some lane by position. It holds of a chunk iff it holds of one of its pieces, and
-// of a piece iff it holds of one of its blocks.
+// Whether a located strip may see one of the keys [begin, end): some lane sees it by the mask, and
+// some lane by position. The result is true for a chunk iff it is true for one of its pieces, and
+// for a piece iff it is true for one of its blocks.
 template <class T>
 REGARD_INLINE bool sees_keys(const AttentionProblem& problem, const StripRows<T>& strip,
                              std::int64_t begin, std::int64_t end) {
@@ -135,8 +136,8 @@ REGARD_INLINE bool sees_keys(const AttentionProblem& problem, const StripRows<T>
   return false;
 }
 
-// Whether the rows [row_begin, row_end) may see one of the keys [begin, end) by the mask: without
-// locating them.
+// Whether the rows [row_begin, row_end) may see one of the keys [begin, end) by the mask, without
+// locating the rows.
 REGARD_INLINE bool may_see_by_mask(const AttentionProblem& problem, const AttentionTask& task,
                                    std::int64_t row_begin, std::int64_t row_end, std::int64_t begin,
                                    std::int64_t end) {
@@ -159,9 +160,9 @@ REGARD_INLINE bool may_see_by_mask(const AttentionProblem& problem, const Attent
   return false;
 }
 
-// The first block from the one at `key` on, and before `end`, of which a strip may see something:
-// `key` itself without a sparse mask. Whole runs of hidden blocks cost a search. Each strip gets
-// the first key that it sees by the mask from there on.
+// The first block, at `key` or later and before `end`, in which a strip may see a key. Without a
+// sparse mask, this is `key` itself. A whole run of hidden blocks costs one search. Each strip
+// stores the first key that it sees by the mask from there.
 template <class Shape, class Strip>
 REGARD_INLINE std::int64_t next_block_by_mask(const AttentionProblem& problem, Strip* strips,
                                               int count, std::int64_t key, std::int64_t end) {
@@ -178,8 +179,8 @@ REGARD_INLINE std::int64_t next_block_by_mask(const AttentionProblem& problem, S
   return next >= end ? end : key + (next - key) / Shape::kBlockKeys * Shape::kBlockKeys;
 }
 
-// Whether a strip may see something of the block at `key`, after next_block_by_mask has found it
-// and the one after it.
+// Whether a strip may see a key of the block at `key`, after next_block_by_mask has found this
+// block and the next one.
 template <class Shape, class T>
 REGARD_INLINE bool sees_block(const StripRows<T>& strip, std::int64_t key) {
   return overlaps(strip.seen, key, key + Shape::kBlockKeys) &&
@@ -192,7 +193,7 @@ REGARD_INLINE std::uint64_t bytes_of_bits(unsigned bits) {
   return (apart + 0x7f7f7f7f7f7f7f7fu) >> 7 & 0x0101010101010101u;
 }
 
-// to[i] = the bit `first` + i of a query, for `count` of them; up to 7 bytes after them become 0.
+// to[i] = bit `first` + i of a query, for `count` bits. Up to 7 bytes after them become 0.
 REGARD_INLINE void write_bits(const unsigned char* bits, std::int64_t bytes, std::int64_t first,
                               std::int64_t count, unsigned char* to) {
   for (std::int64_t i = 0; i < count; i += 8) {
@@ -206,9 +207,9 @@ REGARD_INLINE void write_bits(const unsigned char* bits, std::int64_t bytes, std
   }
 }
 
-constexpr int kMaskRoom = 8;  // bytes after a row, which may be written
+constexpr int kMaskRoom = 8;  // bytes after a row that may be overwritten
 
-// Writes a lane's mask for keys [begin, end), 1 where it sees one, with room after it.
+// Writes a lane's mask for keys [begin, end), 1 for each visible key. There is room after the mask.
 template <class T>
 REGARD_NOINLINE void write_mask_row(const SparseMask& mask, const StripRows<T>& strip, int lane,
                                     const MaskRun& run, std::int64_t begin, std::int64_t end,
@@ -242,8 +243,8 @@ REGARD_INLINE bool differs_by_lane(const SparseMask& mask, const MaskRun& run, s
   return false;
 }
 
-// Writes the masks of all lanes for keys [begin, end), and points each lane to its own: lanes with
-// the same keys share one. `bytes` has lanes * (end - begin + kMaskRoom) of them.
+// Writes the masks of all lanes for keys [begin, end), and points each lane to its mask. Lanes that
+// see the same keys share a mask. `bytes` has room for lanes * (end - begin + kMaskRoom) bytes.
 template <class T>
 REGARD_NOINLINE void write_mask_rows(const SparseMask& mask, const StripRows<T>& strip,
                                      std::int64_t begin, std::int64_t end, unsigned char* bytes,

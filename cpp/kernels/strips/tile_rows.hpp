@@ -1,5 +1,5 @@
-// Rows of keys or values, or of arrays that lie as they do, as kernels read them in whole tiles: in
-// place, or copied where the array's strides, type or end forbid that.
+// Rows of keys or values, or of arrays with the same layout, as kernels read them in whole tiles:
+// in place, or copied if the array's strides, type or end require it.
 #pragma once
 
 #include "../kv_rows.hpp"
@@ -9,22 +9,22 @@ namespace {
 
 template <class T>
 struct TileRows {
-  const T* from;  // null where nothing has been provided
+  const T* from;  // null if nothing has been provided
   std::ptrdiff_t stride;
-  // The rows from `whole` on, padded with zeros to a tile, where those of the array are not whole
+  // The rows starting at `whole`, padded with zeros to a tile, if the array's rows are not whole
   // tiles.
   const T* tail;
   std::ptrdiff_t tail_stride;
   std::int64_t whole;
-  const T* scales;  // of the rows, where they have any; null otherwise
+  const T* scales;  // of the rows; null if they have none
 };
 
-// Where rows are copied to that cannot be read in place.
+// Memory for copies of rows that cannot be read in place.
 template <class T>
 struct RowCopies {
   T* rows;    // a whole number of tiles
-  T* tail;    // a tile; null where rows are never read as tiles
-  T* scales;  // null where rows have none
+  T* tail;    // a tile; null if rows are never read as tiles
+  T* scales;  // null if rows have none
 };
 
 template <class T>
@@ -33,7 +33,7 @@ REGARD_INLINE const T* tile_row(const TileRows<T>& rows, std::int64_t row) {
                           : rows.tail + (row - rows.whole) * rows.tail_stride;
 }
 
-// The rows from `first` on.
+// The rows starting at `first`.
 template <class T>
 REGARD_INLINE TileRows<T> rows_from(const TileRows<T>& rows, std::int64_t first) {
   return {rows.from + first * rows.stride,
@@ -51,7 +51,7 @@ REGARD_INLINE bool reads_in_place(const Operand& operand) {
          (bytes < 0 ? -bytes : bytes) < kFarRowBytes;
 }
 
-// `count` rows from the row `first` on. Null where there is no array.
+// Provides `count` rows starting at row `first`. Null if there is no array.
 template <class T, int kRows>
 REGARD_NOINLINE TileRows<T> provide_rows(const KvRows& rows, std::int64_t first, std::int64_t count,
                                          std::int64_t columns, std::int64_t padded_columns,
@@ -76,7 +76,7 @@ REGARD_NOINLINE TileRows<T> provide_rows(const KvRows& rows, std::int64_t first,
           nullptr};
 }
 
-// x - x is +0, all bits clear, for every finite x and for no other.
+// x - x is +0, with all bits clear, for finite x only.
 template <class T>
 REGARD_NOINLINE bool rows_are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows,
                                      std::int64_t columns) {

@@ -1,11 +1,11 @@
-// The walk of a strip over the tiles of a block of keys: which of them it sees, which of its
-// vectors see something of each, and what is added to their scores.
+// Iterates over the tiles of a block of keys for a strip: which tiles the strip sees, which of its
+// vectors see a key of each tile, and what is added to their scores.
 //
-//   SeenTiles seen = see_tiles(...)        positions, masks and ALiBi are looked at; keys are not
-//   over_tiles(strip, seen, ..., body)     body(tile) for each tile that is seen, in order
+//   SeenTiles seen = see_tiles(...)        inspects positions, masks and ALiBi, but not keys
+//   over_tiles(strip, seen, ..., body)     body(tile) for each visible tile, in order
 //
-// What differs between tiles in the code that computes them (whether a bias is added, whether it
-// hides, which vectors take part) is part of the type of `tile`: the body is compiled for each.
+// Differences between tiles that affect the code (whether a bias is added, whether it hides, which
+// vectors take part) are part of the type of `tile`. The body is compiled for each type.
 #pragma once
 
 #include "bias.hpp"
@@ -15,7 +15,7 @@
 namespace regard {
 namespace {
 
-// Of a block, [begin, begin + count) of an array's keys.
+// The keys [begin, begin + count) of an array that belong to a block.
 struct KeySpan {
   std::int64_t begin;
   int count;
@@ -30,18 +30,19 @@ REGARD_INLINE KeySpan span_at(std::int64_t begin, std::int64_t end) {
 template <class Shape>
 constexpr int kBlockTiles = Shape::kBlockKeys / Shape::kRows;
 
-// What a strip sees of a block.
+// The part of a block that a strip sees.
 template <class Shape>
 struct SeenTiles {
-  // From `begin` to `end`, which are those of tiles, nothing is hidden from any lane nor added to
+  // From `begin` to `end`, which are tile boundaries, nothing is hidden from any lane or added to
   // any score.
   bool all;
-  int begin;  // keys before it are hidden from all lanes; 0 where not `all`
-  int end;    // keys from here on are hidden from all lanes; 0 where all keys are
-  TileKind kinds[kBlockTiles<Shape>];  // where not `all`
+  int begin;  // keys before it are hidden from all lanes; 0 if not `all`
+  int end;    // keys from here on are hidden from all lanes; 0 if all keys are hidden
+  TileKind kinds[kBlockTiles<Shape>];  // if not `all`
 };
 
-// Keys whose tiles are computed by the same vectors of a strip, without a hidden tile between them.
+// Consecutive keys whose tiles are computed by the same vectors of a strip, without a hidden tile
+// between them.
 struct KeyRun {
   int begin;
   int end;
@@ -51,7 +52,7 @@ struct KeyRun {
 template <class Shape>
 struct KeyRuns {
   int count = 0;
-  bool hide_something = false;  // some lane does not see some key of theirs
+  bool hide_something = false;  // some lane does not see some key of the runs
   KeyRun run[kBlockTiles<Shape>];
 
   REGARD_MEMBER void add(int begin, int end, const VectorRange& vectors) {
@@ -67,18 +68,18 @@ struct KeyRuns {
   }
 };
 
-// A tile that a strip sees some of: keys [begin, end) of the block, fewer than kRows where the
-// array ends.
+// A tile in which a strip sees some key: keys [begin, end) of the block, fewer than kRows at the
+// end of the array.
 template <Bias kBias_, int kFirst_, int kEnd_, bool kIsWhole_ = false>
 struct Tile {
-  static constexpr Bias kBias = kBias_;                 // what the block's bias holds for it
-  static constexpr int kFirst = kFirst_, kEnd = kEnd_;  // vectors outside see none of its keys
-  static constexpr bool kIsWhole = kIsWhole_;           // known to be
+  static constexpr Bias kBias = kBias_;                 // contents of its part of the bias
+  static constexpr int kFirst = kFirst_, kEnd = kEnd_;  // other vectors see none of its keys
+  static constexpr bool kIsWhole = kIsWhole_;           // known to be whole
   int begin;
   int end;
 };
 
-// Fills a tile, [kRows][kPitch vectors], where vectors see none of its keys.
+// Fills the vectors of a tile, [kRows][kPitch vectors], that see none of its keys.
 template <int kVectors, int kRows, class Tile, int kPitch = kVectors, class T>
 REGARD_INLINE void fill_unseen(T* tile, T value) {
 #pragma GCC unroll 16
@@ -89,8 +90,8 @@ REGARD_INLINE void fill_unseen(T* tile, T value) {
         store(tile + (r * kPitch + v) * kLanes<T>, broadcast(value));
 }
 
-// The kind of a tile by a number of vectors of bias: all of them -inf, all 0, none -inf, or some.
-// Bits are compared, so that NaN is a value like others.
+// Determines the kind of a tile from a number of bias vectors: all -inf, all 0, none -inf, or some
+// -inf. Bits are compared, so that NaN is treated like any other value.
 template <class T>
 REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int vectors) {
   const Mask<T> minus_infinity = as_bits<T>(broadcast(-kInfinity<T>));
@@ -106,7 +107,7 @@ REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int vectors) {
   return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
 }
 
-// Finds the kind of every tile, and the bias of those that need one: [block keys][lanes].
+// Finds the kind of every tile, and the bias of the tiles that need a bias: [block keys][lanes].
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                     const StripRows<T>& strip, const KeySpan& block, T* bias,
@@ -175,14 +176,15 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
   }
 }
 
-// Whether keys of a block begin and end as its tiles do.
+// Whether keys of a block begin and end at tile boundaries.
 template <class Shape>
 REGARD_INLINE bool are_tiles(const KeySpan& block, const KeyInterval& keys) {
   return (keys.begin - block.begin) % Shape::kRows == 0 &&
          ((keys.end - block.begin) % Shape::kRows == 0 || keys.end == block.begin + block.count);
 }
 
-// Says what a strip sees of a block. `bias` is memory for what is added to the block's scores.
+// Determines what a strip sees of a block. `bias` is memory for the terms added to the block's
+// scores.
 template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE SeenTiles<Shape> see_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                          const StripRows<T>& strip, const KeySpan& block, T* bias) {
@@ -210,15 +212,14 @@ REGARD_INLINE SeenTiles<Shape> see_tiles(const AttentionProblem& problem, const 
   return tiles;
 }
 
-// For how many kinds of tiles a body is compiled: its code takes time to compile in proportion to
-// them.
+// The kinds of tiles for which a body is compiled. Compile time is proportional to their number.
 enum class TileCode {
-  all,      // and tiles of whole blocks apart, so that the compiler keeps that loop lean
-  trimmed,  // with the vectors that see something; a bias counts as one that hides
-  few,      // that hide, or not
+  all,      // all kinds, and a separate loop for whole blocks, which stays small
+  trimmed,  // only the vectors that see a key; a bias is treated as hiding
+  few,      // hiding or not hiding
 };
 
-// What all kernels but the forward one are compiled for.
+// The kinds for all kernels except the forward kernel.
 template <class T>
 constexpr TileCode kUsualCode = sizeof(T) == 4 ? TileCode::trimmed : TileCode::few;
 
@@ -237,14 +238,14 @@ REGARD_NOINLINE void tile_of_kind(TileKind kind, const VectorRange& seeing, int 
     });
 }
 
-// What a strip will look at next of masks that have rows of their own, to be prefetched meanwhile.
+// The part of a mask with separate rows that a strip will read next, to be prefetched.
 template <class T>
 struct NextMask {
   const StripRows<T>& strip;
   std::int64_t key;
 };
 
-// Calls body(Tile) for every tile of which the strip sees some. `runs` must be empty at first, and
+// Calls body(Tile) for every tile in which the strip sees a key. `runs` must be empty at first, and
 // contains the tile when body is called.
 template <class Shape, int kVectors, TileCode kCode, class Body, class T = typename Shape::Element>
 REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTask& task,

@@ -1,5 +1,5 @@
-// Which keys a query sees by its position: an interval, and the sink tokens before it, known
-// before any key is read. Key j is seen iff first <= j < end or j is a sink token and j < end.
+// The keys that a query sees by its position: an interval, and the sink tokens before it. Both are
+// known before any key is read. Key j is seen iff (first <= j or j is a sink token) and j < end.
 #pragma once
 
 #include "rows.hpp"
@@ -7,19 +7,19 @@
 namespace regard {
 namespace {
 
-// What a strip sees of a tile.
+// How a strip sees a tile.
 enum class TileKind : unsigned char {
-  hidden,   // from every lane: not computed
-  visible,  // to every lane, nothing added
-  biased,   // to every lane, with what bias holds
-  hiding,   // bias holds -inf somewhere
+  hidden,   // hidden from every lane: not computed
+  visible,  // visible to every lane, nothing added
+  biased,   // visible to every lane, with a bias
+  hiding,   // the bias contains -inf
 };
 
 constexpr std::int64_t clamp(std::int64_t value, std::int64_t low, std::int64_t high) {
   return value < low ? low : value > high ? high : value;
 }
 
-// Holds the sum of a few 64-bit numbers: offsets and sides of windows may have any size.
+// Holds the sum of a few 64-bit numbers, because offsets and sides of windows may have any size.
 __extension__ typedef __int128 Wide;
 
 REGARD_INLINE std::int64_t clamp_wide(Wide value, std::int64_t low, std::int64_t high) {
@@ -28,7 +28,7 @@ REGARD_INLINE std::int64_t clamp_wide(Wide value, std::int64_t low, std::int64_t
 
 REGARD_INLINE bool is_empty(const KeyInterval& keys) { return keys.begin >= keys.end; }
 
-// The keys that window, causality and the entry's length leave; sink tokens apart.
+// The keys that window, causality and the entry's length leave visible, without sink tokens.
 REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& problem,
                                          const AttentionTask& task) {
   const bool has_left = problem.window_left != kUnbounded;
@@ -38,7 +38,7 @@ REGARD_INLINE KeyInterval keys_seen_from(Wide position, const AttentionProblem& 
           has_right ? among_keys(position + problem.window_right + 1) : task.kv_len};
 }
 
-// The sink tokens of an entry; empty where every window reaches them anyway.
+// The sink tokens of an entry; empty if every window reaches them anyway.
 REGARD_INLINE KeyInterval keep_first_of(const AttentionProblem& problem,
                                         const AttentionTask& task) {
   if (problem.window_left == kUnbounded || problem.keep_first <= task.key_begin) return {};
@@ -49,14 +49,14 @@ REGARD_INLINE KeyInterval up_to(const KeyInterval& keys, std::int64_t end) {
   return {keys.begin, keys.end < end ? keys.end : end};
 }
 
-// Makes one interval of the two where they meet.
+// Merges the two intervals into one if they meet.
 REGARD_INLINE SeenKeys seen_keys(const KeyInterval& keep_first, const KeyInterval& window) {
   if (is_empty(keep_first)) return {{}, window};
   if (is_empty(window) || keep_first.end < window.begin) return {keep_first, window};
   return {{}, {keep_first.begin, window.end}};
 }
 
-// Makes `keys` hold those of `others`.
+// Extends `keys` to include `others`.
 REGARD_INLINE void extend(KeyInterval& keys, const KeyInterval& others) {
   if (is_empty(others)) return;
   if (others.begin < keys.begin) keys.begin = others.begin;
@@ -77,8 +77,8 @@ REGARD_INLINE bool holds(const SeenKeys& seen, std::int64_t begin, std::int64_t 
          (begin >= seen.keep_first.begin && end <= seen.keep_first.end);
 }
 
-// The shortest interval that holds all keys seen of the block of `count` keys at `block_begin`,
-// counted from there. Empty where none is seen.
+// The shortest interval that contains all visible keys of the block of `count` keys at
+// `block_begin`, relative to `block_begin`. Empty if no key is visible.
 REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block_begin,
                                         std::int64_t count) {
   const auto within = [=](const KeyInterval& keys) {
@@ -92,8 +92,8 @@ REGARD_INLINE KeyInterval seen_of_block(const SeenKeys& seen, std::int64_t block
   return is_empty(window) ? keep_first : KeyInterval{keep_first.begin, window.end};
 }
 
-// Extends what is seen to the beginning of a block, for `advance`. Two intervals are left only
-// where no chunk has a part in each.
+// Extends the visible keys to the beginning of a block, for `advance`. Two intervals remain only if
+// no chunk contains parts of both.
 template <class Shape>
 REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
   const auto round_down = [](std::int64_t key, std::int64_t multiple) {
@@ -108,15 +108,15 @@ REGARD_INLINE SeenKeys from_whole_blocks(const SeenKeys& seen) {
   return {{begin, seen.keep_first.end}, {chunk, seen.window.end}};
 }
 
-// Whether all queries see the same keys and positions do not matter: most calls that are neither
-// causal nor windowed.
+// Whether all queries see the same keys and positions do not matter, as in most calls that are
+// neither causal nor windowed.
 REGARD_INLINE bool all_rows_see_all(const AttentionProblem& problem) {
   return problem.window_left == kUnbounded && problem.window_right == kUnbounded &&
          !problem.alibi_slopes.data && !problem.distance_bias.data && !problem.score_function &&
          problem.dropout_factor == 0;
 }
 
-// The shortest interval that holds all keys seen by the rows [row_begin, row_end), where there are
+// The shortest interval that contains all keys seen by the rows [row_begin, row_end), if there are
 // no sink tokens.
 REGARD_INLINE KeyInterval keys_seen_by_rows(const AttentionProblem& problem,
                                             const AttentionTask& task, std::int64_t row_begin,
@@ -160,7 +160,7 @@ REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const Attentio
     strip.first_key[lane] = keys.begin;
     strip.end_key[lane] = keys.end;
   }
-  // Both ends grow with the lane.
+  // Both ends increase with the lane.
   const int last = strip.rows - 1;
   const auto seen = [&](int first_lane, int end_lane) {
     const std::int64_t end = strip.end_key[end_lane];
@@ -170,12 +170,12 @@ REGARD_NOINLINE void locate_rows(const AttentionProblem& problem, const Attentio
   strip.shared = seen(last, 0);
 }
 
-// Vectors outside the range see none of the keys [begin, end) by position. It begins or ends with
-// the strip.
+// The range of vectors that may see some of the keys [begin, end) by position; the other vectors
+// see none of them. The range begins or ends with the strip.
 template <class T>
 REGARD_INLINE VectorRange vectors_that_see(const StripRows<T>& strip, std::int64_t begin,
                                            std::int64_t end) {
-  // Both ends grow with the lane.
+  // Both ends increase with the lane.
   VectorRange seeing{0, strip.vectors};
   while (seeing.begin < seeing.end - 1 &&
          strip.end_key[(seeing.begin + 1) * kLanes<T> - 1] <= begin)

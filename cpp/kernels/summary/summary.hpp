@@ -1,9 +1,9 @@
-// What is to be known of attention's weights, for the rows of one task, in one pass over the keys:
+// Statistics of attention weights, for the rows of one task, in one pass over the keys:
 //
 //   for a block of keys               keys stream through L2
 //     for a strip of queries          queries stay in L2
-//       weights, and their sums       weighing.hpp
-//     columns of the block            to the sums that the tasks of one part of a head share
+//       weights and their sums        weighing.hpp
+//     columns of the block            added to sums shared by the tasks of one part of a head
 #pragma once
 
 #include <initializer_list>
@@ -116,9 +116,9 @@ struct Summary {
       const RowSums<T>& sums = strip.sums;
       Weighing::fold(strip.chunk, sums, strip.vectors * kLanes<T>);
       for (int lane = 0; lane < strip.rows; ++lane) {
-        // A NaN among a row's weights shows in everything that is known of it.
+        // A NaN among a row's weights appears in all statistics of the row.
         if (sums.log_weight[lane] != sums.log_weight[lane]) strip.largest[lane] = kNaN;
-        T& square = sums.square[lane];  // the count takes its place
+        T& square = sums.square[lane];  // replaced by the count
         if (square != T(0)) square = sums.total[lane] * sums.total[lane] / square;
       }
       const auto write = [&](const Operand& operand, void* data, const T* from, T factor) {
@@ -141,7 +141,7 @@ struct Summary {
  private:
   static constexpr T kNaN = static_cast<T>(__builtin_nan(""));
 
-  // `locate_rows` leaves positions out where all rows see all keys.
+  // `locate_rows` does not set positions if all rows see all keys.
   REGARD_NOINLINE void locate_queries(const AttentionTask& task, const StripRows<T>& strip) {
     for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) {
       const std::int64_t row = strip.first_row + (lane < strip.rows ? lane : strip.rows - 1);
@@ -150,7 +150,7 @@ struct Summary {
     }
   }
 
-  // Where floor(c count / parts) is the first of the part c: the part that has the index-th.
+  // Returns the part that contains element `index`, if part c begins at floor(c count / parts).
   static std::int64_t part_of(std::int64_t index, std::int64_t count, std::int64_t parts) {
     return ((index + 1) * parts - 1) / count;
   }

@@ -1,5 +1,5 @@
-// What one thread keeps while it works on one task: strips of queries with what is known of their
-// weights so far, and the weights of the block at work.
+// The working memory of one thread for one task: strips of queries with the statistics of their
+// weights so far, and the weights of the current block.
 #pragma once
 
 #include <initializer_list>
@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-// Sums over a row's keys, [lanes] each and one after another.
+// Sums over a row's keys, [lanes] each, stored one after another.
 template <class T>
 struct RowSums {
   T* log_weight;  // sum of P log2 P
@@ -30,8 +30,7 @@ REGARD_INLINE RowSums<T> take_sums(std::int64_t lanes, Arena& arena) {
       sums, sums + lanes, sums + 2 * lanes, sums + 3 * lanes, sums + 4 * lanes, sums + 5 * lanes};
 }
 
-// An integer that fills a lane: of 32 bits where lanes hold float32, which is too few for the
-// number of a key.
+// An integer that fills a lane. With float32 it has 32 bits, which is too small for a key index.
 template <class T>
 struct LaneNumber {
   using Type = std::int64_t;
@@ -41,13 +40,13 @@ struct LaneNumber<float> {
   using Type = std::int32_t;
 };
 
-// The largest weights of a strip's rows so far, [count][lanes] in falling order, and their keys
+// The largest weights of a strip's rows so far, [count][lanes] in descending order, and their keys
 // (top_keys.hpp).
 template <class T>
 struct TopKeys {
   T* weights;
-  typename LaneNumber<T>::Type* numbers;  // from `base` on; or -1 - n for the n-th of `keys`
-  std::int64_t* keys;  // as of the last time that `base` moved; -1 where there are fewer
+  typename LaneNumber<T>::Type* numbers;  // relative to `base`, or -1 - n for the n-th of `keys`
+  std::int64_t* keys;  // as of the last move of `base`; -1 if there are fewer
   std::int64_t base;
 };
 
@@ -56,18 +55,19 @@ struct SummaryStrip : StripRows<T> {
   T* queries;  // [head_dim][lanes], times query_scale
   T* lse;      // [lanes], in log2 units
   T* is_row;   // [lanes]: 1, or 0 beyond the last row
-  // Keys from here to before there are near enough to count as local, [lanes] each.
+  // Keys from local_begin to before local_end are near enough to count as local, [lanes] each.
   std::int64_t* local_begin;
   std::int64_t* local_end;
-  // [lanes]: which of the task's rows of the map a query belongs to; null without a map.
+  // [lanes]: the row of the map, among the task's rows, to which a query belongs; null without a
+  // map.
   std::int64_t* map_row;
-  // Keys are summed tile by tile, then block by block, then chunk by chunk: three levels keep the
-  // error small, however many keys there are.
+  // Keys are summed tile by tile, then block by block, then chunk by chunk. Three levels keep the
+  // error small for any number of keys.
   RowSums<T> block;
   RowSums<T> chunk;
   std::int64_t chunk_number;
   RowSums<T> sums;
-  // Other numbers of a row, [lanes] each.
+  // Other statistics of a row, [lanes] each.
   T* largest;
   T* previous;
   T* induced;
@@ -82,15 +82,15 @@ struct SummaryWorkspace {
   T* bias;     // [block keys][lanes]
   RowCopies<T> keys;
   T* columns;      // [block keys][vector]: sums over the rows of all strips
-  T* column_rows;  // [block keys][vector]: how many rows see a key
+  T* column_rows;  // [block keys][vector]: number of rows that see a key
   double* pixels;  // [task_height][width of the map]
   T* pixel_lanes;  // [block keys][lanes]: the block's columns of the map, for each query of a strip
-  // [block keys]: which of these columns a key belongs to, -1 outside the map.
+  // [block keys]: the index of a key's column in pixel_lanes, or -1 outside the map.
   std::int64_t* pixel_of_key;
 };
 
-// Lays a SummaryWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
-// that happens where memory is null.
+// Lays out a SummaryWorkspace in `memory`, which begins with the structure itself. Returns the size
+// in bytes. If `memory` is null, only computes the size.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std::int64_t task_rows,
                                              void* memory) {

@@ -1,9 +1,9 @@
-// The largest weights of each row in descending order, one row to a lane. Of equal weights the one
-// with the smaller key comes first.
+// The largest weights of each row in descending order, one row per lane. Among equal weights, the
+// smaller key comes first.
 //
-// Each weight carries a key number as wide as its lane, relative to a base, because a key's index
-// may exceed 32 bits. Every kKeysOfBase keys the base moves: the numbers are converted to 64-bit
-// keys, and a number below 0 then refers to a converted key.
+// Each weight has a key number as wide as its lane, relative to a base, because a key's index may
+// exceed 32 bits. The base moves every kKeysOfBase keys: the numbers are converted to 64-bit keys,
+// and a number below 0 then refers to a converted key.
 #pragma once
 
 #include "summary_workspace.hpp"
@@ -27,7 +27,7 @@ template <class T>
 REGARD_INLINE void start_top(TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
   for (std::int64_t i = 0; i < count * lanes; ++i) {
     top.weights[i] = T(0);
-    top.numbers[i] = -1;  // no key, as the first place has none
+    top.numbers[i] = -1;  // no key: refers to keys[0], which is -1
     top.keys[i] = -1;
   }
   top.base = 0;
@@ -41,8 +41,8 @@ constexpr std::int64_t kKeysOfBase = std::int64_t{1} << 20;
 template <class T>
 REGARD_NOINLINE void settle_top(const TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
   using Number = typename LaneNumber<T>::Type;
-  // A key only ever moves to a later place, so the one that a place names has not been overwritten
-  // yet.
+  // A key only ever moves to a later place, so the key that a place refers to has not been
+  // overwritten yet.
   for (std::int64_t place = count - 1; place >= 0; --place)
     for (std::int64_t lane = 0; lane < lanes; ++lane) {
       Number& number = top.numbers[place * lanes + lane];
@@ -64,10 +64,10 @@ REGARD_INLINE void move_base(TopKeys<T>& top, std::int64_t count, std::int64_t l
 // Adds the weights of a tile, [keys][lanes], to the lists of the vector at `lane`. The tile's first
 // key is `key`, counted from the base.
 //
-// Weights smaller than the new one move down by one place, and the new weight takes the place that
-// became free. All lanes do this together, because most lanes have a new weight among the first
-// keys, where nearly all of the work is; all places of a list are updated at once, because no place
-// depends on another.
+// Weights smaller than the new weight move down by one place, and the new weight takes the free
+// place. All lanes do this together, because nearly all of the work is in the first keys, where
+// most lanes have a new weight. All places of a list are updated at once, because no place depends
+// on another.
 template <class T>
 REGARD_NOINLINE void add_to_top(const TopKeys<T>& top, std::int64_t count, const T* tile, int keys,
                                 std::int64_t key, std::int64_t lanes, int lane) {

@@ -1,11 +1,11 @@
-// What a strip's weights for one block of keys add to what is known of its rows and of the keys:
+// Adds a strip's weights for one block of keys to the statistics of its rows and of the keys:
 //
 //   P = 2^(score - lse)                      a tile of keys x queries, as in the backward kernel
 //   row sums   += P log2 P, P, P^2, P |position - key|, and the largest P   from registers
 //   row sums   += P of the first keys, of near keys, of single keys   from the block's weights
 //   columns[key] += the sum of P over the strip's rows                      likewise
 //
-// A hidden key has P = -0.0, whatever it holds.
+// A hidden key has P = -0.0, whatever it contains.
 #pragma once
 
 #include "../strips/scores.hpp"
@@ -18,7 +18,7 @@ namespace {
 template <class T>
 struct SummaryKeys : KeySpan {
   TileRows<T> rows{};
-  // The first column of the map that the block has a part of, and how many it has.
+  // The first column of the map that overlaps the block, and the number of such columns.
   std::int64_t map_column = 0;
   std::int64_t map_columns = 0;
 };
@@ -64,7 +64,7 @@ struct SummaryWeighing {
     fold(strip.block, strip.chunk, strip.vectors * kLanes<T>);
   }
 
-  // Adds the sums of one level to those of the next.
+  // Adds the sums of one level to the sums of the next level.
   REGARD_INLINE void fold(const RowSums<T>& from, const RowSums<T>& to, int lanes) {
     for (int i = 0; i < kRowSums * lanes; i += kLanes<T>) {
       store(to.log_weight + i, load<T>(to.log_weight + i) + load<T>(from.log_weight + i));
@@ -73,8 +73,8 @@ struct SummaryWeighing {
   }
 
  private:
-  // distances[lane] = how far a query is from a key. Returns whether all are so near that those
-  // from the block's other keys follow without rounding.
+  // distances[lane] = the distance of a query from a key. Returns whether all distances are so
+  // small that the distances from the block's other keys can be derived without rounding.
   REGARD_NOINLINE bool find_distances(const SummaryStrip<T>& strip, std::int64_t key,
                                       T* distances) {
     constexpr std::int64_t kNear = 1 << 23;
@@ -87,7 +87,7 @@ struct SummaryWeighing {
     return are_near;
   }
 
-  // `distances` are from the key that is `within` keys before the tile's first.
+  // `distances` are relative to the key that is `within` keys before the tile's first key.
   template <int kVectors, class Tile>
   REGARD_INLINE void weigh(const Tile& tile, const SummaryProblem& problem, const SummaryTask& task,
                            const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
@@ -139,7 +139,8 @@ struct SummaryWeighing {
     }
   }
 
-  // Lanes beyond the last row add nothing: their queries are zeros, which a key of inf makes NaN.
+  // Lanes beyond the last row are not added: their queries are zeros, which a key of inf turns into
+  // NaN.
   REGARD_NOINLINE void add_column_sums(const SummaryWorkspace<T>& work,
                                        const SummaryStrip<T>& strip, int k, int end, bool hides) {
     const int width = strip.vectors * kLanes<T>;
@@ -162,7 +163,7 @@ struct SummaryWeighing {
     }
   }
 
-  // Lanes beyond the last row are not looked at again.
+  // Lanes beyond the last row are not read again.
   REGARD_NOINLINE void add_to_map(const AttentionMap& map, const SummaryWorkspace<T>& work,
                                   const SummaryStrip<T>& strip, int k, int end) {
     const int width = strip.vectors * kLanes<T>;
@@ -181,8 +182,8 @@ struct SummaryWeighing {
     }
   }
 
-  // A pixel may hold millions of weights, whose sum would lose small ones in float32: lanes hold
-  // those of a block only.
+  // A pixel may contain millions of weights, and a float32 sum would lose the small ones, so lanes
+  // hold the weights of only one block.
   REGARD_NOINLINE void add_lanes_to_pixels(const AttentionMap& map, const SummaryWorkspace<T>& work,
                                            const SummaryKeys<T>& block,
                                            const SummaryStrip<T>& strip) {
@@ -238,7 +239,7 @@ struct SummaryWeighing {
       }
   }
 
-  // The weight of one key for each row. A key whose tile is hidden has weight 0.
+  // Picks the weight of one key for each row. A key in a hidden tile has weight 0.
   REGARD_NOINLINE void pick(const SummaryProblem& problem, const SummaryTask& task,
                             const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
                             const SeenTiles<Shape>& tiles, const SummaryStrip<T>& strip) {

@@ -1,10 +1,10 @@
-// Adds one block of keys to a strip's running results. With T for the tangents of scores,
+// Adds one block of keys to a strip's running results. With T for the tangents of scores:
 //
 //   T = scale (tangent_query key^T + query tangent_key^T), times the cap's derivative
 //   sum            += P                   output         += P value
 //   tangent_sum    += P T                 tangent_output += P T value + P tangent_value
 //
-// where P = 2^(score - reference). Dropout multiplies only the weights of the second column.
+// where P = 2^(score - reference). Dropout multiplies only the weights in the second column.
 #pragma once
 
 #include "../strips/dropout.hpp"
@@ -87,7 +87,7 @@ struct TangentGathering {
     block.values_are_finite = are_finite(block.values) && are_finite(block.tangent_values);
   }
 
-  // work.tangents of a tile whose weights are known, and their sums.
+  // Computes work.tangents for a tile whose weights are known, and their sums.
   template <int kVectors, class Tile>
   REGARD_INLINE void tangents_tile(const Tile& tile, const TangentProblem& problem,
                                    const TangentTask& task, const TangentWorkspace<T>& work,
@@ -121,12 +121,12 @@ struct TangentGathering {
                           kWidth, strip.tangent_block_sum() + kFirstLane);
   }
 
-  // T to P T, and their sums.
+  // Converts T to P T, and computes the sums.
   template <int kSome>
   REGARD_NOINLINE void weigh_tangents(const TangentStrip<T>& strip, int lane, const T* factors,
                                       const T* weights, T* tangents, int width, T* sums) {
     for (int v = 0; v < kSome; ++v) {
-      // From the units of the product to natural ones.
+      // Conversion from the units of the product to natural units.
       Vec<T> unit = broadcast(static_cast<T>(kLn2));
       if (strip.softcaps) {
         const Vec<T> softcap = load(strip.softcaps + lane + v * kLanes<T>);

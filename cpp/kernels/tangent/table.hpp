@@ -1,13 +1,13 @@
-// The tangent family as the dispatch calls it: the derivative of attention along a direction.
+// The dispatch's interface to the tangent family: the derivative of attention along a direction.
 #pragma once
 
 #include "../../problem/tangent.hpp"
 
 namespace regard {
 
-// A task is computed in a workspace of `workspace_bytes`, aligned to 64: `begin`, then `advance`
-// over consecutive intervals of the keys that it returns, sink tokens first, then `finish`.
-// Intervals begin at whole blocks.
+// To compute a task, call these functions with a workspace of `workspace_bytes` bytes, aligned to
+// 64: first `begin`, then `advance` over consecutive intervals of the keys that `begin` returns,
+// sink tokens first, then `finish`. Intervals begin at whole blocks.
 struct TangentKernels {
   std::int64_t (*workspace_bytes)(const TangentProblem&, std::int64_t task_rows);
   SeenKeys (*begin)(const TangentProblem&, const TangentTask&, void* workspace);

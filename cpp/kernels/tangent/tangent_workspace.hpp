@@ -1,5 +1,5 @@
-// What one thread keeps while it works on one task: strips of queries with their running results,
-// and what the block at work has of weights.
+// The working memory of one thread for one task: strips of queries with their running results, and
+// the weights of the current block.
 #pragma once
 
 #include "../../problem/tangent.hpp"
@@ -10,9 +10,9 @@ namespace {
 
 // The strip's sums, in addition to the sum of P:
 //
-//   1            sum of P tangent_score over the block at hand
-//   1            and over those before it
-//   value_dim    sum of P value, padded to whole tiles, as is the next
+//   1            sum of P tangent_score over the current block
+//   1            the same sum over the earlier blocks
+//   value_dim    sum of P value, padded to whole tiles, as is the next sum
 //   value_dim    sum of P tangent_score value + P tangent_value
 template <class T>
 struct TangentStrip : OnlineStrip<T> {
@@ -39,8 +39,8 @@ struct TangentWorkspace {
   RowCopies<T> tangent_values;
 };
 
-// Lays a TangentWorkspace out in `memory`, itself first. Returns its size in bytes, which is all
-// that happens where memory is null.
+// Lays out a TangentWorkspace in `memory`, which begins with the structure itself. Returns the size
+// in bytes. If `memory` is null, only computes the size.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std::int64_t task_rows,
                                              void* memory) {

@@ -1,4 +1,4 @@
-// What every CPU of the architecture runs; on x86-64 that is SSE2, without fma.
+// The instructions that every CPU of the architecture has. On x86-64 these are SSE2, without fma.
 #pragma once
 
 #define REGARD_BASELINE

@@ -1,5 +1,6 @@
-// The tiles, strips and vectors of x86_v4 on CPUs without AVX-512, for tests of what follows from
-// their sizes. Each vector is two of AVX2's, so it is slow to compile and to run.
+// The tiles, strips and vectors of x86_v4 on CPUs without AVX-512, for tests of code that depends
+// on their sizes. Each vector consists of two AVX2 vectors, so this target is slow to compile and
+// to run.
 #pragma once
 
 #define REGARD_WIDE

@@ -1,16 +1,16 @@
-// Functions of simd/ on arrays, for tests of their accuracy. Not part of the product.
+// Functions of simd/ on arrays, for tests of their accuracy. Not part of the package.
 #pragma once
 
 #include "../kernel_table.hpp"
 
 namespace regard {
 
-// Each for `vectors` whole vectors of the scalar type.
+// Each function processes `vectors` whole vectors of the scalar type.
 struct TestingKernels {
-  // The family in arithmetic that every CPU has: null in float64.
+  // The bfloat16 family in arithmetic that every CPU has. Null in float64.
   Bfloat16Kernels bfloat16;
-  // sums = dot_pairs(sums, a, b) (simd/bfloat16_pairs.hpp), in that arithmetic and by the
-  // instruction, or null where the target has none.
+  // sums = dot_pairs(sums, a, b) (simd/bfloat16_pairs.hpp), in plain arithmetic and with the
+  // instruction; the latter is null if the target has no such instruction.
   void (*plain_dot_of_pairs)(const void* a, const void* b, void* sums, std::int64_t vectors);
   void (*dot_of_pairs)(const void* a, const void* b, void* sums, std::int64_t vectors);
   void (*exp2)(const void* from, void* to, std::int64_t vectors);                // to = 2^from

@@ -1,13 +1,13 @@
-"""What nvcc makes of the CUDA kernels: registers, spills and instructions.
+"""Check nvcc's output for the CUDA kernels: registers, spills and instructions.
 
-Compiles cpp/cuda for each architecture, and fails where a kernel spills registers, needs more
-of them than registers.txt allows, or lacks the instructions that it is built on. Prints a line for
-each check that the machine cannot make.
+The script compiles cpp/cuda for each architecture. It fails if a kernel spills registers, needs
+more registers than registers.txt allows, or lacks the instructions that it relies on. It prints a
+line for each check that the machine cannot run.
 
     python cpp/tests/cuda/check_build.py [--update]
 
---update writes what was found to registers.txt. SASS is read by cuobjdump and nvdisasm, which
-`pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm` brings.
+--update writes the results to registers.txt. Reading SASS needs cuobjdump and nvdisasm, which `pip
+install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm` installs.
 """
 
 import argparse
@@ -27,14 +27,14 @@ TABLE = HERE / "registers.txt"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 SOURCES = ("float16", "bfloat16", "float32")
 # Products on tensor cores, copies to shared memory that do not pass through registers, and loads of
-# matrices from there.
+# matrices from shared memory.
 INSTRUCTIONS = {"float16": ("HMMA", "LDGSTS", "LDSM"), "float32": ("FFMA", "LDGSTS", "LDS")}
 INSTRUCTIONS["bfloat16"] = INSTRUCTIONS["float16"]
 MANGLED = re.compile(r"(forward|merge_chunks)I(.*?)EEv")
 
 
 def kernel_of(symbol):
-    """Name a kernel by its symbol, such as `forward 64 options`; its source says the type."""
+    """Name a kernel by its symbol, such as `forward 64 options`; its source determines the type."""
     which, arguments = MANGLED.search(symbol).groups()
     if which == "merge_chunks":
         return which
@@ -44,7 +44,7 @@ def kernel_of(symbol):
 
 
 def compiled(source, architecture, folder):
-    """Compile one source, and return its cubin and what ptxas says of each kernel."""
+    """Compile one source, and return its cubin and ptxas's report for each kernel."""
     cubin = folder / f"{source}.{architecture}.cubin"
     command = ["nvcc", "-std=c++20", "-O3", f"-arch={architecture}", "-cubin", "-Xptxas", "-v"]
     done = subprocess.run(
@@ -63,15 +63,15 @@ def compiled(source, architecture, folder):
 
 
 def tool(name):
-    """Where a program is: on the path, or where the wheels for it put it."""
+    """Return the path of a program, which is on PATH or in its wheel."""
     wheels = Path(sysconfig.get_path("purelib")) / "nvidia"
     found = [shutil.which(name), *wheels.glob(f"*/bin/{name}")]
     return next((str(path) for path in found if path), None)
 
 
 def missing_instructions(cubin, source):
-    """Name the kernels whose SASS lacks what it should have."""
-    # cuobjdump finds nvdisasm by the path.
+    """Name the kernels whose SASS lacks required instructions."""
+    # cuobjdump searches PATH for nvdisasm.
     path = {"PATH": f"{Path(tool('nvdisasm')).parent}:/usr/bin:/bin"}
     sass = subprocess.run(
         [tool("cuobjdump"), "-sass", cubin], capture_output=True, text=True, check=True, env=path

@@ -1,11 +1,12 @@
 // Solves attention problems with the kernels of cpp/cuda on the emulation. Reads from standard input, and writes to
 // standard output, for tests/cuda/emulated.py:
 //
-//   in    an AttentionProblem; the seed; for each of its pointers, in the order below, how many bytes are there (-1
-//         for null), how far they shall begin from a multiple of 16, and the bytes
-//   out   an error code; the bytes of output and of lse; how many bank conflicts, accesses and products there were
+//   in    an AttentionProblem; the seed; for each of its pointers, in the order below, the number of bytes (-1
+//         for null), their offset from a multiple of 16, and the bytes
+//   out   an error code; the bytes of output and of lse; the numbers of bank conflicts, accesses and products
 //
-// Every array has memory of its own that ends where the array ends, so that AddressSanitizer sees what lies beyond.
+// Every array has separate memory that ends where the array ends, so that AddressSanitizer detects
+// accesses beyond it.
 #include <attention.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -31,7 +32,7 @@ struct Array {
     if (!read(header, sizeof header)) std::exit(2);
     if (header[0] < 0) return;
     bytes = static_cast<std::size_t>(header[0]);
-      // Memory begins at a multiple of 16.
+      // Allocations begin at a multiple of 16.
     const std::size_t wanted = static_cast<std::size_t>(header[1]) % 16;
     memory.reset(new unsigned char[wanted + bytes]);
     first = memory.get() + wanted;

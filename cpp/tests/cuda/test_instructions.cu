@@ -1,6 +1,6 @@
-// Each wrapper of cpp/cuda/instructions.hpp apart from the kernels, against tables and rules written down from
-// the PTX ISA. Compiled by g++ it tests the emulation; compiled by nvcc it tests the instructions on a GPU, with
-// the same tables.
+// Tests each wrapper of cpp/cuda/instructions.hpp separately from the kernels, against tables and
+// rules taken from the PTX ISA. Compiled by g++, it tests the emulation; compiled by nvcc, it tests
+// the instructions on a GPU, with the same tables.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -19,8 +19,8 @@ void expect(bool condition, const char* what, int lane, int index) {
   std::fprintf(stderr, "%s: lane %d, element %d\n", what, lane, index);
 }
 
-// PTX ISA, mma.m16n8k16 with elements of 16 bits: where the elements of lanes 0 to 3 are. Each group of four lanes
-// after them is one row (of a and c) or one column (of b) further. {row, column}.
+// PTX ISA, mma.m16n8k16 with 16-bit elements: the positions {row, column} of the elements of lanes
+// 0 to 3. Each following group of four lanes is one row (of a and c) or one column (of b) further.
 constexpr int kPlacesOfA[4][8][2] = {
     {{0, 0}, {0, 1}, {8, 0}, {8, 1}, {0, 8}, {0, 9}, {8, 8}, {8, 9}},
     {{0, 2}, {0, 3}, {8, 2}, {8, 3}, {0, 10}, {0, 11}, {8, 10}, {8, 11}},
@@ -50,7 +50,7 @@ std::uint32_t bfloat16_of(int n) {
   return kBits[n];
 }
 
-// A kernel takes its data by the pointers of a problem.
+// A kernel receives its data through the pointers of a problem.
 __device__ __forceinline__ std::uint32_t* words_in(const Arguments& arguments) {
   return static_cast<std::uint32_t*>(arguments.problem.query.data);
 }
@@ -71,7 +71,8 @@ template <bool kTransposed>
 __global__ void run_load_matrices(const __grid_constant__ Arguments arguments) {
   unsigned char* shared = dynamic_shared();
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // Row r of matrix m has the elements 256 m + 8 r + column, and rows lie in another order than that of the lanes.
+  // Row r of matrix m has the elements 256 m + 8 r + column, and rows are stored in a different
+  // order from the lanes.
   Words4 row;
   for (int w = 0; w < 4; ++w) {
     const std::uint32_t low = static_cast<std::uint32_t>(lane / 8 * 256 + lane % 8 * 8 + 2 * w);
@@ -115,7 +116,7 @@ __global__ void run_others(const __grid_constant__ Arguments arguments) {
   out[4] = load_shared<std::uint32_t>(shared + (thread ^ 31) * 4);
 }
 
-// Runs a kernel of one block, and returns what it wrote.
+// Runs a kernel of one block, and returns its output.
 std::vector<std::uint32_t> run(Kernel kernel, std::vector<std::uint32_t> input, std::size_t words) {
   std::vector<std::uint32_t> output(words);
   Arguments arguments{};
@@ -172,8 +173,8 @@ void test_multiply_add(const char* what, std::uint32_t (*bits_of)(int)) {
     }
 }
 
-// PTX ISA, ldmatrix: lane l gets the elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of each matrix, and with
-// .trans those rows of column l / 4.
+// PTX ISA, ldmatrix: lane l receives the elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of each
+// matrix, or, with .trans, these rows of column l / 4.
 template <bool kTransposed>
 void test_load_matrices(const char* what) {
   const auto output = run(&run_load_matrices<kTransposed>, {}, kThreads * 4);
@@ -202,7 +203,8 @@ void test_copies() {
     }
 }
 
-// Two numbers, and what they are in 16 bits, the first one in the lower half: to the nearest, of two the even one.
+// Two numbers, and their 16-bit values, the first in the lower half: rounded to nearest, ties to
+// even.
 struct Packed {
   float low, high;
   std::uint32_t float16, bfloat16;
@@ -210,10 +212,10 @@ struct Packed {
 const Packed kPacked[] = {
     {1.0f, -2.0f, 0xC0003C00, 0xC0003F80},
     {-0.0f, 0.0f, 0x00008000, 0x00008000},
-    {0x1.002p0f, 0x1.006p0f, 0x3C023C00, 0x3F803F80},        // halfway between two of float16
-    {0x1.01p0f, 0x1.03p0f, 0x3C0C3C04, 0x3F823F80},          // halfway between two of bfloat16
-    {0x1p-24f, 0x1p-25f, 0x00000001, 0x33003380},            // below the normal numbers of float16
-    {65504.0f, 65520.0f, 0x7C007BFF, 0x47804780},            // the largest of float16, and beyond
+    {0x1.002p0f, 0x1.006p0f, 0x3C023C00, 0x3F803F80},        // halfway between two float16 numbers
+    {0x1.01p0f, 0x1.03p0f, 0x3C0C3C04, 0x3F823F80},          // halfway between two bfloat16 numbers
+    {0x1p-24f, 0x1p-25f, 0x00000001, 0x33003380},            // below the normal float16 numbers
+    {65504.0f, 65520.0f, 0x7C007BFF, 0x47804780},            // the largest float16 number, and beyond
     {kInfinity, -kInfinity, 0xFC007C00, 0xFF807F80},
 };
 

@@ -1,5 +1,5 @@
-// The part of CUDA's runtime that regard calls, for builds without CUDA: runtime.cpp computes it on the CPU.
-// Names, values and signatures are CUDA's.
+// The part of the CUDA runtime that regard calls, for builds without CUDA: runtime.cpp implements
+// it on the CPU. Names, values and signatures are CUDA's.
 #pragma once
 
 #include <cstddef>

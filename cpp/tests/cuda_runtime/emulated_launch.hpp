@@ -1,5 +1,5 @@
-// Puts the emulated kernels in the order of their stream, as a GPU does: stands in front of the emulation's own
-// header, which runs them at once.
+// Enqueues the emulated kernels in stream order, as a GPU does. This header takes precedence over
+// the emulation's own header, which runs them at once.
 #pragma once
 #pragma GCC system_header  // #include_next is not standard C++
 

@@ -1,6 +1,6 @@
-// CUDA's runtime on the CPU, for tests of the host's side. It is stricter than a GPU: nothing is done before
-// somebody waits for it, streams have no order but by events (the legacy default stream too), copies may reach
-// only pinned and live memory, and new memory is NaN in every type.
+// The CUDA runtime on the CPU, for tests of the host side. It is stricter than a GPU: no work runs
+// before something waits for it, only events order streams (also the legacy default stream), copies
+// may access only pinned and live memory, and new memory is NaN in every type.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -21,7 +21,7 @@ struct CUmemPoolHandle_st {
 };
 struct CUevent_st {
   std::uintptr_t stream = 0;
-  std::uint64_t ticket = 0;  // how much the stream had been given
+  std::uint64_t ticket = 0;  // the amount of work that the stream had been given
   int queries = 0;
 };
 
@@ -36,7 +36,7 @@ struct Stream {
 
 struct Block {
   std::size_t bytes;
-  int device;  // -1 for pinned memory of the host
+  int device;  // -1 for pinned host memory
 };
 
 struct Failure {
@@ -86,7 +86,7 @@ void run_all() {
   for (auto& [number, stream] : machine().streams) run(number, stream.given());
 }
 
-// The block that an address lies in, or null.
+// The block that contains an address, or null.
 const Block* find(const void* address, std::size_t bytes) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   auto above = machine().blocks.upper_bound(at);
@@ -139,7 +139,7 @@ cudaError_t enqueue_launch(cudaStream_t stream, std::function<cudaError_t()> ker
 
 using namespace regard::cuda::emulated;
 
-// Each call holds the lock of the one machine, and fails where a test has asked for it.
+// Each call holds the lock of the only machine, and fails if a test has requested it.
 #define REGARD_CALL()                                         \
   const std::lock_guard lock(machine().mutex);                \
   if (machine().driver == 0) return cudaErrorInsufficientDriver; \
@@ -271,8 +271,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   enqueue(stream, [=] {
     const bool goes_up = kind == cudaMemcpyHostToDevice;
     const Block *const host = find(goes_up ? from : to, bytes), *const device = find(goes_up ? to : from, bytes);
-    if (!host || host->device >= 0) fail("a copy reaches memory of the host that is not pinned");
-    if (!device || device->device < 0) fail("a copy reaches memory that is not the device's");
+    if (!host || host->device >= 0) fail("a copy accesses host memory that is not pinned");
+    if (!device || device->device < 0) fail("a copy accesses memory that does not belong to the device");
     std::memcpy(to, from, bytes);
   });
   return cudaSuccess;

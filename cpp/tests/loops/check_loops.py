@@ -1,16 +1,16 @@
-"""Run as a test: the hot loops of one target are made of what the compiler's table says.
+"""Run as a test: the hot loops of one target must match the compiler's table.
 
     python check_loops.py --compiler GNU-12.2.0 --target x86_v4 [--update] OBJECT...
 
-A hot loop is an innermost loop with at least 8 products: FMAs of vectors, or integer dot products.
-It is known by its family, which is the name of the object's source, and by what it computes,
+A hot loop is an innermost loop with at least 8 products: vector FMAs, or integer dot products. It
+is identified by its family, which is the name of the object's source, and by its computation,
 whatever function it was inlined into: the 96 FMAs of `multiply_rows` on x86_v4 are 4 steps of a
 tile of 8 x 3 vectors. A row of a table such as GNU-12.2.0.txt is
 
     target family products kind copies loads stores spills scalars
 
-    kind     fma; select: FMAs and comparisons, as where `multiply_columns` skips hidden keys; dot
-    copies   how many loops have these numbers
+    kind     fma; select: FMAs and comparisons, as in `multiply_columns` with hidden keys; dot
+    copies   the number of loops with these numbers
     loads    of vectors, numbers to broadcast and operands in memory, except from the stack
     stores   of vectors, except to the stack: a product that stores keeps its sums in memory
     spills   of vectors: stores to the stack, and loads from it
@@ -19,14 +19,15 @@ tile of 8 x 3 vectors. A row of a table such as GNU-12.2.0.txt is
 Two more rows of a family add up the rest: `small`, innermost loops with fewer products, and
 `around`, the code with products around and between loops, such as the softmax of a tile.
 
-The test fails for a loop that is gone, or that the table does not have; for more spills than the
+The test fails if a loop is missing, or is not in the table. It fails for more spills than the
 table's copies have, copy by copy, the worst first; for more loads or stores than the worst copy
-has; for more scalars than that and than one in 8 products; in `small`, for more stores or spills;
-in `around`, for more spills, if there are more per product too. Less passes, and so do fewer
-copies. --update writes what is there to the table, to be reviewed with the change.
+has; and for more scalars than the worst copy has and than one in 8 products. In `small`, it fails
+for more stores or spills, and in `around` for more spills, if there are also more per product.
+Lower numbers and fewer copies pass. --update writes the current numbers to the table, to be
+reviewed with the change.
 
-A compiler without a table must make the products that all tables have, which come from the
-source. Its spills are not checked: they depend on the compiler.
+A compiler without a table must generate the products that all tables contain, which come from the
+source. Its spills are not checked, since they depend on the compiler.
 """
 
 import argparse
@@ -45,7 +46,7 @@ HEADER = "# Written by check_loops.py --update, and explained there.\n# "
 
 
 class Key(NamedTuple):
-    """What a loop is known by. Those of kind `small` and `around` are added up: 0 products."""
+    """The identity of a loop. Loops of kind `small` and `around` are added up, with 0 products."""
 
     target: str
     family: str
@@ -73,7 +74,7 @@ Loops = dict[Key, list[Row]]
 
 
 def place_of(part: Part) -> str:
-    """Say where a part is, without the function's namespaces, result and arguments."""
+    """Return the location of a part, without the function's namespaces, result and arguments."""
     name = part.function.replace("(anonymous namespace)::", "").replace("regard::", "")
     begin, depth = 0, 0
     for i, letter in enumerate(name):
@@ -98,7 +99,7 @@ def kind_of(part: Part) -> str:
 
 
 def loops_of(objdump: str, target: str, objects: list[Path]) -> Loops:
-    """Find all that has products in the objects of a target."""
+    """Find all parts with products in the objects of a target."""
     loops = defaultdict(list)
     for path in objects:
         for function in functions_of(objdump, path):
@@ -118,7 +119,7 @@ def family_of(path: Path) -> str:
 
 
 def sum_of(rows: list[Row]) -> Row:
-    """Add rows up. The places are those with the most spills."""
+    """Add up rows. The place lists the rows with the most spills."""
     worst = sorted(rows, key=lambda row: -row.spills)[:3]
     columns = zip(*(row[:-1] for row in rows), strict=True)
     return Row(*map(sum, columns), "most in " + ", ".join(row.place for row in worst))
@@ -172,7 +173,7 @@ def write(table: Path, loops: Loops) -> None:
 
 
 def worse_of(key: Key, found: list[Row], known: list[Row]) -> list[str]:
-    """Say what is more than the table has."""
+    """Report the numbers that exceed the table's."""
     if key.products:
         limits = sorted((row.spills for row in known), reverse=True)
         limits += [limits[-1]] * len(found)
@@ -202,7 +203,7 @@ def worse_of(key: Key, found: list[Row], known: list[Row]) -> list[str]:
 
 
 def compare(found: Loops, known: Loops) -> list[str]:
-    """Say what is missing, new or worse."""
+    """Report loops that are missing, new or worse."""
     faults = missing(found, known)
     for key, rows in found.items():
         if key in known or not key.products:
@@ -213,7 +214,7 @@ def compare(found: Loops, known: Loops) -> list[str]:
 
 
 def missing(found: Loops, expected: Iterable[Key]) -> list[str]:
-    """Say which loops are not there."""
+    """Report loops that are missing."""
     return [f"{key}: gone" for key in expected if key.products and key not in found]
 
 
@@ -239,7 +240,7 @@ def in_all_tables(target: str) -> set[Key]:
 def main() -> None:
     """Check, or update the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--compiler", required=True, help="as CMake names it, and its version")
+    parser.add_argument("--compiler", required=True, help="its name in CMake, and its version")
     parser.add_argument("--target", required=True)
     parser.add_argument("--objdump", default="objdump")
     parser.add_argument("--update", action="store_true", help="write the compiler's table")

@@ -1,6 +1,6 @@
 """The functions and loops in the output of `objdump -d`, and the instructions of each loop.
 
-GNU's objdump and LLVM's are understood, for x86-64 (AT&T's syntax) and AArch64.
+The output of GNU's and LLVM's objdump is supported, for x86-64 (AT&T syntax) and AArch64.
 """
 
 import re
@@ -32,7 +32,7 @@ NO_ACCESS = re.compile(r"^(?:lea|nop|prefetch|prfm|cs\s+nop)")
 
 @dataclass
 class Contents:
-    """How many instructions of each kind there are."""
+    """The number of instructions of each kind."""
 
     fmas: int = 0  # of vectors
     dots: int = 0  # of four 8-bit integers, or two bfloat16 numbers, in each lane
@@ -97,7 +97,7 @@ def read(listing: str) -> Iterator[Function]:
 
 
 def parts_of(function: Function) -> Iterator[Part]:
-    """Take a function apart into loops, the smallest first, and the rest."""
+    """Split a function into loops, the smallest first, and the rest."""
     starts, successors = _blocks(function)
     ends = [*starts[1:], len(function.instructions)]
     frame = next(filter(None, map(FRAME.match, function.instructions)), None)
@@ -145,7 +145,7 @@ def _blocks(function: Function) -> tuple[list[int], list[list[int]]]:
         if end < count and not ALWAYS.match(last) and not RETURN.match(last):
             following.append(block + 1)
         successors.append(following)
-    # A table of addresses leads to blocks that nothing else leads to.
+    # A jump table leads to blocks that nothing else leads to.
     reached = {0, *(block for following in successors for block in following)}
     for block, end in enumerate([*order[1:], count]):
         if INDIRECT.match(function.instructions[end - 1]):

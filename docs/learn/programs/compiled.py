@@ -12,18 +12,29 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import checks
 import measure
 import numpy as np
 import stable
 
 BEFORE = {
     "loops.cpp": None,
-    "registers.cpp": "loops.cpp",
-    "lanes.cpp": "registers.cpp",
-    "threads.cpp": "lanes.cpp",
+    "vectors.cpp": "loops.cpp",
+    "registers.cpp": "vectors.cpp",
+    "powers.cpp": "registers.cpp",
+    "lanes.cpp": "powers.cpp",
+    "lazy.cpp": "lanes.cpp",
+    "threads.cpp": "lazy.cpp",
     "causal.cpp": "threads.cpp",
+    "blocks.cpp": "threads.cpp",
 }
-WITH_THREADS = ("threads.cpp", "causal.cpp")
+WITH_THREADS = ("threads.cpp", "causal.cpp", "blocks.cpp")
+# These are not steps of the same call; each has its own check.
+OTHERS = {
+    "decode.cpp": checks.decode,
+    "eight_bits.cpp": checks.eight_bits,
+    "backward.cpp": checks.backward,
+}
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-Wno-psabi", "-shared", "-fPIC", "-pthread"]
 
 Attention = Callable[[np.ndarray, int], np.ndarray]
@@ -38,13 +49,18 @@ def compiler() -> str | None:
     )
 
 
-def build(name: str, folder: str) -> Attention:
-    """Compile a program; return a function of (query, key, value) and a number of threads."""
-    library = Path(folder) / f"{name}.so"
+def library(name: str, folder: str) -> ctypes.CDLL:
+    """Compile a program, and load it."""
+    path = Path(folder) / f"{name}.so"
     subprocess.run(
-        [str(compiler()), *FLAGS, str(measure.HERE / name), "-o", str(library)], check=True
+        [str(compiler()), *FLAGS, str(measure.HERE / name), "-o", str(path)], check=True
     )
-    function = ctypes.CDLL(str(library)).attention
+    return ctypes.CDLL(str(path))
+
+
+def build(name: str, folder: str) -> Attention:
+    """Compile a step; return a function of (query, key, value) and a number of threads."""
+    function = library(name, folder).attention
     function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * (1 + (name in WITH_THREADS))
     function.restype = None
 
@@ -60,25 +76,25 @@ def build(name: str, folder: str) -> Attention:
 def check(
     name: str, attention: Attention, before: Attention | None, arrays: np.ndarray
 ) -> None:
-    """Raise an AssertionError where the step is wrong, or differs from the step before."""
+    """Raise an AssertionError if the step is wrong, or differs from the step before."""
     query, key, value = arrays.astype(float)
     seen = np.tri(len(query), dtype=bool) if name == "causal.cpp" else np.ones((1, 1), bool)
     expected = stable.attention(query, key, value, np.where(seen, 0, -np.inf))
     output = attention(arrays, 1)
-    # An error of a score is one of its weight, and grows with the score.
+    # An absolute error of a score is a relative error of its weight, and grows with the score.
     largest = max(1, abs(query @ key.T).max() / np.sqrt(measure.HEAD_DIM))
     tolerance = 4 * largest * np.finfo(np.float32).eps
     np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance)
     if before and name not in WITH_THREADS:
         np.testing.assert_allclose(output, before(arrays, 1), rtol=0, atol=2 * tolerance)
     elif before:
-        # The last query sees every key in either case.
+        # The last query sees every key, causal or not.
         rows = slice(-1, None) if name == "causal.cpp" else slice(None)
         np.testing.assert_array_equal(output[rows], before(arrays, 1)[rows], strict=True)
         for threads in (2, 3, 5):
             np.testing.assert_array_equal(attention(arrays, threads), output, strict=True)
         print("the same bits with 1, 2, 3 and 5 threads")
-    print(f"off by {abs(output - expected).max():.1e}, where scores reach {largest:.0f}")
+    print(f"largest error {abs(output - expected).max():.1e}, where scores reach {largest:.0f}")
 
 
 def main(name: str) -> None:
@@ -86,14 +102,19 @@ def main(name: str) -> None:
     if compiler() is None:
         print(f"{name} was not run: neither g++ nor clang++ was found, and CXX is not set")
         return
-    arrays = measure.problem()
     with tempfile.TemporaryDirectory() as folder:
+        if name in OTHERS:
+            OTHERS[name](library(name, folder))
+            return
+        arrays = measure.problem()
         attention = build(name, folder)
         before = build(BEFORE[name], folder) if BEFORE[name] else None
         check(name, attention, before, arrays)
         # Large scores move the references of an online softmax again and again.
         check(name, attention, before, arrays * np.float32([[[8]], [[1]], [[1]]]))
         cores = measure.CORES if name in WITH_THREADS else 1
+        if name == "threads.cpp" and cores == 1:
+            measure.cannot_show("that threads share the work, because it offers one core")
         measure.report(
             name,
             lambda: attention(arrays, cores),
@@ -104,6 +125,6 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in BEFORE:
-        raise SystemExit(f"usage: python compiled.py {{{','.join(BEFORE)}}}")
+    if len(sys.argv) != 2 or sys.argv[1] not in BEFORE | OTHERS:
+        raise SystemExit(f"usage: python compiled.py {{{','.join(BEFORE | OTHERS)}}}")
     main(sys.argv[1])

@@ -1,7 +1,7 @@
 // 2^x, lane by lane, for x <= 64: an integer power in the exponent's bits times a polynomial.
 #pragma once
 
-#include "tile.hpp"
+#include "vector.hpp"
 
 typedef int Bits __attribute__((vector_size(4 * kLanes)));
 
@@ -9,10 +9,10 @@ inline Vec exp2(Vec x) {
   // regard's coefficients for 2^f, f in [-0.5, 0.5], highest power first.
   constexpr float c[] = {1.53458121587e-4f, 1.33999312095e-3f, 9.61848895652e-3f,
                          5.55032877700e-2f, 2.40226468906e-1f, 6.93147205737e-1f, 1.0f};
-  // This large, the last bit of a float32 is worth 1: adding rounds x to a whole number, which
-  // the low bits hold, together with the 127 that a float32's exponent begins with.
+  // A float32 of this size counts in steps of 1. Adding it rounds x to an integer, which the low
+  // bits hold together with 127, the bias of a float32's exponent.
   constexpr float round = 12582912.0f + 127.0f;  // 1.5 * 2^23
-  const Bits vanishes = x < -126.0f;             // and so does 2^-inf
+  const Bits vanishes = x < -126.0f;             // 2^-inf, too
   x = vanishes ? Vec{} : x;
   const Vec shifted = x + round;
   const Vec fraction = x - (shifted - round);

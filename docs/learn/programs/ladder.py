@@ -11,9 +11,13 @@ ROWS = (
     ("stable", "stable.py", "stable softmax"),
     ("tiles", "tiles.py", "tiles in NumPy"),
     ("loops", "loops.cpp", "plain C++ loops"),
+    ("vectors", "vectors.cpp", "vectors of queries"),
     ("registers", "registers.cpp", "tiles in registers"),
-    ("lanes", "lanes.cpp", "softmax in lanes"),
+    ("powers", "powers.cpp", "2^x in vectors"),
+    ("lanes", "lanes.cpp", "online softmax in lanes"),
+    ("lazy", "lazy.cpp", "a reference that rarely moves"),
     ("threads", "threads.cpp", "threads"),
+    ("blocks", "blocks.cpp", "keys outside, strips inside"),
     ("shipped, full, one core", "shipped.py", "regard, one core"),
     ("shipped, full, all cores", "shipped.py", "regard, all cores"),
     ("intervals", "intervals.py", "causal, tiles in NumPy"),
@@ -44,11 +48,11 @@ def rows() -> list[tuple[str, dict | None]]:
 
 if __name__ == "__main__":
     first = None
-    print(f"{'step':27}{'cores':>5}{'of their peak':>15}{'speed':>8}")
+    print(f"{'step':31}{'cores':>5}{'of their peak':>15}{'speed':>8}")
     for name, record in rows():
         if record is None:
-            print(f"{name:27}  not measured: there is no compiler")
+            print(f"{name:31}  not measured: there is no compiler")
             continue
         first = first or record["speed"]
         speed = f"{record['speed'] / first:.1f}x"
-        print(f"{name:27}{record['cores']:>5}{record['share']:>15.1%}{speed:>8}")
+        print(f"{name:31}{record['cores']:>5}{record['share']:>15.1%}{speed:>8}")

@@ -62,6 +62,11 @@ def median_time(call: Callable[[], object], repeats: int = 7) -> float:
     return statistics.median(times)
 
 
+def cannot_show(claim: str) -> None:
+    """Say that this machine does not show what the page claims."""
+    print(f"NOTE: this machine cannot show {claim}")
+
+
 def machine_and_source(name: str) -> str:
     """Return what a record holds for: another machine or another program makes it stale."""
     machine = (platform.node(), CORES, regard.active_target(), regard.__version__)
@@ -79,10 +84,10 @@ def report(
     rounds: int = 5,
     row: str = "",
 ) -> None:
-    """Time a step beside the peak, print its share of it, and keep that for the ladder.
+    """Time a step and the peak, print the step's share of it, and record it for the ladder.
 
-    `name` is that of the program; where it has several rows in the ladder, `row` tells them
-    apart. A share is the median of rounds, each with a peak of its own: the clock changes.
+    `name` is the name of the program. If it has several rows in the ladder, `row` distinguishes
+    them. A share is the median of rounds, each with its own peak, because the clock changes.
     """
     row = row or name.split(".")[0]
     speeds, peaks = [], []
@@ -91,6 +96,10 @@ def report(
         peaks.append(_core.fma_peak(False, cores))
     share = statistics.median(speed / limit for speed, limit in zip(speeds, peaks, strict=True))
     print(f"{row}: {share:.1%} of the peak of {cores} core{'s' * (cores > 1)}")
+    if max(peaks) > 1.25 * min(peaks):
+        print(
+            f"NOTE: the machine was busy: its peak changed by {max(peaks) / min(peaks) - 1:.0%}"
+        )
     content = {
         "holds_for": machine_and_source(name),
         "cores": cores,

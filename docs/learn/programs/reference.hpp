@@ -1,13 +1,7 @@
-// What a strip keeps of the keys that it has seen, and the reference that rarely moves.
+// A reference that rarely moves: scores become weights while they are in registers.
 #pragma once
 
-#include "exp2.hpp"
-
-struct Strip {
-  Vec m[kVectors], l[kVectors];  // a weight is 2^(score - m), l is the sum of weights
-  alignas(64) float query[kDim * kQueries], output[kDim * kQueries];
-  alignas(64) float weights[kKeys * kQueries];
-};
+#include "strip.hpp"
 
 // For scores that exceed m by more than 8: moves m there, and rescales what was gathered.
 __attribute__((noinline)) inline void move_references(const Tile& scores, Strip& s,
@@ -26,4 +20,29 @@ __attribute__((noinline)) inline void move_references(const Tile& scores, Strip&
     rescale(s.output, kDim);
     rescale(s.weights, keys);
   }
+}
+
+// Adds the block of keys at `key`. `hide(scores, k)` may set scores of the tile of keys from k
+// on to -inf, which a lane's very first score must not be.
+template <class Hide>
+inline void add_keys(Strip& s, const float* key, const float* value, int keys, Hide hide) {
+  for (int k = 0; k < keys; k += kRows) {
+    Tile scores{};
+    multiply<kVectors>(scores, key + k * kDim, kDim, 1, s.query, kDim);
+    hide(scores, k);
+    Bits exceeds{};
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) exceeds |= scores[r][v] > s.m[v] + 8.0f;
+    int any = 0;
+    for (int lane = 0; lane < kLanes; ++lane) any |= exceeds[lane];
+    if (__builtin_expect(any, 0)) move_references(scores, s, k);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) s.l[v] += scores[r][v] = exp2(scores[r][v] - s.m[v]);
+    store_tile<kVectors>(scores, s.weights + k * kQueries);
+  }
+  add_values(s, value, keys);
 }

@@ -1,38 +1,49 @@
-// A block of keys for a strip of queries: scores become weights in registers, then outputs.
+// A strip of queries: what it keeps of the keys that it has seen, its beginning and its end.
 #pragma once
 
-#include "reference.hpp"
+#include <cmath>
 
-// Adds the block of keys at `key`. `hide(scores, k)` may set scores of the tile of keys from k
-// on to -inf, which a lane's very first score must not be.
-template <class Hide>
-inline void add_keys(Strip& s, const float* key, const float* value, int keys, Hide hide) {
-  for (int k = 0; k < keys; k += kRows) {
-    Tile scores{};
-    multiply(scores, key + k * kDim, kDim, 1, s.query, kDim);
-    hide(scores, k);
-    Bits exceeds{};
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) exceeds |= scores[r][v] > s.m[v] + 8.0f;
-    int any = 0;
-    for (int lane = 0; lane < kLanes; ++lane) any |= exceeds[lane];
-    if (__builtin_expect(any, 0)) move_references(scores, s, k);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) s.l[v] += scores[r][v] = exp2(scores[r][v] - s.m[v]);
-    store_tile(scores, s.weights + k * kQueries);
+#include "exp2.hpp"
+#include "tile.hpp"
+
+struct Strip {
+  Vec m[kVectors], l[kVectors];  // a weight is 2^(score - m), l is the sum of weights
+  alignas(64) float query[kDim * kQueries], output[kDim * kQueries];
+  alignas(64) float weights[kKeys * kQueries];
+};
+
+// Packs the queries from `first` on, times the scale and log2(e), since e^x = 2^(x log2(e)).
+inline void begin(Strip& s, const float* query, int first) {
+  const float factor = 1.44269504f / std::sqrt(float(kDim));
+  for (int d = 0; d < kDim; ++d)
+    for (int lane = 0; lane < kQueries; ++lane) {
+      s.query[d * kQueries + lane] = query[(first + lane) * kDim + d] * factor;
+      s.output[d * kQueries + lane] = 0;
+    }
+  for (int v = 0; v < kVectors; ++v) {
+    s.m[v] = broadcast(-INFINITY);
+    s.l[v] = Vec{};
   }
+}
+
+// output += weights * values of a block of keys.
+inline void add_values(Strip& s, const float* value, int keys) {
   for (int d = 0; d < kDim; d += kRows) {
     Tile sum{};
-    multiply(sum, value + d, 1, kDim, s.weights, keys);
+    multiply<kVectors>(sum, value + d, 1, kDim, s.weights, keys);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v)
         sum[r][v] += load(s.output + (d + r) * kQueries + v * kLanes);
-    store_tile(sum, s.output + d * kQueries);
+    store_tile<kVectors>(sum, s.output + d * kQueries);
   }
+}
+
+// Divides by the sums, and writes rows of output again.
+inline void finish(Strip& s, float* output, int first) {
+  for (int lane = 0; lane < kQueries; ++lane)
+    for (int d = 0; d < kDim; ++d)
+      output[(first + lane) * kDim + d] =
+          s.output[d * kQueries + lane] / s.l[lane / kLanes][lane % kLanes];
 }

@@ -1,50 +1,45 @@
-// A vector of float32, and the tile of sums that stays in registers.
+// The tile of sums that stays in registers: kRows rows of some vectors.
 #pragma once
 
-constexpr int kDim = 64;   // of a query, a key and a value
-constexpr int kKeys = 96;  // of a block
+#include "vector.hpp"
 
-#if defined(__AVX512F__)  // 32 registers of 16 lanes
-constexpr int kLanes = 16, kRows = 8;
-#elif defined(__AVX__)  // 16 registers of 8 lanes
-constexpr int kLanes = 8, kRows = 4;
-#elif defined(__aarch64__)  // 32 registers of 4 lanes
-constexpr int kLanes = 4, kRows = 8;
-#else  // 16 registers of 4 lanes
-constexpr int kLanes = 4, kRows = 4;
+constexpr int kKeys = 96;  // of a block
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRows = 8;  // 8 x 3 sums, 3 vectors and a broadcast in 32 registers
+#else
+constexpr int kRows = 4;  // 4 x 3 sums, 3 vectors and a broadcast in 16 registers
 #endif
 constexpr int kVectors = 3;
 constexpr int kQueries = kVectors * kLanes;  // of a strip
 
-typedef float Vec __attribute__((vector_size(4 * kLanes)));
-typedef float Unaligned __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+template <int kWide>
+using TileOf = Vec[kRows][kWide];
+using Tile = TileOf<kVectors>;
 
-inline Vec load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
-inline void store(float* to, Vec value) { *reinterpret_cast<Unaligned*>(to) = value; }
-inline Vec broadcast(float value) { return value - Vec{}; }
-
-using Tile = Vec[kRows][kVectors];
-
-// tile[r][lane] += sum over i of a[r * row + i * step] * b[i * kQueries + lane]
-__attribute__((always_inline)) inline void multiply(Tile& tile, const float* a, int row,
-                                                    int step, const float* b, int depth) {
+// tile[r][lane] += sum over i of a[r * row + i * step] * b[i * b_row + lane]
+template <int kWide>
+__attribute__((always_inline)) inline void multiply(TileOf<kWide>& tile, const float* a,
+                                                    int row, int step, const float* b,
+                                                    int depth, int b_row = kQueries) {
   for (int i = 0; i < depth; ++i) {
-    Vec right[kVectors];
+    Vec right[kWide];
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) right[v] = load(b + i * kQueries + v * kLanes);
+    for (int v = 0; v < kWide; ++v) right[v] = load(b + i * b_row + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Vec left = broadcast(a[r * row + i * step]);
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) tile[r][v] += left * right[v];  // one instruction
+      for (int v = 0; v < kWide; ++v) tile[r][v] += left * right[v];  // one FMA
     }
   }
 }
 
-// to[r * kQueries + lane] = tile[r][lane]
-__attribute__((always_inline)) inline void store_tile(const Tile& tile, float* to) {
+// to[r * to_row + lane] = tile[r][lane]
+template <int kWide>
+__attribute__((always_inline)) inline void store_tile(const TileOf<kWide>& tile, float* to,
+                                                      int to_row = kQueries) {
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) store(to + r * kQueries + v * kLanes, tile[r][v]);
+    for (int v = 0; v < kWide; ++v) store(to + r * to_row + v * kLanes, tile[r][v]);
 }

@@ -5,7 +5,7 @@ The modules::
     numbers    numbers, flags and names; arrays converts arrays, and foreign reads the arrays of
                other libraries
     options    the options of the attention calls for type checkers, from the table in option_table
-    positions  which keys a query sees by its position; masks has those that masks hide
+    positions  which keys are visible by position; masks, which keys are visible by masks
     keywords   keywords that a call does not accept; advice is the message about them
     hints      mistakes that types and shapes do not reveal
 """

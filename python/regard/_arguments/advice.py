@@ -79,8 +79,8 @@ _RENAMED = {
     "segment_ids": ("query_segments",),
 } | {alias: (option.name,) for option in OPTIONS.values() for alias in option.aliases}
 
-# Kinds of calls for which a keyword has a special meaning: all calls on arrays with a heads axis,
-# or one kind of them; layers; and single functions by their qualified names.
+# Kinds of calls in which a keyword has a special meaning: all calls on arrays with a heads axis, or
+# one kind of such calls; layers; and single functions, by their qualified names.
 _ATTENTION: Final = "attention"
 _LAYER: Final = "layer"
 _ONE_HEAD: Final = "self-attention"
@@ -118,15 +118,15 @@ _TOKENIZERS_MASK = (
     "mask=attention_mask.astype(bool){}"
 )
 _HEADS_AXIS = {
-    "query_starts": "leave it out: arrays have an axis of heads, the second",
-    _ATTENTION: "leave it out: arrays have an axis of heads, the third from the end",
+    "query_starts": "leave it out: the heads axis is the second",
+    _ATTENTION: "leave it out: the heads axis is the third from the end",
 }
 _FIRST_TOKENS = (
-    "leave it out: show the first tokens by a mask, or in a regard.KVCache by its keep_first="
+    "leave it out: show the first tokens with a mask, or with keep_first= of a regard.KVCache"
 )
 _NOT_VISIBILITY = _refusal("scale", "pattern")
 _ONE_HEAD_ALONE = {_ONE_HEAD: "leave it out: this layer has one head"}
-_ALL_HEADS = "leave it out: heads are computed independently, so ignore the results of some"
+_ALL_HEADS = "leave it out: heads are computed independently, so ignore the unneeded results"
 _DILATED = (
     "leave it out, and call this for each i < dilation with query[..., i::dilation, :], and key "
     "and value likewise"
@@ -146,13 +146,13 @@ _RAGGED_CALLS = {
 
 
 def _sparse(text: str, **others: str) -> dict[str, str]:
-    """Return the advice of a keyword in whose place the calls accept a sparse mask."""
+    """Return the advice on a keyword that a sparse mask replaces."""
     without = {"cuda": "pass mask= as a bool array, such as the to_dense() of a sparse mask"}
     return {**without, **others, **dict.fromkeys((_ATTENTION, _LAYER, _ONE_HEAD), text)}
 
 
 def _documents(name: str) -> dict[str, dict[str, str]]:
-    """Return the advice of a keyword for the numbers of packed documents."""
+    """Return the advice on a keyword for the numbers of packed documents."""
     mask = f"pass mask=regard.masks.documents({name})"
     ragged = "or call scaled_dot_product_attention_ragged with the starts of the documents"
     advice: dict[str, str] = {
@@ -168,14 +168,14 @@ def _documents(name: str) -> dict[str, dict[str, str]]:
 
 
 def _starts(name: str, text: str) -> dict[str, str]:
-    """Return the advice of a keyword that calls with starts of sequences have or do not need."""
+    """Return the advice on a keyword that calls with starts of sequences accept or do not need."""
     calls = {kind: f"call {call}, which accepts {name}=" for kind, call in _RAGGED_CALLS.items()}
     without = dict.fromkeys(("tangent_query", "grad_grad_query", "dask"), _NOT_PACKED)
     return {name: text, **without, **calls}
 
 
 def _numbers_of_heads(name: str) -> dict[str, str]:
-    """Return the advice of a keyword for numbers that multiply the outputs of heads."""
+    """Return the advice on a keyword for numbers that multiply the outputs of heads."""
     return {
         "head_weights": "pass head_weights=",
         **dict.fromkeys(("explain", "weights"), _ALL_HEADS),
@@ -198,7 +198,7 @@ _LAYER_BIASES = {
     "qkv_bias": "pass qkv_bias=",
 }
 
-# Advice beyond another name. The key is the kind of the call, or another keyword that the call
+# Advice other than another name. The key is the kind of the call, or another keyword that the call
 # accepts and that the advice recommends ("" is any call). The first match is used.
 _ADVICE = {
     "attention_mask": {
@@ -208,7 +208,7 @@ _ADVICE = {
         _ONE_HEAD: _TOKENIZERS_MASK.format("[:, None, :]"),
     },
     "attn_mask": {
-        _LAYER: "pass mask=, whose True shows a key; nn.MultiheadAttention's True hides it"
+        _LAYER: "pass mask=, where True shows a key; in nn.MultiheadAttention, True hides it"
     },
     "dim": {_ATTENTION: "leave it out: the softmax runs over the keys"},
     "key_padding_mask": {
@@ -288,13 +288,13 @@ _ADVICE = {
     "block_table": {"": "call paged_attention, which accepts block_table="},
     "head": {
         "query_starts": "leave it out: select the head in the arrays, query[:, head : head + 1] "
-        "and the same of its key and value",
+        "and likewise its key and value",
         **dict.fromkeys(
             ("cache", "pages"),
             "leave it out: select the head in the results, output[:, head]",
         ),
-        _ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and the "
-        "same of its key and value",
+        _ATTENTION: "leave it out: select the head in the arrays, query[..., head, :, :] and "
+        "likewise its key and value",
         "return_weights": "leave it out: return_weights=True returns the weights of all heads",
         _LAYER: "leave it out: all heads are recorded",
         **_ONE_HEAD_ALONE,
@@ -309,7 +309,7 @@ _ADVICE = {
         **_numbers_of_heads("head_mask"),
         _LAYER_CONSTRUCTOR: "pass head_gates=True to learn a number for each head, and head_gates= "
         "to a call to set one",
-        "head_gates": "pass head_gates=, which multiplies the outputs of heads, and not the "
+        "head_gates": "pass head_gates=, which multiplies the outputs of heads, not the "
         "returned weights",
         _LAYER: "leave it out: all heads are recorded",
     },
@@ -319,7 +319,7 @@ _ADVICE = {
         "softcap=, alibi_slopes=, distance_bias= and a float mask= need no function",
     },
     "block_mask": _sparse(
-        "pass mask= as regard.masks.Blocks: blocks that it hides take neither memory nor time"
+        "pass mask= as regard.masks.Blocks: hidden blocks take neither memory nor time"
     ),
     "mask_mod": _sparse("pass mask=regard.masks.from_function(mask_mod, q_len, kv_len)"),
     **_documents("document_id"),
@@ -331,7 +331,7 @@ _ADVICE = {
         "tokens",
     ),
     "global_attention_mask": _sparse(
-        "pass mask=regard.masks.sliding(...) | regard.masks.global_tokens(...), with the numbers "
+        "pass mask=regard.masks.sliding(...) | regard.masks.global_tokens(...), with the indices "
         "of the tokens",
     ),
     "num_random_blocks": _sparse("pass mask=regard.masks.random_blocks(...)"),
@@ -339,7 +339,7 @@ _ADVICE = {
     "dilation": _sparse(
         "pass mask=regard.masks.sliding(..., dilation=dilation)",
         query_starts="leave it out, and pass the tokens i, i + dilation, ... of a sequence, for "
-        "each i < dilation, as a sequence of their own",
+        "each i < dilation, as a separate sequence",
         cuda=_DILATED,
     ),
     "heads": _HEADS_AXIS,

@@ -110,7 +110,7 @@ def as_factors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
 def stored(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return `value` as an array of one of the storage types, or raise TypeError or ValueError.
 
-    The storage types are float16, bfloat16 (of the package ml_dtypes), float32 and float64.
+    The storage types are float16, bfloat16 (from the ml_dtypes package), float32 and float64.
     Integers, bools and lists of them become float64, as in NumPy; other byte orders become native.
     """
     array = as_array(name, value)
@@ -161,9 +161,9 @@ def stand_in(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def is_list_of_arrays(value: Any) -> bool:
-    """Return whether an argument is a list or a tuple of arrays, such as those of a model's layers.
+    """Return whether an argument is a list or a tuple of arrays, such as one for each layer.
 
-    A nested list of numbers is not.
+    A nested list of numbers does not count.
     """
     if not isinstance(value, list | tuple) or not value:
         return False
@@ -174,7 +174,7 @@ def part_at(array: Any, place: Place) -> Any:
     """Return a part of an array that broadcasts to some axes, as a view.
 
     `place` contains an index or a slice for each axis. Axes are aligned at the end, and an axis of
-    length 1 stands for every index.
+    length 1 applies to every index.
     """
     index = place[max(len(place) - array.ndim, 0) :]
     if 1 in array.shape:

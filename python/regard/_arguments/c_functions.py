@@ -1,4 +1,4 @@
-"""Find the address and the signature of a C function of scores, as several libraries give them."""
+"""Find the address and the signature of a C score function from one of several libraries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PARAMETERS = {
     "user_data": "void*",
 }
 _SIGNED_CODES = frozenset("bhilq")  # of ctypes
-_NEEDS_GIL = 4  # ctypes' flag of the functions of a PyDLL
+_NEEDS_GIL = 4  # the ctypes flag of PyDLL functions
 _LONG, _WORD = f"int{8 * sizeof(ctypes.c_long)}", f"int{8 * sizeof(c_void_p)}"
 # Spellings of types in the signatures of Cython, cffi and SciPy, without const and a final _t.
 _C_NAMES = {
@@ -57,14 +57,14 @@ _C_NAMES = {
 
 
 class _Type(NamedTuple):
-    """The type of an argument: its name in NumPy, with * for pointers, and the one that came."""
+    """The type of an argument: its NumPy name, with * for pointers, and its name in the source."""
 
     kind: str
     text: str
 
 
 class _Function(NamedTuple):
-    """What an object says of its function. An address has no types; a result of None is void."""
+    """A function as its object describes it. An address has no types; a result of None is void."""
 
     address: int
     arguments: tuple[_Type, ...] | None = None
@@ -117,7 +117,7 @@ def checked_type(name: str, found: _Function, wanted: DType | None) -> DType:
 
 
 def function_of(name: str, value: Any, dtype: DType | None) -> _Function:
-    """Return the address of a C function and what is known of its signature.
+    """Return the address of a C function, and its signature if known.
 
     Raises TypeError or ValueError if there is no such function.
     """
@@ -164,7 +164,7 @@ def _is_low_level_callable(value: Any) -> bool:
 
 
 def _not_a_function(name: str, value: Any, dtype: DType | None) -> TypeError:
-    """Return the error for an object that is not a C function, with what to do."""
+    """Return the error for an object that is not a C function, with advice."""
     of_type = "float32" if dtype is None else str(dtype)
     compiled = f'@numba.cfunc(regard.ScoreFunction.numba_signature("{of_type}"))'
     kind = type(value).__name__
@@ -197,7 +197,7 @@ def _ctypes_function(name: str, value: CFuncPtr) -> _Function:
     if value.argtypes is None:
         return _Function(address)
     arguments = tuple(map(_ctypes_type, value.argtypes))
-    # A function of a CDLL returns c_int until somebody says otherwise.
+    # By default, a CDLL function is declared to return c_int.
     is_unsaid = value.restype is ctypes.c_int and not hasattr(kind, "_argtypes_")
     if value.restype is None or is_unsaid:
         return _Function(address, arguments)
@@ -243,7 +243,7 @@ def _is_capsule(value: Any) -> bool:
 
 
 def _of_python(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Return a function of Python's C API. Those of `ctypes.pythonapi` belong to everybody."""
+    """Return a private object for a C API function; objects in `ctypes.pythonapi` are shared."""
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 

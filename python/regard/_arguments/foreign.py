@@ -1,7 +1,7 @@
 """Read the arrays of other libraries in place, and refuse arrays that would be misread.
 
-An object is read by NumPy's own protocol, `__array__`, if it has one, because there a library
-checks properties that DLPack cannot express: a tensor may be a placeholder, or a view that negates
+An object is read by NumPy's own protocol, `__array__`, if it has one, because a library can then
+check properties that DLPack cannot express: a tensor may be a placeholder, or a view that negates
 its memory. Other objects are read by DLPack. Neither protocol copies arrays on the CPU.
 """
 
@@ -54,7 +54,7 @@ def _read(name: str, value: Any) -> NDArray[Any]:
     if has_uncomputed_chunks(value):
         raise TypeError(
             f"{name} must be an array in memory, got a {_kind(value)} of chunks that are not "
-            "computed: call regard.dask, which keeps them apart, or pass "
+            "computed: call regard.dask, which keeps chunks separate, or pass "
             f"{name.rpartition(': ')[2]}.compute()"
         )
     if _has_gradient(value):
@@ -106,10 +106,10 @@ def _check_device(name: str, value: Any) -> None:
     if is_elsewhere or (device is None and hasattr(value, "__cuda_array_interface__")):
         where = getattr(value, "device", None)
         raise TypeError(
-            f"{name} must be in the memory of the host, got a {_kind(value)}"
+            f"{name} must be in host memory, got a {_kind(value)}"
             + (f" on {where}" if where is not None and not callable(where) else "")
-            + ": copy it there, or pass query, key and value on the GPU too, which regard.cuda "
-            "computes on"
+            + ": copy it to the host, or pass query, key and value on the GPU too, so "
+            "that regard.cuda computes the call"
         )
 
 

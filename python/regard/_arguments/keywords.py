@@ -1,4 +1,4 @@
-"""Refuse the keywords that a call does not accept, and decorate functions that do so."""
+"""Refuse keywords that a call does not accept, from within the call or by a decorator."""
 
 from __future__ import annotations
 

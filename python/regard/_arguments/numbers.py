@@ -63,7 +63,7 @@ def batch_integers(name: str, value: ArrayLike, batch: tuple[int, ...]) -> NDArr
 
 
 def offsets(query_offset: ArrayLike, end: ArrayLike, *, any_size: bool = False) -> NDArray[Any]:
-    """Return `query_offset` as integers, where "end" stands for the numbers `end`."""
+    """Return `query_offset` as integers, with "end" replaced by the numbers `end`."""
     if not isinstance(query_offset, str):
         return integers("query_offset", query_offset, any_size=any_size)
     if query_offset != "end":
@@ -124,7 +124,7 @@ def _is_foreign_real(value: object) -> bool:
 
 
 def flag(name: str, value: bool) -> bool:
-    """Return a bool, or raise TypeError for other values, even truthy ones."""
+    """Return a bool, or raise TypeError for other values, even truthy values."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
     return bool(value)

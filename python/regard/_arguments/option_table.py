@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         "array",
     ]
 
-# The kinds of calls that give reasons of their own for the options that they do not have.
+# The kinds of calls with specific reasons for the options that they do not accept.
 Kind = Literal[
     "attention",
     "explain",
@@ -55,10 +55,10 @@ class Subject(Enum):
     """The subjects of options, in the order of signatures."""
 
     VISIBILITY = "Which keys a query sees"
-    SCORES = "How a score is formed"
+    SCORES = "How scores are computed"
     DROPOUT = "Which weights are dropped"
     COMPUTATION = "How the call is computed"
-    RESULTS = "What is returned"
+    RESULTS = "Which results are returned"
 
 
 class Option(NamedTuple):
@@ -80,7 +80,7 @@ class Option(NamedTuple):
     aliases: tuple[str, ...] = ()
     """The names of the option in other libraries."""
     refusals: Mapping[str, str] = MappingProxyType({})
-    """Messages of calls without the option, by the kind of the call; "" stands for all others."""
+    """Messages of calls without the option, by the kind of the call; "" means all other kinds."""
 
     def refusal(self, kind: str) -> str | None:
         """Return the message of a call of a kind without the option, if there is one."""
@@ -90,7 +90,7 @@ class Option(NamedTuple):
 _CONSTRUCTOR = "pass it to the constructor, MultiHeadAttention()"
 _NO_DROPOUT = MappingProxyType(
     {
-        "cuda": "leave it out: the kernels for GPUs drop no weights",
+        "cuda": "leave it out: the GPU kernels drop no weights",
         "layer": "pass dropout= to the constructor, MultiHeadAttention(), and dropout_seed= here",
         "self-attention": "pass dropout= to the constructor, SelfAttention(), and dropout_seed= "
         "here",
@@ -98,7 +98,7 @@ _NO_DROPOUT = MappingProxyType(
     }
 )
 _NO_WEIGHTS_OF_GPUS = (
-    "leave it out: the kernels for GPUs do not keep weights; copy the arrays to the host and call "
+    "leave it out: the GPU kernels do not keep weights; copy the arrays to the host and call "
     "regard.scaled_dot_product_attention, which returns them"
 )
 _NO_WEIGHTS_OF_CHUNKS = (
@@ -135,10 +135,10 @@ _ROWS = (
         "integers",
         'int, array_like of int or "end", default 0',
         """
-        How many keys precede the first query: query ``i`` is at position ``p = i + query_offset``.
-        One number, or one per batch entry (it broadcasts to the axes before heads). 0 is the
-        alignment of PyTorch and JAX. ``"end"`` is that of FlashAttention: the last query is at the
-        last key that its batch entry has (see `key_lengths`).
+        Number of keys before the first query: query ``i`` is at position ``p = i + query_offset``.
+        Scalar, or one per batch entry (it broadcasts to the axes before heads). 0 is the alignment
+        of PyTorch and JAX. ``"end"`` is the alignment of FlashAttention: the last query is at the
+        last valid key of its batch entry (see `key_lengths`).
         """,
         axes=("batch",),
         aliases=("diagonal", "offset", "past_length"),
@@ -168,8 +168,8 @@ _ROWS = (
         "integers",
         "int or array_like of int, optional",
         """
-        Number of valid keys, for all or per batch entry (it broadcasts to the axes before heads).
-        Keys at and beyond it are neither seen nor computed, whatever they hold.
+        Number of valid keys, scalar or one per batch entry (it broadcasts to the axes before
+        heads). Keys from this index on are neither seen nor computed, whatever they contain.
         """,
         axes=("batch",),
         aliases=(
@@ -191,15 +191,15 @@ _ROWS = (
         "integers",
         "int or array_like of int, optional",
         """
-        Number of padding keys at the start, for all or per batch entry (it broadcasts to the axes
-        before heads). They are neither seen nor computed, whatever they hold. Positions still count
-        from the first key.
+        Number of padding keys at the start, scalar or one per batch entry (it broadcasts to the
+        axes before heads). Padding is neither seen nor computed, whatever it contains. Positions
+        still count from the first key.
         """,
         axes=("batch",),
         aliases=("cache_leftpad",),
         refusals={
             "cache": "leave it out: pad on the right, and append with lengths=",
-            "pages": "leave it out: the first column of block_table has the first tokens",
+            "pages": "leave it out: the first column of block_table contains the first tokens",
             "self-attention": 'pass mask=regard.masks.padding(lengths, length, side="left")[:, 0]',
         },
     ),
@@ -210,7 +210,7 @@ _ROWS = (
         "number_or_numbers",
         "float or array_like of float, shape (heads,) or (..., heads), optional",
         """
-        Multiplies query . key: one number, or one per query head. Default ``1 / sqrt(head_dim)``.
+        Factor of ``query . key``, scalar or one per query head. Default ``1 / sqrt(head_dim)``.
         """,
         axes=("batch", "heads"),
         aliases=("softmax_scale", "sm_scale", "scaling_factor"),
@@ -223,8 +223,8 @@ _ROWS = (
         "number_or_numbers",
         "float or array_like of float, shape (heads,) or (..., heads), optional",
         """
-        Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2). One number,
-        or one per query head, which is inf for a head without a cap.
+        Caps the scaled scores smoothly: ``softcap * tanh(score / softcap)`` (Gemma 2). Scalar, or
+        one per query head; inf means no cap.
         """,
         axes=("batch", "heads"),
         aliases=("attn_logit_softcapping", "attn_logits_soft_cap", "logits_soft_cap"),
@@ -257,16 +257,16 @@ _ROWS = (
         "array_like of float, shape (heads, 2 n - 1) or (..., heads, 2 n - 1), optional",
         """
         A bias for each distance of a key from its query (Raffel et al. 2020):
-        ``distance_bias[head, n - 1 + j - p]`` is added to the score of key ``j``, and farther keys
-        take the last column of their side. -inf hides them. One row per query head, one per head of
-        each batch entry (the axes before heads broadcast), or one for all. See
+        ``distance_bias[head, n - 1 + j - p]`` is added to the score of key ``j``, and keys beyond
+        the table use the last column on their side. -inf hides keys. One row per query head, one
+        per head of each batch entry (the axes before heads broadcast), or one for all. See
         `regard.positional.t5_distance_bias`.
         """,
         axes=("batch", "heads", "columns"),
         is_differentiable=True,
         aliases=("relative_bias", "relative_position_bias", "position_bias"),
         refusals={
-            "cuda": "leave it out: the kernels for GPUs do not have it; pass a float mask with the "
+            "cuda": "leave it out: the GPU kernels do not support it; pass a float mask with the "
             "bias of each query and key",
             "layer": "pass distance_bias=n to the constructor, MultiHeadAttention()",
             "pattern": _NOT_VISIBILITY,
@@ -285,8 +285,8 @@ _ROWS = (
         """,
         aliases=("score_mod",),
         refusals={
-            "cuda": "leave it out: it is a function of the CPU",
-            "dask": "leave it out: workers of other processes cannot call its address",
+            "cuda": "leave it out: it is a CPU function",
+            "dask": "leave it out: workers in other processes cannot call its address",
             "gradients": "leave it out: second-order gradients would need its second derivative",
             "jax": "leave it out: JAX does not keep the function alive",
             "layer": "leave it out: this layer calls no function of scores",
@@ -340,9 +340,9 @@ _ROWS = (
         "origin",
         "(entry, head, position), default (0, 0, 0)",
         """
-        For a call that computes a part of a larger one, such as some of its keys: where the first
-        batch entry, query head and key of the part are in the whole. The same weights are dropped
-        as in the whole.
+        For a call that computes a part of a larger call, such as some of its keys: the indices, in
+        the whole, of the first batch entry, query head and key of the part. The same weights are
+        dropped as in the whole.
         """,
         refusals=_NO_DROPOUT,
     ),
@@ -353,11 +353,11 @@ _ROWS = (
         "choice",
         '{"int8", "bfloat16"}, optional',
         """
-        Allow products of fewer bits, which are faster for long inputs and no longer exact: those of
-        queries and keys in 8-bit integers, or all of them in bfloat16. CPUs without an instruction
-        for it compute in float32, as without this option. Caches and gradients accept "bfloat16"
-        only. See the notes of `scaled_dot_product_attention`. Default: everything in the precision
-        of the arrays.
+        Allow products with fewer bits, which are faster for long inputs and no longer exact:
+        ``"int8"`` for products of queries and keys, or ``"bfloat16"`` for all products. CPUs
+        without a suitable instruction compute in float32, as without this option. Caches and
+        gradients accept only ``"bfloat16"``. See the notes of `scaled_dot_product_attention`.
+        By default, everything is computed in the precision of the arrays.
         """,
         refusals={
             "cuda": "leave it out: it is for the CPU only",
@@ -405,8 +405,8 @@ _ROWS = (
         "array",
         "ndarray, optional",
         """
-        Where to write the output: of the result's type and shape, any strides, no overlap with an
-        input.
+        Array to which the output is written. It must have the type and shape of the result, and
+        must not overlap an input. Any strides are accepted.
         """,
         refusals={
             "explain": "leave it out: nothing is computed",
@@ -423,11 +423,11 @@ _ROWS = (
         "integer",
         "int, optional",
         """
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
+        Maximum number of threads. Default: see `set_num_threads`. The bits of the result do not
+        depend on it.
         """,
         refusals={
-            "cuda": "leave it out: threads are the CPU's",
+            "cuda": "leave it out: it limits CPU threads",
             "pattern": "leave it out: a pattern is drawn by one thread",
             "recording": "pass it to the calls that read the recording",
         },
@@ -439,9 +439,10 @@ _ROWS = (
         "choice",
         '{"cpu", "cuda"}, optional',
         """
-        Where to compute. ``"cuda"`` copies arrays of the host to a GPU and the results back; see
-        `regard.cuda`. Default: where the arrays are. If they are on a GPU, the results are too, and
-        types, options and errors are those of `regard.cuda.scaled_dot_product_attention`.
+        Where to compute. ``"cuda"`` copies host arrays to a GPU and the results back; see
+        `regard.cuda`. By default, the call runs where the arrays are. If they are on a GPU, the
+        results are too, and the call behaves like `regard.cuda.scaled_dot_product_attention`, with
+        its types, options and errors.
         """,
         refusals={
             **dict.fromkeys(

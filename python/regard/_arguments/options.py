@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from regard._arguments.score_function import ScoreFunction
 
-    # Numbers of heads: ArrayLike would include strings.
+    # One number per head. ArrayLike would include strings.
     HeadNumbers = Sequence[float] | Sequence[Sequence[float]] | NDArray[Any]
 
 # The type of an option that is a number or an array of numbers, which depends on the library.
@@ -67,7 +67,7 @@ class _FunctionOption(TypedDict, total=False):
 class PatternOptions(
     _CausalOption, _PositionOptions["ArrayLike"], _LengthOptions["ArrayLike"], total=False
 ):
-    """The options that decide which keys a query sees."""
+    """The options that determine which keys a query sees."""
 
 
 class RecordedOptions(
@@ -78,7 +78,7 @@ class RecordedOptions(
     _FunctionOption,
     total=False,
 ):
-    """The options that decide the weights before dropout, which recordings contain."""
+    """The options that determine the weights before dropout, which recordings contain."""
 
 
 class WeightOptions(RecordedOptions, total=False):

@@ -105,7 +105,7 @@ class Positions:
     def intervals(self, rows: slice) -> tuple[Integers, Integers]:
         """Return the begin and the end of the keys that each of some rows of one entry sees.
 
-        A row sees no key if its end is not larger than its begin.
+        A row is fully masked if its end is not larger than its begin.
         """
         begin, end = map(int, self.existing())
         queries = np.arange(rows.start, rows.stop)
@@ -120,8 +120,8 @@ class Positions:
     def visible(self) -> tuple[int, float]:
         """Return the begin and the end of the keys that any query of any entry sees.
 
-        The end is infinity if only the number of keys limits the visible keys. Both are 0 if no
-        query sees a key.
+        The end is infinity if only the number of keys limits the visible keys. Both are 0 if no key
+        is visible.
         """
         unlimited = math.inf if self.kv_len is None else self.kv_len
         first, last = math.inf, 0.0

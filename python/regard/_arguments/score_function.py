@@ -78,7 +78,7 @@ class ScoreFunction:
     Raises
     ------
     TypeError
-        If an argument has another kind, a signature is wrong, or the signature is unknown and
+        If an argument has the wrong kind, a signature is wrong, or the signature is unknown and
         `dtype` is missing.
     ValueError
         If an address is 0 or out of range, an array is not C-contiguous and aligned, or `function`
@@ -91,17 +91,17 @@ class ScoreFunction:
     hides; their results are ignored. A result may therefore depend only on its own score, its
     positions, the head, the entry and the user data.
 
-    A function does not hide keys: -inf is a score like others, with a weight of 0, and a row whose
-    scores are all -inf has an output of NaN. A mask hides keys.
+    A function does not hide keys: -inf is a score like any other, with a weight of 0, and a row
+    whose scores are all -inf has an output of NaN. A mask hides keys.
 
     A plain Python function is refused. ``c_type(dtype)(python_function)`` is accepted, because
     ctypes acquires the GIL for each call. This is slow, and meant for learning. If the function
     raises an exception, Python prints the exception, and the other scores of the tile do not
     change.
 
-    A `ScoreFunction` is immutable. It keeps its functions and its user data alive, except those
-    that were given as addresses. The attributes ``ctypes`` and ``cffi`` of a Numba function contain
-    only its address. The contents of the user data may change between calls.
+    A `ScoreFunction` is immutable. It keeps its functions and its user data alive, unless they were
+    given as addresses. The attributes ``ctypes`` and ``cffi`` of a Numba function contain only its
+    address. The contents of the user data may change between calls.
 
     An example with Numba. The conversion to int32 lets the compiler use vector instructions, since
     few CPUs convert vectors of int64 to float32::
@@ -199,7 +199,7 @@ class ScoreFunction:
         Raises
         ------
         TypeError
-            If `dtype` is another type.
+            If `dtype` is neither float32 nor float64.
 
         Examples
         --------
@@ -240,14 +240,14 @@ class ScoreFunction:
         Returns
         -------
         str
-            The signature. The user data are a ``voidptr``, which ``numba.carray`` makes an array:
-            ``numba.carray(user_data, shape, dtype)``. A signature in which the last argument is
-            another pointer is accepted too.
+            The signature. The user data are a ``voidptr``, which ``numba.carray`` converts to an
+            array: ``numba.carray(user_data, shape, dtype)``. A signature in which the last argument
+            is another pointer is accepted too.
 
         Raises
         ------
         TypeError
-            If `dtype` is another type.
+            If `dtype` is neither float32 nor float64.
 
         Examples
         --------

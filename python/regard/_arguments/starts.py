@@ -1,4 +1,4 @@
-"""Where packed sequences start."""
+"""Check where packed sequences start."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ class CheckedCall:
     ) -> CheckedCall:
         """Return the call of a part: an index or a slice for each batch axis and for heads.
 
-        Axes with an index are removed; heads have an index only if all batch axes have one. Slices
-        of heads contain whole groups, or are part of one group. With dropout, selected entries are
+        Axes with an index are removed; heads have an index only if all batch axes do. Slices of
+        heads contain whole groups, or are part of one group. With dropout, selected entries are
         consecutive.
         """
         sizes = self.sizes
@@ -208,7 +208,7 @@ def check_ragged_call(
 ) -> Sizes:
     """Check the arguments of a ragged call, or raise the same exception as the call.
 
-    Returns the sizes: the batch is the sequences, and the lengths are those of the longest ones.
+    Returns the sizes: sequences count as the batch, and lengths are the largest of any sequence.
     """
     query, key = as_stored_arrays(query=query, key=key)
     (value,) = (_without_columns(key),) if value is None else as_stored_arrays(value=value)

@@ -91,9 +91,9 @@ def scaled_dot_product_attention(
     Parameters
     ----------
     query : array_like, shape (..., heads, q_len, head_dim)
-        Float16, bfloat16 (of the package ml_dtypes), float32 or float64; integers and lists become
-        float64. A 2-D array ``(q_len, head_dim)`` has no heads axis. Leading axes broadcast as in
-        NumPy. Any strides are read in place.
+        Float16, bfloat16 (from the ml_dtypes package), float32 or float64; integers and lists
+        become float64. A 2-D array ``(q_len, head_dim)`` has no heads axis. Leading axes broadcast
+        as in NumPy. Any strides are read in place.
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
         ``heads`` is a multiple of ``kv_heads``: query head ``h`` reads key head
         ``h // (heads // kv_heads)``, without a copy (grouped-query attention).
@@ -113,12 +113,12 @@ def scaled_dot_product_attention(
     Returns
     -------
     output : ndarray, shape (..., heads, q_len, value_dim)
-        Of the result type of query, key and value. No heads axis if all three are 2-D.
+        Has the result type of query, key and value. Has no heads axis if all three are 2-D.
     weights : ndarray, shape (..., heads, q_len, kv_len)
-        If `return_weights`, of the output's type. Hidden keys have weight 0. With `rows`, ``q_len``
-        is the number of rows.
+        Returned if `return_weights`, in the output's type. Hidden keys have weight 0. With `rows`,
+        ``q_len`` is the number of rows.
     lse : ndarray, shape (..., heads, q_len)
-        If `return_lse`; float32, or float64 if the output is.
+        Returned if `return_lse`, in float64 if the output is float64, else in float32.
 
     Raises
     ------
@@ -144,10 +144,10 @@ def scaled_dot_product_attention(
     A score is ``scale * (query . key)``, then capped, then changed by `score_function`, then biased
     by ALiBi and by its distance, then by a float mask.
 
-    A fully masked row has output 0, weights 0 and lse -inf (the sink's logit if there is one).
-    Hidden keys and values never affect the output of a query, not even NaN; visible ones always do.
-    Float64 is computed in float64, all other types in float32. A row's bits do not depend on the
-    number of threads, on other rows, on the batch or on strides.
+    A fully masked row has output 0, weights 0 and lse -inf (or the sink's logit, with `sinks`).
+    Hidden keys and values, even NaN, never affect the output of a query; visible keys and values
+    always do. Float64 is computed in float64, all other types in float32. A row's bits do not
+    depend on the number of threads, on other rows, on the batch or on strides.
 
     Whether a weight is dropped depends only on the seed and on its position. It is dropped if word
     ``j % 4`` of the random generator Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers:
@@ -169,13 +169,13 @@ def scaled_dot_product_attention(
     every finite element of these keys, even if causality, a window or a mask hides it. Keys at and
     beyond `key_lengths` do not contribute, and NaN or inf stays in the scores of its own row. The
     integers are the same on every such CPU, and `explain` reports the instruction. On other CPUs,
-    integers would not be faster, and nothing is rounded. Few queries gain nothing, since all keys
-    are rounded first.
+    integers would not be faster, and nothing is rounded. Calls with few queries gain nothing, since
+    all keys are rounded first.
 
     With ``precision="bfloat16"``, on CPUs with AVX512-BF16, queries, keys and values are rounded to
     bfloat16, and so is each weight after it has been added to its row's sum. The products of these
     numbers are exact; their sums and the softmax are float32, and the output has the type of the
-    arrays. Arrays of bfloat16 lose nothing but the bits of the weights. Subnormal numbers count as
+    arrays. If the arrays are bfloat16, only the weights lose bits. Subnormal numbers count as
     0. Calls with few queries, which are limited by memory bandwidth, and calls on other CPUs
     compute in float32. Gradients accept this precision, too: they also round `grad_output`, and the
     weights and the gradients of the scores before these are multiplied.
@@ -247,7 +247,7 @@ def _with_weights_of_rows(
             "rows need return_weights=True: they select the queries whose weights are returned"
         )
     if options.get("device") == "cuda" or any(map(is_on_cuda, arrays)):
-        raise TypeError("rows select weights to return, which the kernels for GPUs do not keep")
+        raise TypeError("rows select weights to return, which the GPU kernels do not keep")
     kept = {name: each for name, each in options.items() if name not in _OF_THE_WHOLE}
     call = check_call(*arrays, mask, with_arrays(kept))
     first, end = slice_ends("rows", rows, call.sizes.q_len, "a slice")

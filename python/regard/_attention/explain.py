@@ -124,7 +124,7 @@ def _why(value: ArrayLike) -> str | None:
     if type(value) is not np.ndarray:
         return f"it is a {type(value).__name__}, a subclass of ndarray"
     if not value.dtype.isnative:
-        return "its bytes are in the other order"
+        return "its byte order is not native"
     if value.dtype.kind in "biu" or value.dtype.itemsize == 2:
-        return f"it is of {value.dtype}"
+        return f"its dtype is {value.dtype}"
     return None if is_aligned(value) else "its memory is not aligned to its elements"

@@ -36,12 +36,12 @@ class Explanation:
     Attributes
     ----------
     target : str
-        The instruction set that runs, see `cpu_targets`.
+        The instruction set in use; see `cpu_targets`.
     kernel : str
         ``"forward"``, or ``"decode"`` if a key head serves at most 8 query rows (the heads of its
         group times `q_len`) and no weights are requested. A decode streams keys and values once for
         all rows. Both kernels produce the same bits. ``"int8"`` or ``"bfloat16"`` with that
-        `precision` on CPUs that have an instruction for it.
+        `precision`, on CPUs with an instruction for it.
     instruction : str or None
         The instruction that multiplies if `kernel` is ``"int8"`` or ``"bfloat16"``, as CPUs list
         it: ``"avx512_vnni"``, ``"avx_vnni"`` or ``"avx512_bf16"``.
@@ -65,7 +65,7 @@ class Explanation:
         a bias, which costs more.
     scores, scores_computed : int
         The number of pairs of query and key, of all query heads, and the number of these pairs in
-        the computed tiles. Their ratio is the share of scores that is computed, exactly.
+        the computed tiles. Their ratio is the exact share of computed scores.
     flops : float
         Floating-point operations of the two matrix products over these pairs.
     bytes : int
@@ -124,7 +124,7 @@ class Explanation:
         """Return a plan in words and numbers.
 
         `read_bytes` includes the masks, and excludes the output. `notes` precede the notes of the
-        plan. `starts` are those of the queries and keys of packed sequences. `quantized` is the
+        plan. `starts` are the starts of packed sequences of queries and keys. `quantized` is the
         type of keys and values that are stored in fewer than 16 bits.
         """
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
@@ -183,7 +183,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         from regard._show.shows_options import html_table
 
-        return html_table("What is computed", self._rows())
+        return html_table("Planned computation", self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
         """Return the rows of the text as names and texts. Continuation lines have no name."""
@@ -215,7 +215,7 @@ class Explanation:
                 f"({share:.1%}), {self.tiles_biased:,} of them under a mask, at an edge "
                 "or with a bias"
                 if self.tiles
-                else "nothing: no query has a key",
+                else "nothing: no key is visible",
             ),
             *self._shares(),
             ("work", f"{_quantity(self.flops, 'FLOP', 1000)} in the two products"),
@@ -233,7 +233,9 @@ class Explanation:
             yield "", f"{self.scores_computed:,} of {self.scores:,} scores ({share:.3%})"
 
     def _mask(self) -> str:
-        return f", {_quantity(self.mask_bytes, 'B')} of them of the mask" if self.mask_bytes else ""
+        return (
+            f", {_quantity(self.mask_bytes, 'B')} of them for the mask" if self.mask_bytes else ""
+        )
 
     def _instruction(self) -> str:
         return f" by {self.instruction}" if self.instruction else ""
@@ -252,7 +254,7 @@ class Explanation:
         )
 
 
-# The fields of the representation, a subset of those that `print` shows.
+# The fields of the representation, a subset of the fields that `print` shows.
 _IN_ONE_LINE = (
     *("target", "kernel", "result_type", "batch", "heads", "kv_heads", "q_len", "kv_len"),
     *("head_dim", "value_dim", "threads", "tasks", "tiles_computed", "tiles", "flops"),
@@ -281,7 +283,7 @@ def _quantity(amount: float, unit: str, step: int = 1024) -> str:
 
 
 def _no_effect(precision: str | None, plan: _core._Plan, quantized: str | None) -> Iterator[str]:
-    """Say why a precision that was allowed is not the one that is used."""
+    """Explain why an allowed precision is not used."""
     if precision is None or plan["tasks"] == 0 or plan["kernel"] == precision:
         return
     if precision == "bfloat16" and plan["has_few_rows"]:
@@ -296,7 +298,7 @@ def _no_effect(precision: str | None, plan: _core._Plan, quantized: str | None) 
 
 
 def _decoded_entries(plan: _core._Plan) -> Iterator[str]:
-    """Say how many sequences have so few queries that they are computed in another way."""
+    """Report how many sequences have so few queries that they are computed differently."""
     count = plan["decoded_entries"]
     if count:
         yield f"{_plural(count, 'sequence')} with few query rows: kernel decode"
@@ -318,7 +320,7 @@ def _copies(plan: _core._Plan, key: Array, value: Array, quantized: str | None) 
 
 
 def _split_blocks(mask: Any, plan: _core._Plan, first_queries: Sequence[int]) -> Iterator[str]:
-    """Say why the kernels split the blocks of a sparse mask, if they do."""
+    """Explain why the kernels split the blocks of a sparse mask, if they do."""
     block = getattr(mask, "block", None)
     if block is None or not is_sparse(mask) or plan["scores_computed"] == 0:
         return
@@ -329,11 +331,11 @@ def _split_blocks(mask: Any, plan: _core._Plan, first_queries: Sequence[int]) ->
     if plan["kernel"] != "decode" and arrays.shape[-2] > 1:
         starts = {(arrays.first_query + first) % height % unit for first in first_queries}
         if height % unit:
-            reasons.append(f"their {height} queries are no multiple of {unit}")
+            reasons.append(f"their {height} queries are not a multiple of {unit}")
         elif starts != {0}:
             reasons.append(f"they do not begin at a multiple of {unit} queries")
     if width % plan["tile_keys"]:
-        reasons.append(f"their {width} keys are no multiple of {plan['tile_keys']}")
+        reasons.append(f"their {width} keys are not a multiple of {plan['tile_keys']}")
     elif arrays.first_key % plan["tile_keys"]:
         reasons.append(f"they do not begin at a multiple of {plan['tile_keys']} keys")
     if reasons:
@@ -346,7 +348,7 @@ def _split_blocks(mask: Any, plan: _core._Plan, first_queries: Sequence[int]) ->
 def distinct_bytes(array: Any) -> int:
     """Return the number of bytes in memory that the elements of an array or mask occupy.
 
-    An axis with stride 0 repeats its elements, and overlapping steps, such as those of a sliding
+    An axis with stride 0 repeats its elements, and overlapping strides, such as in a sliding
     window, read elements again.
     """
     if is_sparse(array):
@@ -377,7 +379,7 @@ def _layout(array: Array, plan: _core._Plan, stored: str) -> str:
     if array.strides[-1] != array.itemsize:
         return f"a row's elements are {array.strides[-1]} bytes apart"
     if abs(array.strides[-2]) >= 2048:
-        return f"rows are {array.strides[-2]} bytes apart, which crowds into a part of the cache"
+        return f"rows are {array.strides[-2]} bytes apart, so they share a part of the cache"
     return (
         f"value_dim {array.shape[-1]} is not a multiple of the {plan['columns']} columns that are "
         "computed at a time"

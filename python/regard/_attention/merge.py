@@ -40,15 +40,15 @@ def merge_attention_states(
         The natural log-sum-exp of each part's visible scores, as returned with ``return_lse``, in
         the same order. If another library returns it to base 2, multiply it by ``log(2)``.
     threads : int, optional
-        At most this many threads. Default: see `set_num_threads`. The result has the same bits for
-        any number.
+        Maximum number of threads. Default: see `set_num_threads`. The bits of the result do not
+        depend on it.
 
     Returns
     -------
     output : ndarray, shape (..., q_len, value_dim)
-        Of the result type of `outputs`.
+        Has the result type of `outputs`.
     lse : ndarray, shape (..., q_len)
-        Float64 if any array is, else float32.
+        Float64 if any array is float64, else float32.
 
     Raises
     ------
@@ -64,11 +64,11 @@ def merge_attention_states(
 
     Notes
     -----
-    A part that saw no key in a row (lse -inf) changes no bit of that row. A row in which no part
-    saw a key has lse -inf and the sum of the parts' outputs. This sum is 0, the output of attention
-    for a fully masked row, or NaN if a part saw only scores of -inf. NaN and infinity in a part
-    propagate to the result. A part whose lse is +inf outweighs all finite parts; two such parts in
-    a row give NaN. A single part is returned unchanged.
+    A part in which a row is fully masked (lse -inf) changes no bit of that row. A row that is fully
+    masked in all parts has lse -inf and the sum of the parts' outputs. This sum is 0, the output of
+    attention for a fully masked row, or NaN if a part saw only scores of -inf. NaN and infinity in
+    a part propagate to the result. A part whose lse is +inf outweighs all finite parts; two such
+    parts in a row give NaN. A single part is returned unchanged.
 
     The weights of the parts are computed in float64. Products and sums are computed in float64 for
     float64 outputs, and in float32 for all narrower types, always in the order of the parts.

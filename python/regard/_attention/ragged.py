@@ -96,8 +96,8 @@ def scaled_dot_product_attention_ragged(
     value : array_like, shape (total_keys, kv_heads, value_dim)
         The values of all sequences.
     query_starts, key_starts : array_like of int, shape (sequences + 1,)
-        The start of each sequence, followed by the total: from 0, never decreasing. A sequence may
-        be empty.
+        The start of each sequence, followed by the total. Starts begin with 0 and never decrease. A
+        sequence may be empty.
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         Broadcasts to ``(total, heads, longest)``, where ``longest`` is the length of the longest
         key sequence: a row for every query, a column for every key of its sequence. Columns beyond
@@ -105,18 +105,18 @@ def scaled_dot_product_attention_ragged(
         ``(heads, total, longest)`` or ``(total, longest)``, or fewer keys, which count from the
         first of each sequence.
     query_offset, key_lengths, left_padding : int or array_like of int
-        One number, or one per sequence; `query_offset` may be ``"end"``. Positions count from each
+        Scalar, or one per sequence; `query_offset` may be ``"end"``. Positions count from each
         sequence's first key, and dropout identifies sequences by their number.
     {options}
 
     Returns
     -------
     output : ndarray, shape (total, heads, value_dim)
-        Of the result type of query, key and value.
+        Has the result type of query, key and value.
     weights : ndarray, shape (total, heads, longest)
-        If `return_weights`; 0 beyond a sequence's keys.
+        Returned if `return_weights`; 0 beyond a sequence's keys.
     lse : ndarray, shape (total, heads)
-        If `return_lse`.
+        Returned if `return_lse`.
 
     Raises
     ------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Pairs of a query and a key for which a sparse mask is read as an array.
+# Number of query-key pairs of a sparse mask that are expanded to an array at a time.
 _PAIRS_AT_ONCE = 1 << 20
 
 
@@ -42,13 +42,13 @@ def matmul(
         Float32 or float64; integers and lists become float64. Leading axes broadcast.
     b : array_like, shape (..., depth, columns) or (depth,)
         Any strides: ``keys.T`` is read in place. Narrower types, as used for model weights, are
-        accepted too: float16, bfloat16 (of the package ml_dtypes), or ``weight.T`` of a
+        accepted too: float16, bfloat16 (from the ml_dtypes package), or ``weight.T`` of a
         `QuantizedWeight`, which has 8 bits.
     out : ndarray, optional
-        Where to write the product: an array of the result's type and shape that overlaps neither
-        operand.
+        Array to which the product is written. It must have the type and shape of the result, and
+        must not overlap an operand.
     threads : int, optional
-        At most this many threads; the result has the same bits for any number.
+        Maximum number of threads. The bits of the result do not depend on it.
 
     Returns
     -------
@@ -119,15 +119,15 @@ def scale(
     factor : float
         A real number. The result keeps the type of `scores`.
     out : ndarray, optional
-        Where to write the result; may be `scores` itself.
+        Array to which the result is written; may be `scores` itself.
     threads : int, optional
-        At most this many threads.
+        Maximum number of threads.
 
     Returns
     -------
     ndarray
-        ``scores * factor``, of the shape of `scores`. A new array has the memory order of `scores`,
-        as with NumPy functions.
+        ``scores * factor``, with the shape of `scores`. A new array has the memory order of
+        `scores`, as with NumPy functions.
 
     Raises
     ------
@@ -169,12 +169,11 @@ def apply_mask(
         Float32 or float64; integers and lists become float64.
     mask : array_like of bool or float, or SparseMask
         Broadcasts to the shape of `scores`. Bool: where False, the result is -inf. Float: added;
-        where it is -inf, the result is -inf for any score. A sparse mask is read some rows at a
-        time.
+        where it is -inf, the result is -inf for any score. A sparse mask is read in blocks of rows.
     out : ndarray, optional
-        Where to write the result; may be `scores` itself.
+        Array to which the result is written; may be `scores` itself.
     threads : int, optional
-        At most this many threads.
+        Maximum number of threads.
 
     Returns
     -------
@@ -211,7 +210,7 @@ def apply_mask(
 
 
 def _apply_sparse(scores: Array, mask: Any, out: Array | None, threads: int | None) -> Array:
-    """Hide scores by a sparse mask, of which some rows become an array at a time."""
+    """Hide scores by a sparse mask, which is expanded to arrays in blocks of rows."""
     *planes, q_len, kv_len = mask.shape
     shape = scores.shape
     fits = len(shape) > 1 and broadcasts_to((*planes, q_len, shape[-1]), shape)
@@ -254,9 +253,9 @@ def softmax(
     axis : int, default -1
         The axis along which the result sums to 1.
     out : ndarray, optional
-        Where to write the result; may be `x` itself.
+        Array to which the result is written; may be `x` itself.
     threads : int, optional
-        At most this many threads.
+        Maximum number of threads.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Cases: problems with names, units, and the limits of the machine that they are compared with."""
+"""Cases: problems with names, units, and the machine limits to compare them with."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ class NotInstalledError(Exception):
 
 
 class TooLargeError(Exception):
-    """A problem needs too much memory in an engine. The message gives the size."""
+    """A problem needs too much memory in an engine. The message states the size."""
 
 
 class NotOfferedError(Exception):
-    """An engine does not compute this. The message says what it does not compute."""
+    """An engine does not support a computation. The message names the computation."""
 
 
 class Engine(ABC):
@@ -226,7 +226,7 @@ def require_room_for_scores(query: Array, key: Array, most: int) -> None:
     """Raise TooLargeError for scores of more than `most` bytes or a quarter of the free memory."""
     size = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * query.itemsize
     if size > min(most, available_memory() // 4):
-        raise TooLargeError(f"its scores take {size / 1e9:.1f} GB")
+        raise TooLargeError(f"its scores need {size / 1e9:.1f} GB")
 
 
 def _import(name: str) -> ModuleType:

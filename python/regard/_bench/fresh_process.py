@@ -1,7 +1,7 @@
 """Run work in a separate process, with the number of threads of every engine set.
 
-NumPy takes its number of threads from the environment when it is loaded: only in a fresh process
-do all engines have the same. An engine that crashes takes that process with it, not this one.
+NumPy reads its number of threads from the environment when it is loaded, so all engines can have
+the same number only in a fresh process. If an engine crashes, only the fresh process ends.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def run_in_fresh_process(
     environment: Mapping[str, str] | None = None,
     on_message: Callable[[Any], None] = lambda _message: None,
 ) -> Any:
-    """Call a function of a module in a fresh process, and return what it returns.
+    """Call a function of a module in a fresh process, and return its result.
 
     Parameters
     ----------
     work : callable
-        Takes the request and a callable that sends a message.
+        Called with the request and a callable that sends a message.
     request : object
-        What it is called with; like the messages and the answer, anything that can be pickled.
+        The argument of `work`. The request, the messages and the answer must be picklable.
     threads : int
         The number of threads that the libraries in the process start.
     patience : float
-        For how many seconds the process may be silent.
+        How long the process may be silent, in seconds.
     environment : mapping, optional
-        Variables that are set in addition to this process's own.
+        Variables to set in addition to the variables of this process.
     on_message : callable, optional
         Called with each message.
 
@@ -109,7 +109,7 @@ def _end_of(exit_code: int | None) -> str:
 
 
 def _serve(channel: Connection, work: Work, request: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits answers Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process handles Ctrl-C
     if not sys.flags.dev_mode:  # engines print while they are loaded; python -X dev shows it
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

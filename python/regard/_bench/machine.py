@@ -1,4 +1,4 @@
-"""The machine that the numbers are measured on: its processor, caches and memory."""
+"""The machine on which the numbers are measured: its processor, caches and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST_STREAMED = 512 << 20
 
 
 def describe() -> dict[str, Any]:
-    """Describe the machine and what runs on it, without its name or its user's."""
+    """Describe the machine and its software, without the names of the machine and the user."""
     config = regard.show_config(mode="dicts")
     blas: Any = np.show_config(mode="dicts")
     blas = blas["Build Dependencies"]["blas"]
@@ -39,7 +39,7 @@ def describe() -> dict[str, Any]:
 
 
 def streamed_bytes() -> int:
-    """Return how many bytes must be read in turn so that they come from memory, not a cache."""
+    """Return how many bytes to stream so that they are read from memory, not from a cache."""
     # A virtual machine reports the whole last-level cache, of which it may have only a part.
     last = max(_caches().values(), default=0)
     return max(_LEAST_STREAMED, min(2 * last, available_memory() // 8))

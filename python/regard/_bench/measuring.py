@@ -125,7 +125,7 @@ class Run:
                 runner = runner_of(engine, case.problem, sets)
                 output = output_of(engine, runner)
                 error = check(output[index], expected, TOLERANCE)
-                # The other rows are compared with those of the first engine.
+                # The other rows are compared with the rows of the first engine.
                 first = output if first is None else first
                 error = max(error, check(output, first, TOLERANCE))
             except TooLargeError as reason:
@@ -163,7 +163,7 @@ class Run:
 def make_sets(problem: Problem, streamed: int) -> list[Inputs]:
     """Return the inputs of a problem, in several copies if keys must be read from memory.
 
-    Calls use the copies in turn. Together, they are larger than all caches.
+    Calls cycle through the copies, which together are larger than all caches.
     """
     inputs = problem.make_inputs()
     if not (isinstance(problem, Attention) and problem.streams_keys):
@@ -174,7 +174,7 @@ def make_sets(problem: Problem, streamed: int) -> list[Inputs]:
 
 
 def runner_of(engine: Engine, problem: Problem, sets: list[Inputs]) -> Runner:
-    """Return the runner of a problem. Each call uses the next one of the sets."""
+    """Return the runner of a problem. Each call uses the next set."""
     calls = [problem.on(engine, inputs) for inputs in sets]
     return Runner(calls[0] if len(calls) == 1 else _in_rotation(calls), engine.context)
 
@@ -182,7 +182,7 @@ def runner_of(engine: Engine, problem: Problem, sets: list[Inputs]) -> Runner:
 def _load(
     wanted: Sequence[type[Engine]], threads: int
 ) -> tuple[list[Engine], list[str], dict[str, str]]:
-    """Return the engines that work, the names of those not installed, and why others failed."""
+    """Return the working engines, the names of missing engines, and why others failed."""
     engines: list[Engine] = []
     missing: list[str] = []
     broken: dict[str, str] = {}

@@ -154,7 +154,7 @@ def draw_curve(make_figure: Any, results: Results) -> Any:
         color=_INK,
     )
     times.set_yscale("log")
-    times.set_ylabel("ms of a call", fontsize=8, color=_INK)
+    times.set_ylabel("ms per call", fontsize=8, color=_INK)
     rates.set_ylim(0, 1.12 * peak)
     rates.set_ylabel("GFLOP/s", fontsize=8, color=_INK)
     rates.set_xscale("log", base=2)

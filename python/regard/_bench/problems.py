@@ -21,11 +21,11 @@ class Problem(Protocol):
 
     @property
     def flops(self) -> int:
-        """The number of floating-point operations, without those of hidden keys."""
+        """The number of floating-point operations, excluding hidden keys."""
 
     @property
     def bytes(self) -> int:
-        """The number of bytes that must be read; also written, if all of them are changed."""
+        """The number of bytes that must be read, and written if the problem changes all of them."""
 
     def make_inputs(self) -> Inputs:
         """Return the arrays. They are the same in every call."""
@@ -150,7 +150,7 @@ class Attention:
         return visible
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Return the engine's call. Options that only regard has are passed if they are set."""
+        """Return the engine's call. Set options that only regard supports are passed."""
         query, key, value, mask = inputs
         given = {"mask": mask, "window": self.window, "precision": self.precision}
         options: dict[str, Any] = {name: one for name, one in given.items() if one is not None}

@@ -130,7 +130,7 @@ def _first_left_out(rows: Iterable[CaseResult]) -> dict[tuple[str, str], tuple[s
 
 
 def _cell(row: CaseResult, engine: str, number: Callable[[CaseResult, str], str]) -> str:
-    """Return a number, or a keyword for the reason why there is none."""
+    """Return a number, or a keyword for the reason why it is missing."""
     if engine in row.samples:
         return number(row, engine)
     return "failed" if engine in row.failed else row.left_out.get(engine, "-").split(":")[0]

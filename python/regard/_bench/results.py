@@ -35,9 +35,9 @@ class Samples:
 class CaseResult:
     """The results of all engines in one case.
 
-    `errors` are the errors of the outputs relative to the largest element. `left_out` has the
-    reason if an engine was not called, after a keyword ("memory: ..."), and `failed` the reason if
-    it has no time.
+    `errors` are the errors of the outputs relative to the largest element. `left_out` contains the
+    reason why an engine was not called, after a keyword ("memory: ..."). `failed` contains the
+    reason why it has no time.
     """
 
     case: Case
@@ -77,8 +77,8 @@ class CaseResult:
 class Results:
     """One run: the machine, its limits before and after the cases, and the results of the cases.
 
-    `versions` are those of the measured engines. `missing` engines are not installed, and `broken`
-    has the reason why others could not be loaded.
+    `versions` are the versions of the measured engines. `missing` engines are not installed, and
+    `broken` contains the reason why others could not be loaded.
     """
 
     date: str
@@ -117,5 +117,5 @@ class Results:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all results of regard were right."""
+        """Whether all results of regard were correct."""
         return not any("regard" in row.failed for row in self.cases)

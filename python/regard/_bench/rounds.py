@@ -38,13 +38,13 @@ def in_turns(
     Parameters
     ----------
     runners : mapping of str to Runner
-        What to time, by name.
+        The calls to time, by name.
     rounds : int
-        How many turns each has.
+        Number of rounds.
     settle : float, optional
-        For how many seconds each runs before it is timed in a turn; at least one call.
+        How long each runs before it is timed in a round, in seconds; at least one call.
     on_turn : callable, optional
-        Called with the name and the round, from 0, before each turn.
+        Called with the name and the round, from 0, before a call is timed in the round.
 
     Returns
     -------

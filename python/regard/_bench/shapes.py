@@ -99,7 +99,7 @@ def _fitting(problem: Attention) -> Attention:
     free = available_memory()
     if needed > free:
         raise ValueError(
-            f"{name_of(problem)} takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+            f"{name_of(problem)} needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
         )
     return problem
 

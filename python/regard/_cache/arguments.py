@@ -94,7 +94,7 @@ def converted(name: str, array: Array, dtype: np.dtype[Any], counts: PerEntry) -
 
 
 def _tell_of_overflow(message: str) -> None:
-    """Follow `numpy.errstate`."""
+    """Report an overflow as `numpy.errstate` specifies."""
     wanted = np.geterr()["over"]
     if wanted == "warn":
         warnings.warn(message, RuntimeWarning, stacklevel=level_of_caller())
@@ -125,14 +125,16 @@ def shorter_lengths(length: ArrayLike, lengths: Array) -> Array:
     if numbers.ndim == 0:
         longest = int(lengths.max(initial=0))
         if not 0 <= numbers <= longest:
-            raise ValueError(f"length must be from 0 to {longest}, the cache's own, got {numbers}")
+            raise ValueError(
+                f"length must be from 0 to {longest}, the cache's length, got {numbers}"
+            )
         return np.minimum(lengths, numbers.astype(np.int64))
     if numbers.shape != lengths.shape:
         raise ValueError(f"length must be {wanted}, got shape {numbers.shape}")
     for entry, (number, own) in enumerate(zip(numbers, lengths, strict=True)):
         if not 0 <= number <= own:
             raise ValueError(
-                f"length must be from 0 to {own} for batch entry {entry}, its own, got {number}"
+                f"length must be from 0 to {own}, the length of batch entry {entry}, got {number}"
             )
     return numbers.astype(np.int64)
 
@@ -151,7 +153,7 @@ def entries(batch_indices: ArrayLike, batch: int) -> Array:
 
 
 def entry_number(name: str, entry: Any, batch: int) -> int:
-    """Return the number of an entry that is there."""
+    """Return the number of an existing entry."""
     number = count(name, entry, maximum=MOST)
     if number >= batch:
         raise ValueError(f"{name} must be {_numbers(batch)}, got {number}")
@@ -163,7 +165,7 @@ def _numbers(batch: int) -> str:
 
 
 def left_entries(dropped: ArrayLike, batch: int) -> Array:
-    """Return the entries that are left when some are dropped."""
+    """Return the entries that remain when some are dropped."""
     numbers = integers("entries", dropped, "an int or a sequence of integers")
     if numbers.ndim > 1:
         raise ValueError(f"entries must be an int or have one axis, got shape {numbers.shape}")
@@ -174,14 +176,14 @@ def left_entries(dropped: ArrayLike, batch: int) -> Array:
 
 
 def kept_positions(positions: ArrayLike, start: int, length: int) -> Array:
-    """Return the positions of the tokens to keep, of those from `start` to `length`."""
+    """Return the positions of the tokens to keep, which are from `start` to before `length`."""
     numbers = integers("positions", positions, "a sequence of integers")
     if numbers.ndim != 1:
         raise ValueError(f"positions must have one axis, got shape {numbers.shape}")
     numbers = numbers.astype(np.int64)
     if numbers.size and start == length:
         raise ValueError(
-            f"positions must be empty, since the last append gave the entry no tokens, got "
+            f"positions must be empty, since the last append added no tokens to the entry, got "
             f"{numbers[0]}"
         )
     if numbers.size and not start <= numbers.min() <= numbers.max() < length:

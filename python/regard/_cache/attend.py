@@ -42,7 +42,7 @@ class Attended(Protocol):
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether queries may attend to no token, which is a mistake in a cache."""
+        """Whether there may be no tokens, which is an error for a cache."""
 
 
 class CachedCall(NamedTuple):
@@ -103,8 +103,7 @@ def _call(
         queries = len(query)
     if state.longest == 0 and queries and state.batch and not layer.may_be_empty:
         raise ValueError(
-            "the cache is empty: append keys and values first, including those of the queries' "
-            "tokens"
+            "the cache is empty: append keys and values first, also for the queries' own tokens"
         )
     q_len: PerEntry = queries
     if starts is not None and geometry.keep_last is not None:
@@ -141,8 +140,8 @@ def _default_offset(state: State, q_len: int, options: dict[str, Any]) -> PerEnt
         )
     if recent is not None and q_len > 1 and int(recent.min()) < q_len:
         raise ValueError(
-            f"query_offset must be given: the last append gave the batch entries {recent.tolist()} "
-            f"tokens, so {q_len} queries do not belong to the last tokens of each; pass the "
+            f"query_offset must be given: the last append added {recent.tolist()} tokens to the "
+            f"batch entries, so {q_len} queries do not belong to the last tokens of each; pass the "
             "lengths before that append as query_offset"
         )
     return lengths - q_len

@@ -1,4 +1,4 @@
-"""The methods of caches that attend."""
+"""The cache methods that attend."""
 
 from __future__ import annotations
 
@@ -86,21 +86,21 @@ class Attending:
         ----------
         query : array_like, shape (batch, heads, q_len, head_dim)
             ``heads`` is a multiple of ``kv_heads``. With a batch of 1, the batch axis may be
-            omitted, and the results then have none.
+            omitted, and is then absent from the results.
         mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
             As for `scaled_dot_product_attention`, with a column for each of the ``len(cache)``
             positions, evicted positions included. For queries that are the nodes of a tree, see
             `regard.masks.tree`.
         is_causal : bool, default True
-            Whether a query sees no keys after its own position.
+            Whether a query sees only keys up to its own position.
         query_offset : int or array_like of int, optional
-            Position of the first query, one for all entries or one per entry. The default is
+            Position of the first query, scalar or one per entry. The default is
             ``cache.lengths - q_len``: the queries belong to the last tokens. It is required if
             attention is causal and there are more queries than tokens in the cache. It is also
             required after an append with unequal `lengths` that gave an entry fewer tokens than
             there are queries: pass the lengths before that append.
         window : (left, right), optional
-            Narrows the visible keys, the first tokens included.
+            Narrows the visible keys, including the first tokens.
         {options}
 
         Returns
@@ -108,9 +108,9 @@ class Attending:
         output : ndarray, shape (batch, heads, q_len, value_dim)
             0 for a fully masked row, as in an entry without tokens.
         weights : ndarray, shape (batch, heads, q_len, len(cache))
-            If `return_weights`.
+            Returned if `return_weights`.
         lse : ndarray, shape (batch, heads, q_len)
-            If `return_lse`; -inf for a fully masked row.
+            Returned if `return_lse`; -inf for a fully masked row.
 
         Raises
         ------
@@ -185,16 +185,17 @@ class Attending:
     ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
         """Attend with any number of queries for each entry, packed.
 
-        The results have the bits of `attend` for each entry alone. Nothing is computed for padding:
-        a prompt of 256 tokens and the single tokens of other texts share a step. Entries without
-        queries cost nothing. Threads share the work, not the entries.
+        The results are bitwise identical to separate `attend` calls for each entry. Nothing is
+        computed for padding, so that a prompt of 256 tokens and the single tokens of other texts
+        can share a step. Entries without queries cost nothing. Threads divide the work, not the
+        entries.
 
         Parameters
         ----------
         query : array_like, shape (tokens, heads, head_dim)
-            The queries of all entries, one entry after the other.
+            The queries of all entries, one entry after another.
         starts : array_like of int, shape (batch + 1,)
-            Where each entry's queries start, followed by the number of all queries, as for
+            Where each entry's queries start, followed by the total number of queries, as for
             `append_ragged`.
         mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
             Broadcasts to ``(tokens, heads, len(cache))``; a SparseMask has the shape
@@ -209,9 +210,9 @@ class Attending:
         output : ndarray, shape (tokens, heads, value_dim)
             0 for a fully masked row.
         weights : ndarray, shape (tokens, heads, len(cache))
-            If `return_weights`.
+            Returned if `return_weights`.
         lse : ndarray, shape (tokens, heads)
-            If `return_lse`; -inf for a fully masked row.
+            Returned if `return_lse`; -inf for a fully masked row.
 
         Raises
         ------
@@ -247,7 +248,7 @@ class Attending:
         Returns
         -------
         Explanation
-            As from `regard.explain`.
+            As returned by `regard.explain`.
 
         Raises
         ------

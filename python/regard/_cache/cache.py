@@ -50,8 +50,9 @@ class KVCache(Storing, Attending, Entries, Sizes):
     dtype : dtype, default float32
         Storage type of keys and values: float16, bfloat16 (from the ml_dtypes package, or its
         name), float32 or float64; int8 or ``"float8_e4m3fn"`` with a quarter of the memory of
-        float32; or ``"q4_1"``, 4 bits and scales, with 5/32 of it (see Notes). Results have the
-        result type of the query and `dtype`, or of only the query with fewer than 16 bits.
+        float32; or ``"q4_1"``, 4 bits and scales, with 5/32 of that memory (see Notes). Results
+        have the result type of the query and `dtype`, or the type of the query if `dtype` has fewer
+        than 16 bits.
     keep_last : int, optional
         Number of last tokens that a query sees, its own token included, as with the option
         ``window=(keep_last - 1, 0)`` of `scaled_dot_product_attention`. Pages of tokens that no
@@ -62,18 +63,18 @@ class KVCache(Storing, Attending, Entries, Sizes):
     page_size : int, optional
         Number of tokens in a page, a multiple of 16. Memory is allocated page by page, and each
         entry has a table of its pages. Growing copies nothing, and `reorder` and `fork` share
-        pages, so that a prompt that many texts begin with is stored once. The default is 192, or
-        less with a small `keep_last`, or all of `capacity`.
+        pages, so that a prompt shared by many texts is stored once. The default is 192, or less
+        with a small `keep_last`, or all of `capacity`.
     max_bytes : int, optional
         Budget of the pages of this cache and of the forks that share them. An append that needs
         more raises MemoryError, and nothing changes. Pages of texts that are dropped or truncated
-        are reused. A file keeps no budget.
+        are reused. A file does not store the budget.
     path : path-like, optional
         File to create, which stores the whole cache. It is mapped into memory, may be larger than
         memory, and can be opened again with `KVCache.open`.
     key_scales, value_scales : float or array_like, shape (num_kv_heads,), optional
-        With ``"float8_e4m3fn"``, what the stored numbers are multiplied by, for all heads or for
-        each; 1 by default. Numbers may be up to 448 times as large.
+        With ``"float8_e4m3fn"``, the factor of the stored numbers, scalar or one per head; 1 by
+        default. Numbers may be up to 448 times as large.
 
     Raises
     ------
@@ -103,11 +104,11 @@ class KVCache(Storing, Attending, Entries, Sizes):
 
     With `keep_last`, the memory is bounded: each entry has pages for the kept tokens and for two
     consecutive appends, and at most two more pages (three if the first tokens do not fill a page).
-    Pages are reused and not given back, so the largest two appends count. The last append can
+    Pages are reused rather than released, so the largest two appends count. The last append can
     always be undone with `truncate`.
 
-    Types with fewer than 16 bits round keys and values as follows, and `docs/numerics.md` says
-    what that costs:
+    Types with fewer than 16 bits round keys and values as follows, and `docs/numerics.md` describes
+    the loss of accuracy:
 
     - int8: each key and value is a row of integers from -127 to 127 and a scale. The scale is the
       largest magnitude in the row divided by 127, but at least 2**-126: rows below about 1.5e-36
@@ -138,9 +139,9 @@ class KVCache(Storing, Attending, Entries, Sizes):
     overwritten. If the process dies, the file has the content from before or after the call. If it
     dies while it creates the file, the file cannot be opened. `flush` protects all content that is
     not changed afterward against a power failure. One process at a time may write to a file, or
-    many may read it. A file grows by a quarter and never shrinks. Pages that are given back are
-    reused. Forks of the cache also allocate their pages in the file while it is open, and pages
-    without an owner are free once the file is closed.
+    many may read it. A file grows by a quarter and never shrinks. Released pages are reused. Forks
+    of the cache also allocate their pages in the file while it is open, and pages without an owner
+    are free once the file is closed.
 
     The lock keeps out other caches, but not programs that ignore it. If another program truncates
     the file, its keys and values are lost, and calls raise OSError. If the file is truncated during
@@ -163,7 +164,7 @@ class KVCache(Storing, Attending, Entries, Sizes):
     >>> output.shape
     (1, 8, 1, 64)
 
-    The last 4 tokens and the first, in memory that does not grow:
+    The last 4 tokens and the first, in bounded memory:
 
     >>> cache = regard.KVCache(1, 2, 64, keep_last=4, keep_first=1)
     >>> for _ in range(1000):

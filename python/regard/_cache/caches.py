@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 class LayerCache(Storing, Attending, Sizes):
     """One layer of a `KVCaches`, to which a layer of a model appends and attends.
 
-    It has the methods of a `KVCache` that append and attend, and is made by ``caches[layer]``.
-    Entries come, go and change places for all layers at once, by the methods of `KVCaches`.
+    ``caches[layer]`` creates it. It has the `KVCache` methods that append and attend. The methods
+    of `KVCaches` add, remove and reorder entries in all layers at once.
     """
 
     def __init__(self) -> None:
-        raise TypeError("a LayerCache is made by indexing a KVCaches: caches[layer]")
+        raise TypeError("a LayerCache is created by indexing a KVCaches: caches[layer]")
 
     @classmethod
     def _of_layer(cls, layer: Layer) -> LayerCache:
@@ -84,16 +84,17 @@ class LayerCache(Storing, Attending, Sizes):
 class KVCaches(Entries, Sizes, Sequence[LayerCache]):
     """The keys and values of all layers of a model: a sequence of caches that change together.
 
-    ``caches[layer]`` is what a layer of the model appends its new keys and values to, and attends
-    to, as to a `KVCache`. A step appends tokens in every layer, the same numbers of tokens, in any
-    order of the layers::
+    A layer of the model appends its new keys and values to ``caches[layer]``, and attends to it, as
+    to a `KVCache`. A step appends the same numbers of tokens in every layer, in any order of the
+    layers::
 
         for layer, block in enumerate(model):
             x = block(x, cache=caches[layer])
 
     The tokens become part of the caches once the last layer has appended them: `lengths`, forks and
-    the file then have all of them, and until then none. Only the layers that have appended see them
-    before. If a step ends early, by an error or an interruption, `rollback` removes its tokens.
+    the file then include all of them, and none before. Until then, only the layers that have
+    appended tokens see them. If a step ends early, by an error or an interruption, `rollback`
+    removes its tokens.
 
     Entries are changed for all layers in one call: `truncate`, `reorder`, `fork`, `drop`, `adopt`,
     `keep`, `preempt` and `resume`.
@@ -105,9 +106,9 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
     batch, num_kv_heads, head_dim, value_dim, capacity, dtype, keep_last, keep_first
         As for `KVCache`.
     page_size : int, optional
-        Number of tokens in a page, which has the keys and values of all layers. The default is that
-        of `KVCache`. The last page of a text is half empty on average, so servers of many short
-        texts choose less.
+        Number of tokens in a page, which contains the keys and values of all layers. The default is
+        the same as for `KVCache`. The last page of a text is half empty on average, so a smaller
+        size suits servers of many short texts.
     max_bytes : int, optional
         Budget of the pages of all layers, as for `KVCache`.
     path : path-like, optional
@@ -122,13 +123,13 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
 
     See Also
     --------
-    KVCache : the cache of one layer, and what is said there of files, types and interruptions.
+    KVCache : the cache of one layer; its notes on files, types and interruptions apply here too.
 
     Notes
     -----
     All layers share a table of pages, and each page holds its tokens of every layer. A change of
-    entries is therefore one change, whatever the number of layers, and is complete or has not
-    happened: after an error, after a signal, and in the file of a process that has died.
+    entries is therefore one change for any number of layers. It is atomic: after an error, after a
+    signal, and in the file of a process that has died, it is complete or has not happened.
 
     Examples
     --------
@@ -210,7 +211,7 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
     @overload
     def __getitem__(self, layer: slice) -> Sequence[LayerCache]: ...
     def __getitem__(self, layer: int | slice) -> LayerCache | Sequence[LayerCache]:
-        """Return the cache of a layer, or a tuple of those of several."""
+        """Return the cache of a layer, or a tuple of the caches of several layers."""
         try:
             return self._caches[layer]
         except IndexError:
@@ -224,7 +225,7 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
     def rollback(self) -> None:
         """Remove the tokens of a step that some layers have finished and others have not.
 
-        Otherwise, nothing changes.
+        If there is no such step, nothing changes.
 
         Raises
         ------

@@ -66,7 +66,7 @@ class Content:
         return pool.used * pool.room.layout.stride + self.state.pages.nbytes
 
     def owned_pages(self) -> list[Array]:
-        """Return the pages that this content owns: those of its state belong to a file's ledger."""
+        """Return the pages that this content owns; a file's ledger owns the pages of the state."""
         return self._pages_of_step() if self._ledger is not None else self.held_pages()
 
     def held_pages(self) -> list[Array]:
@@ -92,7 +92,7 @@ class Content:
         return self._ledger is None or self._ledger.committed is state
 
     def extend(self, after: State) -> None:
-        """Let a state with more tokens in the same pages become effective."""
+        """Make a state with more tokens in the same pages effective."""
         self.state = after
         if self._ledger is not None:
             self._ledger.commit(after, extends=True)
@@ -114,7 +114,7 @@ class Content:
         return Step(state, growth.state, counts, growth.freed, extends=growth.extends)
 
     def resume_step(self, step: Step) -> None:
-        """Begin a change that a step goes on with."""
+        """Begin a change that continues a step."""
         self._resumed()
         assert step.before is self.state
 
@@ -209,11 +209,11 @@ class Content:
             pool.end()
 
     def fork(self, chosen: Array | None = None) -> Content:
-        """Return another content with the same pages, or those of some entries."""
+        """Return another content with the same pages, or with the pages of some entries."""
         pool = self.pool
         with pool.lock:
             state = self._begin()
-            # No last page has a single owner any more.
+            # No last page has a single owner anymore.
             shared = state._replace(spare=0)
             forked = shared if chosen is None else shared.chosen(chosen)
             pool.share(forked.held_pages(self.geometry))
@@ -261,9 +261,9 @@ class Content:
         return state.batch
 
     def keep(self, entry: int, positions: Array) -> None:
-        """Keep these of the tokens that the last append gave an entry, one after another.
+        """Keep only these tokens of the last append to an entry, one after another.
 
-        They are copied to pages of their own, which then take the place of the old ones.
+        They are copied to separate pages, which then replace the old pages.
         """
         pool, geometry, size = self.pool, self.geometry, self.geometry.page_size
         with pool.lock:
@@ -271,7 +271,7 @@ class Content:
             lengths, evicted = state.all_lengths(), int(state.all_evicted()[entry])
             start = first_of_last_append(state, entry)
             after = start + len(positions)
-            # The pages from the one that begins the changed part on, and where their tokens are.
+            # The pages from the first changed page on, and the current positions of their tokens.
             first = start // size
             wanted = np.concatenate([np.arange(first * size, start), positions])
             columns = wanted // size - (evicted if first >= geometry.first_pages else 0)
@@ -290,7 +290,7 @@ class Content:
             freed = old[column:last].copy()
             lengths[entry] = after
             assert state.before is not None
-            given = lengths - state.before[0]  # to each entry, by the last append
+            given = lengths - state.before[0]  # tokens added to each entry by the last append
             kept = State(
                 pages,
                 per_entry(lengths),
@@ -379,7 +379,7 @@ class Content:
 
 
 def first_of_last_append(state: State, entry: int) -> int:
-    """Return the position of the first token that the last append gave an entry."""
+    """Return the position of the first token that the last append added to an entry."""
     if state.before is None:
         raise ValueError("keep must follow the append of the tokens that it chooses from")
     lengths = state.before[0]

@@ -69,7 +69,7 @@ def new_content(
         arguments.size_of_pages(page_size, room, last),
         _fixed_scales(stored, key_scales, value_scales, (layers, heads)),
     )
-    # With a fixed capacity, one page per entry, so that a lack of memory shows now.
+    # A fixed capacity has one page per entry, so that a lack of memory shows now.
     has_fixed_room = room is not None and page_size is None and last is None
     reserved = entries if has_fixed_room else 0
     limit = None if max_bytes is None else count("max_bytes", max_bytes, minimum=1)
@@ -91,7 +91,7 @@ def _fixed_scales(
     for name, scales in (("key_scales", key), ("value_scales", value)):
         if scales is not None:
             raise TypeError(
-                f"{name} must be left out with dtype {stored.name}: only float8_e4m3fn has scales "
-                "that are given"
+                f"{name} must be left out with dtype {stored.name}: only float8_e4m3fn accepts "
+                "scales"
             )
     return None

@@ -1,4 +1,4 @@
-"""The methods of caches whose entries come, go and change places."""
+"""The cache methods that add, remove and reorder entries."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ class Entries(Opening):
         Parameters
         ----------
         length : int or array_like of int, shape (batch,)
-            Number of first tokens to keep, one for all entries (shorter entries do not change) or
-            one per entry.
+            Number of first tokens to keep, scalar (shorter entries do not change) or one per entry.
 
         Raises
         ------
         TypeError
             If `length` does not consist of integers.
         ValueError
-            If `length` is negative or exceeds the present length; if the window of the last
+            If `length` is negative or exceeds the current length; if the window of the last
             remaining token has been evicted (the last append can always be undone); if the cache is
             closed or read-only.
         """
@@ -88,14 +87,14 @@ class Entries(Opening):
         Parameters
         ----------
         entries : int or array_like of int
-            Numbers of the entries to remove. A cache may be left without entries.
+            Numbers of the entries to remove. A cache may have no entries afterward.
 
         Raises
         ------
         TypeError
             If `entries` are not integers.
         ValueError
-            If an entry is not there; if the cache is closed or read-only.
+            If an entry does not exist; if the cache is closed or read-only.
         OSError
             If there is no room on the disk.
 
@@ -113,7 +112,7 @@ class Entries(Opening):
         content.reorder(arguments.left_entries(entries, opened_state(content).batch))
 
     def adopt(self, other: Self, entry: SupportsIndex = 0) -> int:
-        """Move an entry of another cache here, for example a prompt that was read by itself.
+        """Move an entry of another cache here, for example a prompt that was processed separately.
 
         Parameters
         ----------
@@ -126,15 +125,15 @@ class Entries(Opening):
         Returns
         -------
         int
-            Number of the entry in this cache, which is the last one. No key is copied.
+            Number of the entry in this cache, where it is the last. Keys and values are not copied.
 
         Raises
         ------
         TypeError
-            If `other` is not a cache, or `entry` not an integer.
+            If `other` is not a cache, or `entry` is not an integer.
         ValueError
-            If `other` is this cache or has other pages, or has no such entry; if a cache is closed
-            or read-only.
+            If `other` is this cache, does not share its pages, or has no such entry; if a cache is
+            closed or read-only.
         OSError
             If there is no room on the disk.
 
@@ -159,15 +158,15 @@ class Entries(Opening):
             raise ValueError("other must be another cache, got the cache itself")
         if others.pool is not content.pool:
             raise ValueError(
-                "other must share the pages of this cache: make it with fork(), or with fork([-1]) "
-                "for an empty one"
+                "other must share the pages of this cache: create it with fork(), or with "
+                "fork([-1]) for an empty cache"
             )
         state = others.state
         assert state is not None
         return content.adopt(others, arguments.entry_number("entry", entry, state.batch))
 
     def preempt(self, entry: SupportsIndex, path: str | os.PathLike[str]) -> None:
-        """Move an entry to a file, so that other texts can have its pages.
+        """Move an entry to a file, so that other texts can use its pages.
 
         Parameters
         ----------
@@ -217,20 +216,20 @@ class Entries(Opening):
         Parameters
         ----------
         path : path-like
-            The file, of a cache with the same sizes, type and limits.
+            File of a cache with the same sizes, type and limits.
 
         Returns
         -------
         int
-            Number of the entry, which is the last one.
+            Number of the entry, which is the last.
 
         Raises
         ------
         TypeError
             If `path` has the wrong type.
         ValueError
-            If the file is not a cache file, is damaged, has not exactly one entry, or is of a cache
-            with other options; if this cache is closed or read-only.
+            If the file is not a cache file, is damaged, does not contain exactly one entry, or
+            belongs to a cache with other options; if this cache is closed or read-only.
         MemoryError, OSError
             If there is no room, or the file cannot be read or removed.
 
@@ -249,12 +248,12 @@ class Entries(Opening):
             Number of the entry.
         positions : array_like of int
             Positions of the tokens to keep, increasing, from the length of the entry before the
-            last append on. They follow one another afterward, and the others are removed.
+            last append on. They become consecutive, and the other tokens are removed.
 
         Raises
         ------
         TypeError
-            If an argument is not of integers.
+            If an argument does not consist of integers.
         ValueError
             If there is no such entry; if `positions` do not increase, or were not appended by the
             last append; if the cache is closed or read-only.
@@ -290,7 +289,7 @@ class Entries(Opening):
         Parameters
         ----------
         batch_indices : array_like of int, optional
-            Entries of the fork, -1 for an empty one, as for `reorder`. All entries by default.
+            Entries of the fork, -1 for an empty entry, as for `reorder`. All entries by default.
 
         Returns
         -------

@@ -6,7 +6,7 @@ Names of values, one for every batch entry::
     owned           the number of pages in the table
     needed          the number of pages to take from the pool
     evicted         the number of pages that were evicted by earlier appends
-    expired         the number of pages that this append evicts: no query can see them any more
+    expired         the number of pages that this append evicts: no query can see them anymore
     shared          whether the last page is not full and has other owners
     copying         the entries whose last page is copied, since it is shared and will be written to
 """
@@ -136,7 +136,7 @@ def spare_alike(length: int, evicted: int, geometry: Geometry) -> int:
 
 
 def _newly_evicted(before: Array, evicted: Array, geometry: Geometry) -> Array:
-    """Return the number of further pages that no query can see, even if the append is undone."""
+    """Return the number of additional pages that no query can see, even if the append is undone."""
     if geometry.keep_last is None:
         return np.zeros_like(before)
     hidden = (before - geometry.keep_last) // geometry.page_size - geometry.first_pages - evicted
@@ -158,7 +158,7 @@ def _entries_to_copy(
     """Return the entries that need a copy of their last page.
 
     Of several entries with the same page, the longest keeps it unless another cache owns it: its
-    new tokens are stored after all that the state before has there.
+    new tokens are stored after all tokens that the previous state has in the page.
     """
     entries: list[int] = []
     left: dict[int, int] = {}

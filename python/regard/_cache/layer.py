@@ -24,8 +24,8 @@ _NO_PAGES = np.zeros(0, np.int32)
 class Layer:
     """One layer of a content.
 
-    New tokens become effective once all layers have stored theirs. Until then, only the layers that
-    have stored them see them.
+    New tokens become effective once all layers have stored them. Until then, only the layers that
+    have stored their tokens see them.
     """
 
     __slots__ = ("content", "number")
@@ -45,7 +45,7 @@ class Layer:
 
     @property
     def may_be_empty(self) -> bool:
-        """False: attending before an append is a mistake."""
+        """False: attending before an append is an error."""
         return False
 
     @property
@@ -108,7 +108,7 @@ class Layer:
         return True
 
     def check_step(self, counts: PerEntry) -> None:
-        """Raise ValueError if a step is unfinished that this layer cannot go on with."""
+        """Raise ValueError if this layer cannot continue an unfinished step."""
         step = self.content.unfinished()
         if step is not None:
             step.check_layer(self.number, self.geometry.layers)

@@ -1,4 +1,4 @@
-"""What the methods of caches change or read, if it is open."""
+"""Access to the content, layer or state of a cache, if it is open."""
 
 from __future__ import annotations
 

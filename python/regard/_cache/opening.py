@@ -1,4 +1,4 @@
-"""The methods of caches that concern their memory and file."""
+"""The cache methods for memory and files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Opening:
         ------
         ValueError
             If the file is not a cache file, has another version, is truncated or is damaged (the
-            message says which), or has several layers and this is `KVCache`; if `mode` is unknown.
+            message states which), or has several layers and this is `KVCache`; if `mode` is
+            unknown.
         BlockingIOError
             If the file is open elsewhere: it may have one writer or many readers.
         OSError

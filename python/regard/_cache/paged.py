@@ -99,7 +99,7 @@ def paged_attention(
     """Attend to keys and values in the pages of another engine, without copying the pages.
 
     Engines such as vLLM and FlashInfer keep the keys and values of all texts in pools of pages, and
-    a table of the pages of each text. Prefill, decode and both in one call are the same here.
+    a table of the pages of each text. Prefill, decode and mixtures of both are the same call.
 
     Parameters
     ----------
@@ -115,10 +115,10 @@ def paged_attention(
     block_table : array_like of int, shape (batch, columns)
         The page of each ``page_size`` tokens of a text. Columns after its last token are not read.
     lengths : array_like of int, shape (batch,)
-        Number of tokens of each text in the pool, those of the queries included.
+        Number of tokens of each text in the pool, including the tokens of the queries.
     starts : array_like of int, shape (batch + 1,), optional
-        Where each text's queries start, followed by the number of all queries, as for
-        `KVCache.attend_ragged`. A text may have none.
+        Where each text's queries start, followed by the total number of queries, as for
+        `KVCache.attend_ragged`. A text may have no queries.
     mask : array_like of bool or float, SparseMask, or a pair (bool, float), optional
         As for `KVCache.attend`, or with `starts` as for `KVCache.attend_ragged`, with a column for
         each of ``max(lengths)`` positions.
@@ -126,10 +126,10 @@ def paged_attention(
         The order of the axes of a page: ``(page_size, kv_heads, dim)``, or
         ``(kv_heads, page_size, dim)`` with ``"HND"``.
     key_scales, value_scales : array_like of float, optional
-        What int8 is multiplied by: a number, one number for each key head, or one for each row, of
-        the shape of the pages without the last axis. Only with int8, which requires them.
+        Factors of int8 numbers: a scalar, one per key head, or one per row, with the shape of the
+        pages without the last axis. Required with int8, and accepted only with it.
     is_causal : bool, default True
-        Whether a query sees no keys after its own position.
+        Whether a query sees only keys up to its own position.
     query_offset : int or array_like of int, optional
         Position of the first query of each text. By default, the queries belong to the last tokens.
     {options}
@@ -137,11 +137,11 @@ def paged_attention(
     Returns
     -------
     output : ndarray, shape (batch, heads, q_len, value_dim) or (tokens, heads, value_dim)
-        In the result type of `query` and the pages, or of only `query` with int8.
+        Has the result type of `query` and the pages, or the type of `query` with int8.
     weights : ndarray, shape (batch, heads, q_len, max(lengths)) or (tokens, heads, max(lengths))
-        If `return_weights`.
+        Returned if `return_weights`.
     lse : ndarray, shape (batch, heads, q_len) or (tokens, heads)
-        If `return_lse`.
+        Returned if `return_lse`.
 
     Raises
     ------
@@ -159,11 +159,11 @@ def paged_attention(
 
     Notes
     -----
-    Results are bitwise identical to those of `scaled_dot_product_attention` with the keys of each
-    text. The rows of pages whose size is a multiple of 16 are read where they are; those of others
-    are gathered block by block, in memory that stays in the processor's cache.
+    Results are bitwise identical to the results of `scaled_dot_product_attention` with the keys of
+    each text. Pages whose size is a multiple of 16 are read in place. The rows of other pages are
+    gathered block by block, in memory that stays in the processor's cache.
 
-    Keys of int8 are multiplied as they are. `KVCache` rotates them first, which loses less.
+    Int8 keys are multiplied as stored. `KVCache` rotates its keys first, which loses less accuracy.
 
     Examples
     --------
@@ -249,20 +249,20 @@ def _pool(name: str, pages: ArrayLike) -> Array:
         )
     if array.ndim != 4 or 0 in array.shape[1:]:
         raise ValueError(
-            f"{name} must have 4 axes, a page's of at least 1, got shape {array.shape}"
+            f"{name} must have 4 axes, the last 3 of length 1 or more, got shape {array.shape}"
         )
     is_contiguous = array.strides[3] == array.itemsize or array.shape[3] == 1
     is_even = array.flags.aligned and all(step % array.itemsize == 0 for step in array.strides)
     if not (is_contiguous and is_even):
         raise ValueError(
-            f"{name} must be aligned, with a contiguous last axis, and would be copied otherwise: "
+            f"{name} must be aligned, with a contiguous last axis, to be read without a copy, "
             f"got strides {array.strides}"
         )
     return array
 
 
 def _scales(name: str, given: ArrayLike, rows: tuple[int, ...], heads_at: int) -> Array:
-    """Return one scale for each row, of which many may be one number in memory."""
+    """Return one scale for each row; many rows may share one number in memory."""
     scales = as_array(name, given)
     if scales.dtype.kind not in "fiu" and scales.dtype.name != "bfloat16":
         raise TypeError(f"{name} must be an array of floats, got {scales.dtype}")

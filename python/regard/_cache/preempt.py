@@ -1,4 +1,4 @@
-"""Texts that wait in files, so that others may have their pages."""
+"""Texts that wait in files, so that other texts can use their pages."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def resume(content: Content, path: str) -> int:
         assert opened.state is not None
         if opened.state.batch != 1:
             raise ValueError(
-                f"path must be a file that preempt has written, with one entry, got one with "
-                f"{opened.state.batch}"
+                f"path must be a file that preempt has written, with one entry, got "
+                f"{opened.state.batch} entries"
             )
         own, theirs = content.geometry._asdict(), opened.geometry._asdict()
         for name, value in own.items():
@@ -50,8 +50,7 @@ def resume(content: Content, path: str) -> int:
                 )
             if theirs[name] != value:
                 raise ValueError(
-                    f"path must be a file of a cache with {name} {value}, got one with "
-                    f"{theirs[name]}"
+                    f"path must be a file of a cache with {name} {value}, got {theirs[name]}"
                 )
         number = content.copy_from(opened)
     finally:

@@ -25,7 +25,7 @@ class Sizes(ShowsOptions):
     @property
     @abstractmethod
     def _source(self) -> Content | Layer:
-        """Return what has the sizes and the state."""
+        """Return the object that has the sizes and the state."""
 
     def _shown_options(self) -> dict[str, str] | str:
         geometry, state = self._source.geometry, self._source.state
@@ -82,12 +82,12 @@ class Sizes(ShowsOptions):
 
     @property
     def key_scales(self) -> NDArray[np.float32] | None:
-        """What stored keys of float8 are multiplied by, for each head (a copy), or None."""
+        """Factors of the stored float8 keys, one per head (a copy), or None."""
         return self._fixed_scales(0)
 
     @property
     def value_scales(self) -> NDArray[np.float32] | None:
-        """What stored values of float8 are multiplied by, as for `key_scales`."""
+        """Factors of the stored float8 values, as for `key_scales`."""
         return self._fixed_scales(1)
 
     def _fixed_scales(self, which: int) -> NDArray[np.float32] | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Step:
     """The states before and after new tokens that some layers have stored and others have not.
 
-    It is over once the content has another state than the one before.
+    It ends once the content no longer has the state before the step.
     """
 
     __slots__ = ("after", "before", "counts", "extends", "freed", "layers")
@@ -27,10 +27,10 @@ class Step:
     ) -> None:
         self.before = before
         self.after = after
-        self.counts = counts  # of new tokens of each entry
-        self.freed = freed  # pages that `after` does not have any more
+        self.counts = counts  # new tokens of each entry
+        self.freed = freed  # pages that `after` no longer has
         self.extends = extends  # as for `Ledger.commit`
-        self.layers: set[int] = set()  # those that have stored their tokens
+        self.layers: set[int] = set()  # the layers that have stored their tokens
 
     def start(self, page_size: int) -> PerEntry:
         """Return the place of the first new token, in tokens from the table's first column."""
@@ -47,8 +47,8 @@ class Step:
     def fits(self, starts: Any) -> bool:
         """Return whether tokens can be stored before `check_counts` compares their numbers.
 
-        Where entries get different numbers, those of packed tokens must be known to be equal: a
-        larger number for one of them would be stored beyond its pages.
+        If entries get different numbers of packed tokens, these numbers must be compared first:
+        more tokens than planned for an entry would be stored beyond its pages.
         """
         if isinstance(self.counts, int):
             return True
@@ -56,7 +56,7 @@ class Step:
         return is_plain and np.array_equal(np.diff(starts), self.counts)
 
     def check_counts(self, layer: int, counts: PerEntry) -> None:
-        """Raise ValueError if a layer has other numbers of new tokens than those before it."""
+        """Raise ValueError if a layer has other numbers of new tokens than the earlier layers."""
         if not np.array_equal(counts, self.counts):
             raise ValueError(
                 f"layer {layer} must append as many tokens as layer {min(self.layers)} has "

@@ -1,4 +1,4 @@
-"""The methods of caches that store keys and values."""
+"""The cache methods that store keys and values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Storing:
             If there is no room to grow in memory or on the disk. OSError also if another program
             has truncated the file.
         FloatingPointError
-            Instead of the warning, with ``numpy.errstate(over="raise")``. Nothing is appended.
+            Raised instead of the warning with ``numpy.errstate(over="raise")``. Nothing is
+            appended.
 
         Warns
         -----
@@ -96,12 +97,12 @@ class Storing:
         Parameters
         ----------
         key : array_like, shape (tokens, kv_heads, head_dim)
-            The new tokens of all entries, one entry after the other, of any floating-point type.
+            The new tokens of all entries, one entry after another, of any floating-point type.
         value : array_like, shape (tokens, kv_heads, value_dim)
             As for `key`.
         starts : array_like of int, shape (batch + 1,)
-            Where each entry's tokens start, followed by the number of all tokens:
-            ``key[starts[b]:starts[b + 1]]`` are appended to entry ``b``, which may be none.
+            Where each entry's tokens start, followed by the total number of tokens. The tokens
+            ``key[starts[b]:starts[b + 1]]`` are appended to entry ``b``, and may be empty.
 
         Raises
         ------

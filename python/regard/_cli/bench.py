@@ -37,9 +37,10 @@ USAGE = "python -m regard bench [options]"
 
 DESCRIPTION = """\
 Time regard, NumPy, PyTorch and ONNX Runtime, if they are installed. All engines get
-the same arrays and the same number of threads, and take turns. Their outputs are first
-compared with float64. The limits of the machine are measured in the same run: the speed
-of multiply-adds (fma peak), and of reads from memory (read bandwidth).
+the same arrays and the same number of threads, and their calls are interleaved. Their
+outputs are first compared with float64. The limits of the machine are measured in the
+same run: the speed of multiply-adds (fma peak), and of reads from memory (read
+bandwidth).
 
 Without options, five typical problems are timed, which takes about a minute.
 """
@@ -48,8 +49,8 @@ EPILOG = f"""\
 shapes:
   --shape        {GRAMMAR}
   with --curve   {CURVE_GRAMMAR}
-  One size stands for both of a pair. With --causal, query i sees keys 0 to i, and there
-  must be as many queries as keys.
+  A single size replaces a pair of equal sizes. With --causal, query i sees keys 0 to i,
+  and there must be as many queries as keys.
 
 examples:
   python -m regard bench
@@ -62,7 +63,7 @@ columns:
   keys and values once. limit is the share of the fma peak, or of the read bandwidth,
   that regard reaches. vs best is the speed of regard relative to the fastest other
   engine. An engine that would need too much memory or time is left out, and a keyword
-  gives the reason. ONNX Runtime is timed with its Attention operator, which requires
+  states the reason. ONNX Runtime is timed with its Attention operator, which requires
   the onnx package.
 """
 
@@ -97,7 +98,7 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
         "--rounds",
         type=whole_number(MAX_ROUNDS),
         metavar="N",
-        help=f"number of turns of each engine, by default {ROUNDS}, or {QUICK_ROUNDS} with --quick",
+        help=f"number of rounds per engine, by default {ROUNDS}, or {QUICK_ROUNDS} with --quick",
     )
     conditions.add_argument("--quick", action="store_true", help="fewer rounds")
     conditions.add_argument(
@@ -145,14 +146,12 @@ def measure_and_show(
 ) -> int:
     """Measure a request, print and write the results, and return the exit status.
 
-    `measure` runs in a fresh process. `steps` is the number of its steps besides the cases.
+    `measure` runs in a fresh process. `steps` is the number of its steps in addition to the cases.
     `report` and `document` convert its results, and `draw` draws them.
     """
     parser: argparse.ArgumentParser = options.parser
     if options.plot and all(case.group.limit is None for case in request.cases):
-        parser.error(
-            "argument --plot: none of these cases has a limit of the machine to compare with"
-        )
+        parser.error("argument --plot: none of these cases has a machine limit to compare with")
     pen = plot.pen() if options.plot else None
     with ExitStack() as files:
         numbers = files.enter_context(_output(parser, "--json", options.json))
@@ -173,7 +172,7 @@ def _selected(options: argparse.Namespace) -> list[Case]:
     if options.causal and not (options.shape or options.curve):
         parser.error("argument --causal: needs --shape or --curve")
     if options.curve and len(options.shape) > 1:
-        parser.error("argument --shape: only one goes with --curve")
+        parser.error("argument --shape: only one is allowed with --curve")
     try:
         if options.curve:
             shape = options.shape[0] if options.shape else CURVE_SHAPE

@@ -14,8 +14,7 @@ from regard._cli.arguments import Parser
 
 DESCRIPTION = """\
 Exact fused attention for NumPy arrays. Without a command, a sentence goes through
-attention step by step, and a larger problem is timed in every engine that is
-installed.
+attention step by step, and a larger problem is timed in every installed engine.
 """
 
 EPILOG = """\
@@ -29,10 +28,10 @@ examples:
 environment:
   REGARD_TARGET           the instruction set to use, by default the best one
   REGARD_NUM_THREADS      the number of threads
-  REGARD_THREADING_LAYER  whose threads: pool (the default), openmp or serial
+  REGARD_THREADING_LAYER  the source of threads: pool (the default), openmp or serial
   NO_COLOR                no bold or dim text
 
-exit status: 0 all went well, 1 a failure, a wrong result or Ctrl-C, 2 wrong arguments
+exit status: 0 success, 1 a failure, a wrong result or Ctrl-C, 2 wrong arguments
 """
 
 _COMMANDS = {"demo": demo, "info": info, "bench": bench, "explore": explore}

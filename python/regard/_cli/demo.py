@@ -37,8 +37,8 @@ USAGE = "python -m regard [demo] [--threads N] [--no-timing] [--json] [word ...]
 
 DESCRIPTION = """\
 Take a sentence through embedding, position, projection, scores, scaling, mask,
-softmax and context, check that one fused call gives the same, and time a larger
-problem in regard, NumPy, PyTorch and ONNX Runtime, as far as they are installed.
+softmax and context, check that one fused call gives the same result, and time a
+larger problem in regard, NumPy, PyTorch and ONNX Runtime, if they are installed.
 """
 EPILOG = ""
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("words", nargs="*", metavar="word", help=f"by default: {EXAMPLE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--no-timing", action="store_true", help="leave the timing out")
+    parser.add_argument("--no-timing", action="store_true", help="skip the timing")
     add_threads(parser)
 
 

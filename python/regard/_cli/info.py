@@ -16,10 +16,10 @@ USAGE = "python -m regard info [--json]"
 
 DESCRIPTION = """\
 Show the version, the compiler, Python and NumPy, the CPU's features, the
-instruction sets that are compiled, the one that runs, the number of threads, and
-the threading layer, each with its reason; then the module for CUDA, its driver
-and devices, and each of its kernels with how far it has been proven: compiled,
-emulated on the CPU, or run on a GPU.
+compiled instruction sets, the instruction set in use, the number of threads, and
+the threading layer, each with its reason. Then show the CUDA module, its driver
+and devices, and how far each of its kernels has been proven: compiled, emulated on
+the CPU, or run on a GPU.
 """
 EPILOG = ""
 
@@ -80,7 +80,7 @@ def _cuda_lines(cuda: dict[str, Any]) -> Iterator[str]:
     if cuda["toolkit"] is None:
         return
     driver = cuda["driver"] or "none"
-    yield row("", f"built with the toolkit {cuda['toolkit']}; the driver is for CUDA: {driver}")
+    yield row("", f"built with toolkit {cuda['toolkit']}; CUDA version of the driver: {driver}")
     for number, device in enumerate(cuda["devices"]):
         major, minor = device["compute_capability"]
         memory = f"{device['memory_bytes'] / 2**30:.0f} GiB"

@@ -19,7 +19,7 @@ from regard._show.weight_table import (
     with_ellipses,
 )
 
-# Of longer sentences, only a part of the numbers is shown, and the weights as a picture.
+# For longer sentences, only some numbers are shown, and the weights are a picture.
 MAX_TOKENS_SHOWN = 6
 MAX_TOKENS_PICTURED = 24
 _CELL_WIDTH = 5
@@ -27,7 +27,7 @@ _CELL_WIDTH = 5
 
 @dataclass(frozen=True)
 class Table:
-    """A title, an optional header, and a row for each token that is shown."""
+    """A title, an optional header, and a row for each shown token."""
 
     title: str
     header: str

@@ -76,7 +76,7 @@ def walkthrough(version: str, tokens: Sequence[str], stages: Stages) -> Iterator
     if length > MAX_TOKENS_SHOWN:
         pictured = min(length, MAX_TOKENS_PICTURED)
         yield (
-            f"  Shown are the first {MAX_TOKENS_SHOWN} tokens in numbers, and the first "
+            f"  The first {MAX_TOKENS_SHOWN} tokens are shown in numbers, and the first "
             f"{pictured} of {length} in shades."
         )
 

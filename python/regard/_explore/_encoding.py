@@ -22,8 +22,8 @@ TOP = 254
 NOT_A_NUMBER = 255
 _SMALLEST_HALF = 2.0**-24
 # The largest number of an array becomes 2 ** 14 to 2 ** 15, so that numbers 2 ** 28 times smaller
-# are normal float16 numbers. Pages compute with float32, in which the least exponent keeps numbers
-# normal.
+# are normal float16 numbers. Pages compute with float32, in which the smallest exponent keeps
+# numbers normal.
 _TOP_EXPONENT, _LEAST_EXPONENT = 15, -100
 
 

@@ -84,7 +84,7 @@ def explore(
         As for `scaled_dot_product_attention`, like all options that are not described here. With a
         list of layers, masks and options apply to every layer.
     weights : array_like, shape (..., heads, q_len, kv_len), or list of arrays, optional
-        Weights that exist already, in place of query and key: those of a model or of another
+        Existing weights in place of query and key, such as the weights of a model or of another
         library. A list contains one array ``(heads, q_len, kv_len)`` per layer, or
         ``(1, heads, q_len, kv_len)``, as in the attentions of transformers models. Rows need not
         add up to 1, as with sinks or after dropout. A weight of 0 counts as hidden. No mask and no
@@ -101,7 +101,7 @@ def explore(
     top_k : int, default 8
         Number of keys per query that are shown with their weights: at most 64.
     first_keys : int, default 4
-        Number of keys that count as the first ones.
+        Number of keys that count as first keys.
     local_reach : int, default 64
         The largest distance from the query at which a key is local.
     detail : int, optional
@@ -115,13 +115,12 @@ def explore(
     tile_bytes : int, optional
         The maximum size of all tiles: finer pictures of the most important parts of a head, down to
         single weights, which appear when the page is zoomed in. Pages whose pictures show each
-        weight have none. Each head gets an equal part. Default: for each head, as much as its
-        picture and its statistics, so that tiles at most double a page, and at most what
-        `max_bytes` leaves.
+        weight have no tiles. Each head gets an equal part. Default: for each head, the size of its
+        picture and its statistics, so that tiles at most double a page, limited by `max_bytes`.
     max_bytes : int, default 100_000_000
         The maximum size of the page, by a rough estimate; a larger page raises an error.
     progress : bool or callable, optional
-        True shows a progress bar, which requires the package tqdm or rich. A function is called
+        True shows a progress bar, which requires the tqdm or rich package. A function is called
         from time to time, in the caller's thread, with two numbers: the work done and the total
         work. An exception that it raises ends the call.
     {options}
@@ -129,8 +128,8 @@ def explore(
     Returns
     -------
     Explorer
-        ``save("page.html")`` writes the page. A notebook shows the page if it has at most 5 MB,
-        without its tiles if they are what makes it larger.
+        ``save("page.html")`` writes the page. A notebook shows the page if it has at most 5 MB, if
+        necessary without its tiles.
 
     Raises
     ------
@@ -156,9 +155,9 @@ def explore(
     logarithmic scale from 1e-6 to 1, in steps of 5.6 %. The weights of the top keys, the
     accompanying statistics and single weights in tiles are rounded to 8 significant bits, which is
     0.4 %. In regions, and if a picture has one pixel for each weight, all of these numbers have 11
-    significant bits, which is 0.05 %. Numbers less than 4e-9 of the largest number of their kind in
-    a head have fewer bits, and positive numbers less than 4e-12 of it are shown as about 4e-12 of
-    it.
+    significant bits, which is 0.05 %. Numbers less than 4e-9 times the largest number of their kind
+    in a head have fewer bits, and positive numbers less than 4e-12 times this number are shown as
+    about 4e-12 times it.
 
     Examples
     --------
@@ -347,7 +346,7 @@ def _bytes_of(texts: Mapping[str, Any] | None) -> int:
 
 
 def _refuse_beside_weights(arguments: Mapping[str, Any]) -> None:
-    """Raise TypeError for arguments that decide weights, which exist already."""
+    """Raise TypeError for arguments that would determine weights, which exist already."""
     given = [
         name
         for name, value in arguments.items()
@@ -368,7 +367,7 @@ def _shown(weights: Any, mask: Any, options: Mapping[str, Any]) -> str:
 
 
 def _options_of(layers: Sequence[Layer]) -> str:
-    """Return the options of recorded layers in a line: those of all, and which others there are."""
+    """Return the common options of recorded layers in a line, and the names of the others."""
     of_layers = []
     for layer in layers:
         own = {f"{part.dtype} mask": part.shape for part in layer.call.masks.arrays}
@@ -388,5 +387,5 @@ def _short(value: Any) -> str:
         return f"({', '.join(map(_short, value))})"
     if isinstance(value, np.ndarray | list):
         return f"array of shape {np.shape(value)}"
-    # Its address is another one in the next process.
+    # Its address differs between processes.
     return "ScoreFunction" if isinstance(value, ScoreFunction) else repr(value)

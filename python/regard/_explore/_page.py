@@ -44,8 +44,8 @@ _MOST_BYTES_IN_A_NOTEBOOK = 5_000_000
 class Explorer:
     """A page to explore the attention of one or more layers in a browser.
 
-    `regard.explore` returns it. A notebook shows the page if it has at most 5 MB, without its tiles
-    if they are what makes it larger.
+    `regard.explore` returns it. A notebook shows the page if it has at most 5 MB, if necessary
+    without its tiles.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Explorer:
         write_whole(path, self._parts(), overwrite)
 
     def serve(self, port: int = 0, *, open_browser: bool = False) -> ExplorerServer:
-        """Serve the page to browsers of this machine, with exact tiles of all parts.
+        """Serve the page to browsers on this machine, with exact tiles of all parts.
 
         The page shows finer pictures wherever it is zoomed in, down to single weights. The server
-        computes them from the arrays of the `explore` call when they are looked at: the arrays must
-        not change, and remain in memory as long as the `Explorer`. Pages made of an unpickled
-        `Explorer`, or whose pictures show each weight, are served as they are saved.
+        computes them from the arrays of the `explore` call when they are viewed. The arrays must
+        not change, and remain in memory as long as the `Explorer`. Pages of an unpickled
+        `Explorer`, and pages whose pictures show each weight, are served as they are saved.
 
         Parameters
         ----------
@@ -109,8 +109,8 @@ class Explorer:
         Returns
         -------
         ExplorerServer
-            A server that runs in threads of its own: ``url`` is the address of the page,
-            ``close()`` stops the server, and ``wait()`` waits for Ctrl-C.
+            A server that runs in separate threads: ``url`` is the address of the page, ``close()``
+            stops the server, and ``wait()`` waits for Ctrl-C.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Explorer:
         return server
 
     def __getstate__(self) -> dict[str, Any]:
-        # A pickle is the page, without the arrays of the call.
+        # A pickle contains the page, without the arrays of the call.
         return {**self.__dict__, "_source": None}
 
     def __repr__(self) -> str:
@@ -225,7 +225,7 @@ def _frame(facts: dict[str, Any], overview: bytes) -> tuple[bytes, bytes]:
         .replace("/*style*/", source("style.css").rstrip())
         .replace("/*program*/", f'"use strict";\n(() => {{\n{program}\n}})();')
     )
-    # A page that is saved connects to nothing.
+    # A saved page makes no connections.
     connections = "; connect-src 'self'" if "levels" in facts else ""
     filled = filled.replace("/*connections*/", connections)
     before, _, after = filled.partition("<!--heads-->\n")

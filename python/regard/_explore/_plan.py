@@ -36,7 +36,7 @@ class ExactRegion(NamedTuple):
 
 
 class TileLevel(NamedTuple):
-    """A level of finer pictures: how many there are of everything, and what their pixels are."""
+    """A level of finer pictures: their grid, and whether each pixel is a single weight."""
 
     rows: int
     columns: int
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
         return f"a page of {heads} heads, {q_len} queries and {kv_len} keys ({self.shares})"
 
     def room_for_tiles(self, max_bytes: int, head_bytes: int) -> float:
-        """Return the number of bytes for the tiles of a head that has so many bytes without them.
+        """Return the number of bytes for the tiles of a head that has `head_bytes` without them.
 
         By default, they at most double the page.
         """

@@ -2,10 +2,10 @@
 
 Level k divides the queries and the keys into 2 ** k parts each, or fewer if a part would have less
 than one picture row per query. A tile is the picture of one part: at most 64 x 64 pixels, each a
-single weight on the finest level and a block on the others. What is included depends on the room:
-half of it is for single weights, and the rest in equal parts for each level of blocks. On each
-level, the tiles come first that hold the most weight beyond the top keys of their queries, which a
-page shows at their places without any tile.
+single weight on the finest level and a block on the others. The available room determines which
+tiles are included: half of it is for single weights, and the rest is divided equally among the
+levels of blocks. On each level, tiles are ordered by the weight that they hold beyond the top keys
+of their queries, because a page shows the top keys without any tile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ELEMENT_BYTES = 110
 
 
 class Tile(NamedTuple):
-    """A packed tile: its queries and keys, and what a reader must know of its arrays."""
+    """A packed tile: its queries and keys, and the facts that a reader needs about its arrays."""
 
     bounds: tuple[int, int, int, int]
     blob: bytes
@@ -56,9 +56,9 @@ def tiles_of(
 ) -> list[Tile]:
     """Return tiles of one head that have at most `room` bytes together.
 
-    `call` and `lse` are those of the head, `mean` its picture of mean weights, `top` its top keys.
-    The scores of at most one picture of everything are computed for blocks, and those of the
-    included parts for single weights.
+    `call` and `lse` belong to the head; `mean` is its picture of mean weights, and `top` its top
+    keys. For blocks, at most the scores of one picture of everything are computed; for single
+    weights, only the scores of the included parts.
     """
     if not plan or room <= 0:
         return []
@@ -108,7 +108,7 @@ def _tiles_of_level(
 def _ordered(
     call: CheckedCall, mean: Array, top: TopKeys, level: TileLevel
 ) -> list[tuple[int, int]]:
-    """Return the rows and columns of the tiles that hold weight, the most important ones first."""
+    """Return the rows and columns of the tiles that hold weight, the most important tiles first."""
     lengths = call.sizes.q_len, call.sizes.kv_len
     counts = level.rows, level.columns
     grid = [min(count, _FINEST_GRID) for count in counts]
@@ -123,8 +123,9 @@ def _ordered(
     rest = np.maximum(mass - _of_top_keys(top, lengths, grid), 0)
     rows, columns = np.nonzero(mass)
     distance = np.abs(rows / grid[0] - columns / grid[1])
-    # What differs by less than about a percent is ordered by its distance from the diagonal, where
-    # language models look. So much is also the rounding of a sum without its largest parts.
+    # Tiles whose weights differ by less than about a percent are ordered by their distance from the
+    # diagonal, where language models look. The rounding error of a sum without its largest parts is
+    # of this size too.
     of_cells = mass[rows, columns]
     left = np.where(rest[rows, columns] > 0.01 * of_cells, rest[rows, columns], 0)
     with np.errstate(divide="ignore"):

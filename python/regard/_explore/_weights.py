@@ -1,7 +1,8 @@
-"""Layers of weights that exist already, as attention calls that give the same weights.
+"""Layers of existing weights, as attention calls that reproduce the weights.
 
 The scores of such a call are the logarithms of the weights, and its lse is 0, so that a weight is
-exp(score - lse) whatever a row adds up to. Everything that reads layers thus reads weights too.
+exp(score - lse) whatever the sum of a row. Everything that reads layers can therefore read weights
+too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Options that say where queries are, and how to compute, but not which weights there are.
+# Options for the positions of queries and for the computation, which do not change weights.
 OPTIONS = ("query_offset", "threads")
 # The kernels return 0, which means hidden, for float32 weights below 2 ** -100.
 _LEAST = 1e-29
@@ -54,7 +55,7 @@ def layers_of_weights(weights: Any, options: Mapping[str, Any]) -> list[Layer]:
 def scored(call: CheckedCall) -> tuple[CheckedCall, Array]:
     """Return the call with the logarithms of the weights as its scores, and its lse.
 
-    They occupy as much memory as the weights of the layer, and are made for one layer at a time.
+    They occupy as much memory as the weights of the layer, and are created for one layer at a time.
     """
     weights = call.masks.bias
     is_positive = weights > 0
@@ -68,7 +69,7 @@ def scored(call: CheckedCall) -> tuple[CheckedCall, Array]:
 def _of_layer(number: int, given: Any) -> Array:
     """Return the weights (heads, q_len, kv_len) of an entry of a list.
 
-    The models of transformers return (batch, heads, q_len, kv_len).
+    transformers models return (batch, heads, q_len, kv_len).
     """
     name = f"weights[{number}]"
     shape = np.shape(given)
@@ -105,7 +106,7 @@ def _refuse_gaps(weights: Any) -> None:
 
 
 def _call(weights: Array, options: Mapping[str, Any]) -> CheckedCall:
-    """Return a checked call of the sizes of the weights, which are its mask for the time being."""
+    """Return a checked call with the sizes of the weights, which serve as its mask for now."""
     *lead, q_len, kv_len = weights.shape
     zero = np.zeros((), weights.dtype)
     query = np.broadcast_to(zero, (*lead, q_len, 1))

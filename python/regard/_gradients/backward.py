@@ -91,8 +91,9 @@ def scaled_dot_product_attention_backward(
         The fields of the result to compute. ``"mask"`` requires a float mask;
         ``"alibi_slopes"``, ``"distance_bias"`` and ``"sinks"`` require these options.
     out : AttentionGradients, optional
-        Where to write the requested gradients: arrays of the shapes and types of the inputs, with
-        any strides, that overlap no input. A field of None gets a new array.
+        Arrays to which the requested gradients are written. They must have the shapes and types of
+        the inputs, and must not overlap an input. Any strides are accepted. A field of None gets a
+        new array.
     {options}
 
     Returns
@@ -298,10 +299,10 @@ def _gradients(
 def _set_blind_rows(
     deltas: Array, output: ArrayLike, grad_lse: ArrayLike | None, sees_a_key: Callable[[], Array]
 ) -> None:
-    """Let NaN or inf in the gradient of an output that sees no key change nothing.
+    """Ignore NaN and inf in the gradient of the output of a fully masked row.
 
-    Such an output is 0, but so is one whose sink has nearly all weight, if it is rounded to 16
-    bits. `sees_a_key` tells them apart. It is called only if it is needed.
+    The output of such a row is 0. The output of a row whose sink has nearly all weight may be 0
+    too, if it is rounded to 16 bits. `sees_a_key` distinguishes them, and is called only if needed.
     """
     is_nan = np.isnan(deltas)
     if not is_nan.any():
@@ -316,7 +317,7 @@ def _sees_a_key(
     arrays: tuple[tuple[ArrayLike, ArrayLike, ArrayLike], tuple[Any, ...], ArrayLike | None],
     options: Any,
 ) -> Array:
-    """Return which rows see a key: those whose attention to values of 1 is not 0."""
+    """Return which rows see a key: the rows whose attention to values of 1 is not 0."""
     (query, key, value), starts, mask = arrays
     (value,) = as_stored_arrays(value=value)
     left_out = ("sinks", "dropout_p", "dropout_seed", "dropout_origin")

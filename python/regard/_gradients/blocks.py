@@ -27,7 +27,7 @@ _ROWS = 128
 
 
 class ScoreBlock(NamedTuple):
-    """Some queries, a range of keys that contains all visible ones, and the visible pairs."""
+    """Some queries, a range of keys that contains all visible keys, and the visible pairs."""
 
     rows: slice
     keys: slice
@@ -51,7 +51,7 @@ class ScoreBlock(NamedTuple):
 
 
 def column_of(behind: Array, columns: int) -> Integers:
-    """Return the columns of `distance_bias` for keys so far behind their queries."""
+    """Return the columns of `distance_bias` for keys at these distances behind their queries."""
     reach = columns // 2
     return np.asarray(np.clip(reach - behind, 0, 2 * reach), np.int64)
 
@@ -65,9 +65,9 @@ class Visibility(NamedTuple):
     """The head's row of `distance_bias`, in which -inf hides keys."""
 
     def blocks(self) -> Iterator[ScoreBlock]:
-        """Iterate over the blocks of the head, except blocks that see no key.
+        """Iterate over the blocks of the head, except fully masked blocks.
 
-        They depend only on the visible pairs: a sparse mask gives the blocks of a dense one.
+        They depend only on the visible pairs: a sparse mask gives the same blocks as a dense mask.
         """
         start = 0
         while start < self.positions.q_len:

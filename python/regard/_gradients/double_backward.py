@@ -122,10 +122,10 @@ def scaled_dot_product_attention_double_backward(
     and bfloat16 are computed in float32, and their results are stored in float32 until they are
     complete.
 
-    A block has only the keys between the first and the last key that one of its queries sees, so
-    that masks of short documents or windows save time. The order of sums depends only on the shapes
-    and on the visible pairs: no bit changes with the number of threads, other entries of the batch,
-    or strides, or if a dense mask is replaced by a sparse mask.
+    A block contains only the keys between the first and the last key that one of its queries sees,
+    so that masks of short documents or windows save time. The order of sums depends only on the
+    shapes and on the visible pairs: no bit changes with the number of threads, other entries of the
+    batch, or strides, or if a dense mask is replaced by a sparse mask.
 
     References
     ----------
@@ -180,7 +180,7 @@ def scaled_dot_product_attention_double_backward(
 
 
 class _InputChecker:
-    """Converter of the arguments besides the inputs, which raises TypeError or ValueError."""
+    """Converter of the arguments other than the inputs, which raises TypeError or ValueError."""
 
     def __init__(self, result_type: str, arithmetic: np.dtype[Any]) -> None:
         self.result_type, self.dtype = result_type, arithmetic

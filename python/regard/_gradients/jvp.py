@@ -89,9 +89,9 @@ def scaled_dot_product_attention_jvp(
     output : ndarray, shape (..., heads, q_len, value_dim)
         The output of `scaled_dot_product_attention`, up to rounding.
     tangent_output : ndarray, shape (..., heads, q_len, value_dim)
-        The derivative of the output along the direction, of the output's type.
+        The derivative of the output along the direction, in the output's type.
     lse, tangent_lse : ndarray, shape (..., heads, q_len)
-        If `return_lse`; float32, or float64 if the output is.
+        Returned if `return_lse`, in float64 if the output is float64, else in float32.
 
     Raises
     ------
@@ -108,8 +108,8 @@ def scaled_dot_product_attention_jvp(
 
     Notes
     -----
-    A fully masked row has a derivative of 0. Hidden keys and values never affect the derivative of
-    a query, not even NaN.
+    A fully masked row has a derivative of 0. Hidden keys and values, even NaN, never affect the
+    derivative of a query.
 
     Examples
     --------

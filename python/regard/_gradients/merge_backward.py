@@ -77,11 +77,11 @@ def merge_attention_states_backward(
 
     Notes
     -----
-    A part that saw no key in a row (lse -inf) has gradients of exactly 0 in that row, and
+    A part in which a row is fully masked (lse -inf) has gradients of exactly 0 in that row, and
     contributes nothing to the gradients of the other parts, whatever its output contains. The same
-    holds if no part saw a key: `merge_attention_states` then adds up outputs that are 0 for any
-    queries, keys and values, so the loss does not depend on them. The gradient of a broadcast part
-    is the sum over the broadcast axes.
+    holds if the row is fully masked in all parts: `merge_attention_states` then adds up outputs
+    that are 0 for any queries, keys and values, so the loss does not depend on them. The gradient
+    of a broadcast part is the sum over the broadcast axes.
 
     The weights of the parts are computed in float64. Products are computed in float64 if an array
     of `outputs` or `grad_output` is float64, and in float32 for all narrower types.

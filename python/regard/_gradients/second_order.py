@@ -277,7 +277,8 @@ def gradients_of_block(
 def _cap(scores: Array, tangents: Array, softcap: float) -> tuple[Array, Array]:
     """Cap scores and their tangents in place.
 
-    Returns the first derivative of the cap, and the second one times the tangents before the cap.
+    Returns the first derivative of the cap, and the second derivative times the tangents before the
+    cap.
     """
     scores /= softcap
     np.tanh(scores, out=scores)

@@ -48,7 +48,7 @@ def matmul_backward(
     b : array_like, shape (..., depth, columns) or (depth,)
         Likewise.
     threads : int, optional
-        At most this many threads; the result has the same bits for any number.
+        Maximum number of threads. The bits of the result do not depend on it.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def matmul_backward(
         refuse_keywords("matmul_backward", unknown)
     grads, left, right = as_float_arrays(grad_output=grad_output, a=a, b=b)
     check_shape("grad_output", grads, _product_shape(left, right), "the product of a and b")
-    # As NumPy reads vectors: a row on the left, a column on the right.
+    # As in NumPy, a vector on the left is a row, and a vector on the right is a column.
     rows = left[None] if left.ndim == 1 else left
     columns = right[:, None] if right.ndim == 1 else right
     grads = grads[..., None] if right.ndim == 1 else grads
@@ -142,7 +142,7 @@ def scale_backward(
     factor : float
         As passed to `scale`.
     threads : int, optional
-        At most this many threads.
+        Maximum number of threads.
 
     Returns
     -------
@@ -193,13 +193,13 @@ def apply_mask_backward(
     mask : array_like of bool or float, or SparseMask
         As passed to `apply_mask`.
     threads : int, optional
-        At most this many threads.
+        Maximum number of threads.
 
     Returns
     -------
     grad_scores : ndarray
-        `grad_output` where the mask shows a score, and 0 where it hides one, even if `grad_output`
-        is NaN there.
+        `grad_output` where the mask shows a score, and 0 where it hides a score, even if
+        `grad_output` is NaN there.
     grad_mask : ndarray or None
         The gradient of a float mask, with its shape and the type of `grad_output`: the same
         numbers, summed over the axes along which the mask was broadcast. None for a bool mask or a
@@ -276,7 +276,7 @@ def softmax_backward(
         The gradient of the loss with respect to the output of `softmax`. Float32 or float64;
         integers and lists become float64.
     output : array_like
-        The output of `softmax`, of the same shape.
+        The output of `softmax`, with the same shape.
     axis : int, default -1
         As passed to `softmax`.
 

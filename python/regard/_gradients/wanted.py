@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _NAMES = ("query", "key", "value", "mask", *DIFFERENTIABLE)
-# As the kernels take and return them.
+# In the order of the arguments and the results of the kernels.
 _FLAGS = ("query", "key", "value", "mask", "alibi_slopes", "sinks", "distance_bias")
 
 
@@ -99,7 +99,7 @@ def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
     for name in names:
         if not isinstance(name, str) or name not in fields:
             raise ValueError(
-                f"with_respect_to must hold names of {', '.join(fields)}, got {shown(name)}"
+                f"with_respect_to must contain names from {', '.join(fields)}, got {shown(name)}"
             )
     return set(names)
 
@@ -125,12 +125,12 @@ def _arrays_of_out(
 
 def _float_mask(mask: ArrayLike | None) -> Array:
     if mask is None:
-        raise ValueError("with_respect_to has 'mask', and the call has no mask")
+        raise ValueError("with_respect_to contains 'mask', but the call has no mask")
     part = parts_of(mask)[-1]
     bias = part if is_sparse(part) else np.asarray(readable("mask", part))
     if not is_floating(bias.dtype):
         raise TypeError(
-            f"with_respect_to has 'mask', which needs a float mask, got one of {bias.dtype}: a "
+            f"with_respect_to contains 'mask', which needs a float mask, got {bias.dtype}: a "
             "bool mask has no gradient"
         )
     return _native(bias)
@@ -139,13 +139,13 @@ def _float_mask(mask: ArrayLike | None) -> Array:
 def _option(name: str, options: Mapping[str, Any]) -> Array:
     given = options.get(name)
     if given is None:
-        raise ValueError(f"with_respect_to has {name!r}, and the call has no {name}")
+        raise ValueError(f"with_respect_to contains {name!r}, but the call has no {name}")
     array = np.asarray(readable(name, given))
     return array.astype(np.float64) if array.dtype.kind in "iu" else _native(array)
 
 
 def _native(array: Array) -> Array:
-    """Return an array in native byte order, which its gradient has too."""
+    """Return an array in native byte order, which its gradient uses too."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

@@ -298,7 +298,8 @@ class TorchGenerator:
 def _box_muller(uniforms: FloatArray) -> FloatArray:
     dtype = uniforms.dtype.type
     blocks = uniforms.reshape(-1, 2, _BLOCK // 2)
-    # The functions are computed in float64 and rounded: NumPy's float32 ones depend on the CPU.
+    # The functions are computed in float64 and rounded: NumPy's float32 functions depend on the
+    # CPU.
     log = np.log(1 - blocks[:, 0], dtype=np.float64).astype(dtype)
     radius = np.sqrt(dtype(-2) * log)
     angle = dtype(2 * math.pi) * blocks[:, 1]

@@ -3,8 +3,8 @@
 The modules::
 
     layer       one recorded call, and its tokens
-    recording   the sequence of them, and what can be done with it
-    selection   which layers are meant by numbers, slices and names
+    recording   the sequence of layers, and its methods
+    selection   the layers that numbers, slices and names select
     given       how other calls accept recordings in place of query and key
     file        the file that holds a recording
 """

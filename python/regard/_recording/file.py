@@ -1,4 +1,4 @@
-"""Files of recordings: the arrays in the safetensors format, and all else as JSON in its header."""
+"""Files of recordings: the arrays in the safetensors format, and the rest as JSON in its header."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TYPES = {
 }
 _NAMES = {name: kind for kind, name in _TYPES.items()}
 _SPARSE = {"Ranges": Ranges, "Blocks": Blocks}
-_MOST_HEADER = 100_000_000  # as the package safetensors allows
+_MOST_HEADER = 100_000_000  # the limit of the safetensors package
 
 
 class _Arrays:
@@ -88,7 +88,7 @@ def write(recording: Recording, path: str | os.PathLike[str], overwrite: bool) -
     text += b" " * (-len(text) % 8)
     if len(text) > _MOST_HEADER:
         raise ValueError(
-            f"the names, options and tokens of the recording take {len(text):,} bytes, and a "
+            f"the names, options and tokens of the recording need {len(text):,} bytes, and a "
             f"safetensors file has room for {_MOST_HEADER:,}: save parts of it, as select() "
             "returns them"
         )
@@ -105,7 +105,7 @@ def write(recording: Recording, path: str | os.PathLike[str], overwrite: bool) -
 
 
 def _described(number: int, layer: RecordedLayer, arrays: _Arrays) -> dict[str, Any]:
-    """Return what JSON says of a layer, and add its arrays to `arrays`."""
+    """Return the JSON description of a layer, and add its arrays to `arrays`."""
     call = call_of(layer)
 
     def name_of(array: Array, field: str) -> str:
@@ -220,7 +220,7 @@ def _tokens_of(given: Any) -> Array:
 
 
 def _layer_of(facts: dict[str, Any], tokens: list[Array], array: Any) -> RecordedLayer:
-    """Return a layer of a file; the constructor checks what the file says."""
+    """Return a layer of a file; the constructor checks the content of the file."""
     options: dict[str, Any] = {}
     for name, value in facts["options"].items():
         options[name] = array(value["array"]) if isinstance(value, dict) else value
@@ -258,7 +258,7 @@ def _check_sparse(starts: Array, spans: Array, bits: Array) -> None:
     has_types = starts.dtype == spans.dtype == np.int64 and bits.dtype == np.uint8
     has_shapes = starts.ndim > 0 and spans.ndim == 2 and spans.shape[1] == 3 and bits.ndim == 3
     if not (has_types and has_shapes):
-        raise ValueError("the arrays of a sparse mask have other types or axes")
+        raise ValueError("the arrays of a sparse mask have wrong types or axes")
     begin, end = spans[:, 0], spans[:, 1]
     if (np.diff(starts, axis=-1) < 0).any() or (begin < 0).any() or (end < begin).any():
         raise ValueError("the rows of a sparse mask are not in order")

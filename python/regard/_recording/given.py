@@ -30,8 +30,8 @@ def recorded_layers(
 ) -> tuple[RecordedLayer, ...]:
     """Return the layers of a recording, or of its one layer.
 
-    Raises TypeError if the call also sets what the recording determines: `options` are those of the
-    call, and `others` are arguments that must be None.
+    Raises TypeError if the call also sets arguments that the recording determines. `options` are
+    the options of the call, and `others` are arguments that must be None.
     """
     given = [name for name, value in others.items() if value is not None]
     given += [name for name in options if name in _DETERMINED]
@@ -50,7 +50,7 @@ def texts_of(layers: tuple[RecordedLayer, ...]) -> tuple[Any, Any] | None:
     """Return the texts of the queries and of the keys of layers of one text, for pictures.
 
     An axis whose tokens are unknown, or differ between layers, has None in place of texts. The
-    result is None if both axes have none.
+    result is None if neither axis has texts.
     """
     sides = []
     for name in ("query_tokens", "key_tokens"):
@@ -65,7 +65,7 @@ def texts_of(layers: tuple[RecordedLayer, ...]) -> tuple[Any, Any] | None:
 def check_equal(
     layers: tuple[RecordedLayer, ...], size_of: Callable[[RecordedLayer], Any], what: str
 ) -> None:
-    """Raise ValueError unless the layers have equal sizes, and say which layers to select."""
+    """Raise ValueError, which names the layers to select, unless the layers have equal sizes."""
     groups: dict[Any, list[str]] = {}
     for layer in layers:
         groups.setdefault(size_of(layer), []).append(layer.name)
@@ -73,6 +73,6 @@ def check_equal(
         shown = "; ".join(f"{size} in {listed(names)}" for size, names in groups.items())
         raise ValueError(
             f"the layers of the recording must have the same {what}, got {shown}: "
-            f"recording.select({next(iter(groups.values()))!r}) chooses those that agree, and so "
-            "does a name that they begin with"
+            f"recording.select({next(iter(groups.values()))!r}) chooses layers that agree, and so "
+            "does a prefix of their names"
         )

@@ -34,7 +34,7 @@ _FIELDS = ("name", "_call", "query_tokens", "key_tokens")
 @public
 @takes_options(RecordedOptions)
 class RecordedLayer:
-    """The queries, keys, mask and options of one attention call. They do not change.
+    """The immutable queries, keys, mask and options of one attention call.
 
     `Recording` contains such layers. The attributes are arguments of regard's calls:
     ``regard.attention_map(layer.query, layer.key, layer.mask, **layer.options)``.
@@ -108,7 +108,7 @@ class RecordedLayer:
         call = check_call(query, key, None, mask, dict(_lasting(given)))
         if not call.has_heads:
             raise ValueError(
-                "query must have an axis of heads, (..., heads, q_len, head_dim), got shape "
+                "query must have a heads axis, (..., heads, q_len, head_dim), got shape "
                 f"{call.query.shape}"
             )
         batch, lengths = call.sizes.batch, (call.sizes.q_len, call.sizes.kv_len)
@@ -196,10 +196,10 @@ class RecordedLayer:
         return RecordedLayer.of(self.name, self._call, query_tokens, key_tokens)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise AttributeError(f"a RecordedLayer does not change: make a new one to set {name}")
+        raise AttributeError(f"a RecordedLayer is immutable: create a new layer to set {name}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a RecordedLayer does not change: {name} stays")
+        raise AttributeError(f"a RecordedLayer is immutable: {name} cannot be deleted")
 
     def __getstate__(self) -> tuple[Any, ...]:
         call = self._call
@@ -238,8 +238,8 @@ def as_tokens(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
         array = array.copy()
     if not array.ndim or array.shape[-1] != shape[-1] or not broadcasts_to(array.shape, shape):
         raise ValueError(
-            f"{name} must have one token for each place, in the shape {shape} or {shape[-1:]}, got "
-            f"shape {array.shape}"
+            f"{name} must have one token for each position, in the shape {shape} or {shape[-1:]}, "
+            f"got shape {array.shape}"
         )
     return array
 
@@ -276,7 +276,7 @@ def nbytes_of(layers: Iterable[RecordedLayer]) -> int:
 
 
 def place_of(array: Any) -> tuple[Any, ...]:
-    """Return what identifies the memory of an array, or the object of a sparse mask."""
+    """Return a key that identifies the memory of an array, or the object of a sparse mask."""
     if is_sparse(array):
         return (id(array),)
     pointer = array.__array_interface__["data"][0]

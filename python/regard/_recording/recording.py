@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @public
 class Recording(Sequence[RecordedLayer]):
-    """The queries, keys, masks and options of attention calls. A recording does not change.
+    """The queries, keys, masks and options of attention calls. A recording is immutable.
 
     It is a sequence of `RecordedLayer`: ``recording[3]`` and ``recording["encoder.0"]`` are layers,
     and ``recording[3:6]`` is a shorter recording. `regard.explore`, `regard.summarize_attention`
@@ -127,7 +127,7 @@ class Recording(Sequence[RecordedLayer]):
         Returns
         -------
         Recording
-            It shares the arrays.
+            A recording that shares the arrays.
 
         Raises
         ------
@@ -149,14 +149,14 @@ class Recording(Sequence[RecordedLayer]):
         Returns
         -------
         Recording
-            Its layers have no batch axes. It shares the arrays.
+            A recording that shares the arrays, and whose layers have no batch axes.
 
         Raises
         ------
         TypeError
             If `place` has another type.
         ValueError
-            If `place` is out of range, or a layer has another number of batch axes.
+            If `place` is out of range, or a layer has a different number of batch axes.
         """
         index = place if isinstance(place, tuple) else (place,)
         return Recording(layer.entry(_checked(index, layer)) for layer in self._layers)
@@ -241,8 +241,8 @@ class Recording(Sequence[RecordedLayer]):
         TypeError
             If an argument has the wrong type.
         ValueError
-            As `regard.explore`; also if the lengths of the layers differ, in which case `select`
-            chooses some, or if there are several batch entries, of which `entry` chooses one.
+            As `regard.explore`; also if the lengths of the layers differ (`select` chooses some
+            layers), or if there are several batch entries (`entry` chooses one).
         """
         import regard
 
@@ -313,7 +313,7 @@ class Recording(Sequence[RecordedLayer]):
         Raises
         ------
         ImportError
-            If the package safetensors is missing, or ml_dtypes for bfloat16;
+            If the safetensors package is missing, or ml_dtypes for bfloat16;
             ``pip install 'regard[models]'`` installs both.
         OSError
             If the file cannot be read.

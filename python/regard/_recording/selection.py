@@ -16,7 +16,7 @@ _WANTED = "a number, a name, a slice or some numbers and names of layers"
 
 
 class Selection(NamedTuple):
-    """Some layers of a run, before it is known how many there are."""
+    """Some layers of a run, before the number of layers is known."""
 
     numbers: frozenset[int]
     names: tuple[str, ...]

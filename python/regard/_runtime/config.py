@@ -71,7 +71,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     ------
     ValueError
         If `mode` is unknown, or if an environment variable names an unknown target or CPU feature,
-        or no number of bytes.
+        or is not a number of bytes.
 
     Examples
     --------

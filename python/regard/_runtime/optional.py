@@ -17,5 +17,5 @@ def needed(module: str, caller: str, extra: str) -> Any:
         # pip keeps the installed regard, from any source, and downloads only the packages of the
         # extra.
         raise ImportError(
-            f"{caller} needs the package {package}: pip install 'regard[{extra}]'"
+            f"{caller} needs the {package} package: pip install 'regard[{extra}]'"
         ) from error

@@ -48,6 +48,6 @@ def _bars(caller: str) -> Any:
         except ModuleNotFoundError:
             continue
     raise ImportError(
-        f"{caller}(progress=True) needs the package tqdm or rich: pip install tqdm, or pass a "
+        f"{caller}(progress=True) needs the tqdm or rich package: pip install tqdm, or pass a "
         "function of (done, total)"
     )

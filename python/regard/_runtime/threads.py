@@ -46,7 +46,7 @@ def threading_layer() -> ThreadingLayer:
     Raises
     ------
     ValueError
-        If the environment variable ``REGARD_THREADING_LAYER`` names no layer.
+        If the environment variable ``REGARD_THREADING_LAYER`` does not name a layer.
     ImportError
         If it names ``openmp``, and this build has no OpenMP or finds no runtime.
 
@@ -114,7 +114,8 @@ def set_num_threads(threads: int | None) -> None:
     ----------
     threads : int or None
         At least 1. None restores the choice at import: ``REGARD_NUM_THREADS``, else
-        ``OMP_NUM_THREADS``, else the CPUs that the process may use, within the quota of its cgroup.
+        ``OMP_NUM_THREADS``, else the number of CPUs that the process may use, within the quota of
+        its cgroup.
 
     Raises
     ------

@@ -67,7 +67,7 @@ class ShownWeights:
         if not heads:
             yield "no weights: 0 heads"
         if self._head is None and heads > _MOST_TABLES:
-            yield f"… and {heads - _MOST_TABLES} more heads: pass head= for one of them"
+            yield f"… and {heads - _MOST_TABLES} more heads: pass head= to show one"
 
 
 @public
@@ -94,7 +94,7 @@ def show(
     -------
     ShownWeights
         ``print`` shows it as text, and a notebook shows it as HTML. If there are many queries or
-        keys, only the first ones are shown.
+        keys, only the first are shown.
 
     Raises
     ------

@@ -50,8 +50,8 @@ def tokens_of_axes(
     if query_offset is None:
         if q_len != kv_len:
             raise ValueError(
-                "tokens must be a pair (query tokens, key tokens) if these are different in "
-                f"number, got one sequence for {q_len} queries and {kv_len} keys"
+                "tokens must be a pair (query tokens, key tokens) if their numbers "
+                f"differ, got one sequence for {q_len} queries and {kv_len} keys"
             )
         return AxisTokens(texts, texts)
     end = query_offset + q_len
@@ -93,7 +93,7 @@ def _texts(name: str, value: Any, length: int, axis: str) -> list[str]:
             raise TypeError(f"{name}[{i}] must be a str, got {_description(text)}")
     if len(texts) != length:
         raise ValueError(
-            f"{name} must have one str for each {axis}, {length}, got {len(texts)}; those that a "
+            f"{name} must have one str for each {axis}, {length}, got {len(texts)}; tokens that a "
             "tokenizer adds at the ends count too"
         )
     return [str(text) for text in texts]  # np.str_ becomes str

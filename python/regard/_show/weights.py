@@ -30,8 +30,8 @@ def attention_weights(
 ) -> Array:
     """Return weights of shape (..., q_len, kv_len) as float32 or float64, without a needless copy.
 
-    With `sums`, a row must add up to at most 1: to less if a query sees no key, or a sink. With
-    `nan`, NaN is accepted.
+    With `sums`, a row must add up to at most 1. Fully masked rows and rows with a sink add up to
+    less. With `nan`, NaN is accepted.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def _add_up(rows: Array) -> bool:
 
 
 def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yield some rows at a time, so that no temporary array is as large as the weights."""
+    """Yield blocks of rows, so that no temporary array is as large as the weights."""
     q_len, kv_len = array.shape[-2:]
     step = max(1, _ENTRIES_AT_ONCE // max(kv_len, 1))
     for head in np.ndindex(array.shape[:-2]):

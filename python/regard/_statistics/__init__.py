@@ -5,7 +5,7 @@ The modules::
     summary          the functions that return numbers; request checks and names the requested
                      results, and target_keys finds the keys of the previous-token and induction
                      scores
-    frame            summaries as tables of pandas and as dictionaries
+    frame            summaries as pandas tables and as dictionaries
     attention_map    the function that returns pictures
     rollout          the products of the weights of all layers, on the gradient of the values
 """

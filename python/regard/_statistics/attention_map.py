@@ -100,21 +100,21 @@ def attention_map(
         The sum and the mean show the total weight, with hidden keys counted as 0.
     regions : iterable of (slice, slice), optional
         Parts of the weights, as slices of queries and of keys without steps. Each region gets a
-        separate picture of at most `shape`. Default: one picture of everything.
+        separate picture of at most `shape`. Default: one picture of all weights.
     lse : array_like, shape (..., heads, q_len), optional
         The lse of the forward call with the same arguments, returned with ``return_lse=True``. If
         it is not given, it is computed first. The lse of other arguments yields a meaningless
         picture.
     progress : bool or callable, optional
-        True shows a bar, which requires the package tqdm or rich. A function is called now and
-        then, in the thread of the caller, with the number of completed queries and the total
-        number, over all heads and regions. An exception of the function ends the call.
+        True shows a progress bar, which requires the tqdm or rich package. A function is called
+        from time to time, in the caller's thread, with the number of completed queries and the
+        total number, over all heads and regions. An exception that it raises ends the call.
     {options}
 
     Returns
     -------
     ndarray or list of ndarray, each of shape (..., heads, height, width)
-        Float64 if query or key is, else float32. A list if there are `regions`.
+        Float64 if query or key is float64, else float32. A list if `regions` are given.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def pictures_of(
     lse: ArrayLike | None = None,
     progress: Progress = None,
 ) -> Any:
-    """Do what `attention_map` does, with the options of any part of a checked call."""
+    """Implement `attention_map`, with the options of any part of a checked call."""
     height, width = _pair_of_counts(shape)
     choice("reduce", reduce, _POOLINGS)
     check_progress(progress, _NAME)

@@ -1,4 +1,4 @@
-"""Summaries of attention as tables of pandas and as dictionaries."""
+"""Summaries of attention as pandas tables and as dictionaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# The fields by what they describe; top_k is of queries too.
+# The fields that describe queries, keys and heads; top_k describes queries too.
 OF_QUERIES = (
     "entropy",
     "max",
@@ -35,7 +35,7 @@ OF_HEADS = ("previous_token", "induction")
 
 
 def average_over_queries(picked: Array, queries: Array) -> Array:
-    """Return each head's mean over so many queries, or NaN if there are none."""
+    """Return each head's mean over the given number of queries, or NaN for 0 queries."""
     rows = np.ascontiguousarray(picked)  # the memory order affects the last bit of the sum
     sums = np.asarray(rows.sum(axis=-1, dtype=np.float64))
     with np.errstate(invalid="ignore"):
@@ -103,7 +103,7 @@ def _columns(summary: AttentionSummary, by: str) -> dict[str, Array]:
 
 
 def _of_heads(columns: dict[str, Array]) -> dict[str, Array]:
-    """Average fields of queries over the queries that see a key, as far as a field tells."""
+    """Average fields of queries over the queries that see a key, if a field identifies these."""
     telling = [
         columns[name] for name in ("effective_count", "max", "top_k_mass") if name in columns
     ]

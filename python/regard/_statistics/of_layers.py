@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LayerResults:
-    """The layers of a recording, and how their results become those of the recording."""
+    """The layers of a recording, and how to join their results."""
 
     def __init__(
         self, recording: Recording | RecordedLayer, options: Mapping[str, Any], **others: Any
@@ -34,12 +34,12 @@ class LayerResults:
         self._options = options
 
     def key_tokens(self) -> Array | None:
-        """Return the key tokens of the first layer if all layers have some."""
+        """Return the key tokens of the first layer if all layers have key tokens."""
         tokens = [layer.key_tokens for layer in self.layers]
         return None if any(each is None for each in tokens) else tokens[0]
 
     def options_of(self, call: CheckedCall) -> dict[str, Any]:
-        """Return the options of a layer, and of the call such as threads."""
+        """Return the options of a layer, and options of the call such as threads."""
         return {**call.options, **self._options}
 
     def compute(
@@ -60,7 +60,7 @@ class LayerResults:
         return results
 
     def join(self, arrays: list[Array]) -> Array:
-        """Return one array with a first axis for the layers, or the array of the one layer."""
+        """Return one array with a first axis for the layers, or the array of the single layer."""
         return arrays[0] if self._is_one else np.stack(arrays)
 
 

@@ -99,15 +99,16 @@ class AttentionSummary(NamedTuple):
         query_starts: ArrayLike | None = None,
         key_starts: ArrayLike | None = None,
     ) -> Any:
-        """Return the statistics as a table of pandas, with a row per head, query or key.
+        """Return the statistics as a pandas table, with a row per head, query or key.
 
         Parameters
         ----------
         by : {"head", "query", "key"}, default "head"
-            What has a row. ``"query"`` and ``"key"`` have the fields of queries and of keys, where
-            `top_k` becomes the columns ``top_key_0``, ``top_weight_0``, ``top_key_1`` and so on.
-            ``"head"`` has the fields of heads, and the means of the fields of queries over the
-            queries that see a key, with the mean weight on all top keys as ``top_k_mass``.
+            The items that have a row. Tables by ``"query"`` and ``"key"`` contain the fields of
+            queries and of keys, where `top_k` becomes the columns ``top_key_0``, ``top_weight_0``,
+            ``top_key_1`` and so on. Tables by ``"head"`` contain the fields of heads, and the means
+            of the fields of queries over the queries that see a key, with the mean weight on all
+            top keys as ``top_k_mass``.
         query_starts, key_starts : array_like of int, optional
             As passed to `summarize_attention_ragged`, for a summary of packed sequences:
             `query_starts` for rows of heads and queries, and `key_starts` for rows of keys.
@@ -115,28 +116,28 @@ class AttentionSummary(NamedTuple):
         Returns
         -------
         pandas.DataFrame
-            The levels of the index are ``"head"``, and ``"query"`` or ``"key"``. An axis before
-            heads is ``"layer"``, more of them are ``"batch0"``, ``"batch1"`` and so on. Packed
-            sequences have the level ``"sequence"``, and number their queries and keys from 0.
+            The levels of the index are ``"head"``, and ``"query"`` or ``"key"``. A single axis
+            before heads is ``"layer"``; several axes are ``"batch0"``, ``"batch1"`` and so on.
+            Packed sequences have the level ``"sequence"``, and number their queries and keys from
+            0.
 
         Raises
         ------
         ImportError
             If pandas is not installed.
         TypeError
-            If a starts array is not one of integers.
+            If a starts array does not consist of integers.
         ValueError
             If `by` is unknown, the summary has no field for the table, its fields do not have the
             same axes (..., heads), or the starts do not match.
 
         Notes
         -----
-        A query that sees no key has 0 in every field, and its largest weight tells: it is left out
-        of the means if the summary has `effective_count`, `max` or `top_k`. With none of the three,
-        the means include all queries. The mean over no query is NaN, and NaN of a query makes the
-        mean NaN.
+        A fully masked query has 0 in every field. It is excluded from the means if the summary has
+        `effective_count`, `max` or `top_k`, which identify such queries. Otherwise, the means
+        include all queries. The mean over 0 queries is NaN, and NaN in a query makes the mean NaN.
 
-        A summary does not know whether it is of packed sequences: pass the starts if it is.
+        A summary does not record whether its sequences are packed. If they are, pass the starts.
 
         Examples
         --------
@@ -152,7 +153,7 @@ class AttentionSummary(NamedTuple):
 
 
 class SummaryRequest(NamedTuple):
-    """The checked arguments of a call besides the arguments of attention."""
+    """The checked arguments of a call, without the arguments of attention."""
 
     wanted: dict[str, bool]
     first_keys: int

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Rows that one backward call takes through a layer, as columns of its values. With fewer, scores
-# are computed more often; with more, there is more memory.
+# Rows that one backward call takes through a layer, as columns of its values. With fewer rows,
+# scores are computed more often; more rows need more memory.
 _ROWS = 256
 
 
@@ -55,8 +55,9 @@ def rollout(
 ) -> Array:
     r"""Compute attention rollout over the layers of a model, without storing any weights.
 
-    Attention rollout [1]_ estimates how much a position of the last layer takes from each position
-    of the input. With the weights :math:`W_{lh}` of head h in layer l, and c for `residual`,
+    Attention rollout [1]_ estimates how much a position of the last layer receives from each
+    position of the input. With the weights :math:`W_{lh}` of head h in layer l, and c for
+    `residual`,
 
     .. math:: A_l = c\, I + (1 - c)\, \mathrm{mean}_h W_{lh}, \qquad
               \mathrm{rollout} = A_L \cdots A_2\, A_1
@@ -76,26 +77,25 @@ def rollout(
     queries : int, sequence of int or slice, optional
         The positions of the last layer to follow. Default: all.
     residual : float, default 0.5
-        The share of a position that passes a layer by the residual connection, from 0 to 1.
+        The share of a position that bypasses a layer through the residual connection, from 0 to 1.
     head_weights : array_like, shape (heads,) or (layers, heads), optional
-        Numbers, none negative, for a weighted mean over heads: 0 leaves a head out. They are
-        divided by their sum. Layers that differ in heads have a list, with one array per layer.
-        Default: the mean.
+        Nonnegative numbers for a weighted mean over heads; 0 leaves a head out. They are divided by
+        their sum. If layers differ in heads, a list with one array per layer. Default: the mean.
     {options}
 
     Returns
     -------
     ndarray, shape (..., queries, n)
         A row for each position of `queries`, or (..., n) for an int. Each row sums to 1. Float64 if
-        a query or a key is, else float32.
+        a query or a key is float64, else float32.
 
     Raises
     ------
     TypeError
         If an argument has the wrong type.
     ValueError
-        If shapes disagree, a layer has other numbers of queries and keys, or `query_offset` moves
-        the queries to other positions than the keys; if a number is out of range.
+        If shapes disagree, a layer has different numbers of queries and keys, or `query_offset`
+        moves the queries to other positions than the keys; if a number is out of range.
     MemoryError
         If a result or the workspace cannot be allocated.
 
@@ -109,11 +109,11 @@ def rollout(
     carried it. This is the weight of a sink, and all of the weight of a fully masked row. Dropout
     is not applied.
 
-    A row x of the result goes through the layers from the last one to the first. The sum over
-    queries :math:`x W` is computed by `scaled_dot_product_attention_backward`, as the gradient of
-    the values for x as the gradient of the output. It takes the time of the backward call without
-    the gradients of query and key, for each layer and each 256 rows. The memory is 256 rows per
-    key head and per thread, in addition to the result.
+    A row x of the result goes through the layers from the last to the first. The sum over queries
+    :math:`x W` is computed by `scaled_dot_product_attention_backward`, as the gradient of the
+    values for x as the gradient of the output. It takes the time of the backward call without the
+    gradients of query and key, for each layer and each 256 rows. The memory is 256 rows per key
+    head and per thread, in addition to the result.
 
     A row that reaches a query whose weights are NaN is NaN. Other rows are not affected, so that
     padding may contain anything.
@@ -162,7 +162,7 @@ def rollout(
 def _layer_calls(
     query: Any, key: Any, mask: ArrayLike | None, options: Mapping[str, Any]
 ) -> list[CheckedCall]:
-    """Return the checked call of each layer, with an axis of heads."""
+    """Return the checked call of each layer, with a heads axis."""
     if is_recorded(query):
         recorded = map(call_of, recorded_layers(query, options, key=key, mask=mask))
         return [
@@ -308,7 +308,7 @@ def _without_nan(query: Array, key: Array, lse: Array, dtype: Any) -> tuple[Arra
 
 
 def _kept_at_the_query(lse: Array, sinks: Array | None) -> Array:
-    """Return the weight of each query that no key has: of its sink, or 1 if it sees no key."""
+    """Return the weight of each query that no key has: its sink's weight, or 1 if fully masked."""
     is_blind = np.isneginf(lse)
     if sinks is None:
         return is_blind.astype(lse.dtype)

@@ -106,15 +106,15 @@ def summarize_attention(
         The lse of the forward call with the same arguments, returned with ``return_lse=True``. If
         it is not given, it is computed first, which takes about half of the forward call's time.
     progress : bool or callable, optional
-        True shows a bar, which requires the package tqdm or rich. A function is called now and
-        then, in the thread of the caller, with the number of completed queries and the total
-        number, over all heads. An exception of the function ends the call.
+        True shows a progress bar, which requires the tqdm or rich package. A function is called
+        from time to time, in the caller's thread, with the number of completed queries and the
+        total number, over all heads. An exception that it raises ends the call.
     {options}
 
     Returns
     -------
     AttentionSummary
-        Named tuple of arrays, float64 if query or key is, else float32.
+        Named tuple of arrays, float64 if query or key is float64, else float32.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def summary_of(
     lse: ArrayLike | None,
     progress: Progress,
 ) -> AttentionSummary:
-    """Do what `summarize_attention` does, with the options of any part of a checked call."""
+    """Implement `summarize_attention`, with the options of any part of a checked call."""
     check_progress(progress, "summarize_attention")
     if mask is not None:
         warn_if_zero_one(mask)

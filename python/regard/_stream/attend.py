@@ -65,9 +65,9 @@ def attend_stream(
 ) -> Array | tuple[Array, Array]:
     r"""Compute exact attention to keys and values that arrive in chunks, one after another.
 
-    The keys and values need not fit in memory. In addition to the queries, memory holds two chunks,
-    one that is computed and one that a thread reads meanwhile, and some results in float64, up to
-    about ten times the output.
+    The keys and values need not fit in memory. In addition to the queries, memory holds two chunks
+    (one is computed while a thread reads the other), and some results in float64, up to about ten
+    times the output.
 
     Parameters
     ----------
@@ -85,20 +85,20 @@ def attend_stream(
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores, including sinks.
     progress : bool or callable, optional
-        True shows a bar, which requires the package tqdm or rich. A function is called after every
-        computed chunk, in the thread of the caller, with two numbers: the end of the chunk, and the
-        end of the keys that any query can see, or None if that is not known.
+        True shows a progress bar, which requires the tqdm or rich package. A function is called
+        after every computed chunk, in the caller's thread, with two numbers: the end of the chunk,
+        and the end of the keys that any query can see, or None if that is not known.
     {options}
     out : ndarray, optional
-        Where to write the output, at the end: an array of the result's type and shape, with any
-        strides, that overlaps no input.
+        Array to which the output is written at the end. It must have the type and shape of the
+        result, and must not overlap an input. Any strides are accepted.
 
     Returns
     -------
     output : ndarray, shape (..., heads, q_len, value_dim)
-        Of the result type of query, key and value. No heads axis if all three are 2-D.
+        Has the result type of query, key and value. Has no heads axis if all three are 2-D.
     lse : ndarray, shape (..., heads, q_len)
-        If `return_lse`; float32, or float64 if the output is.
+        Returned if `return_lse`, in float64 if the output is float64, else in float32.
 
     Raises
     ------
@@ -133,8 +133,8 @@ def attend_stream(
     key that a query can see. A generator is closed when the call ends.
 
     An iterator runs in the reading thread, and the call raises its exceptions. Arrays that it
-    yields are read in place and must not change until they have been computed, which is when the
-    next chunk but one is requested. An iterator that reuses the same memory for every chunk is
+    yields are read in place and must not change until they have been computed, that is, until the
+    chunk after the next is requested. An iterator that reuses the same memory for every chunk is
     detected from its first two chunks, and each chunk is then computed before the next one is
     requested. If an iterator reuses memory only later, the call raises ValueError.
 

@@ -65,7 +65,7 @@ class StreamCall:
         options = with_arrays(options)
         given = {name: options[name] for name in _NAMES if name in options}
         known = {name: each for name, each in given.items() if _is_of_any_keys(name, each)}
-        # Keys may be of a wider type than the query, which the score function has too.
+        # Keys may have a wider type than the query. The score function then has this wider type.
         key_type = getattr(known.get("score_function"), "dtype", self._query.dtype)
         no_keys = np.zeros((0, *self._query.shape[-1:]), key_type)
         check_call(self._query, no_keys, no_keys, None, known)
@@ -98,7 +98,7 @@ class StreamCall:
                     order.add(chunk.number, *self._attend(chunk))
                     if report:
                         report(chunk.stop if total is None else min(chunk.stop, total), total)
-                    del chunk  # before the next chunk but one is read
+                    del chunk  # before the chunk after the next is read
         state = order.finish() or (np.zeros(shape), np.full(shape[:-1], -np.inf))
         return self._rounded(self._with_sinks(state), dtype)
 
@@ -115,7 +115,7 @@ class StreamCall:
         return shape, dtype
 
     def _options_of(self, start: int, stop: int) -> dict[str, Any]:
-        """Return the options for some keys, with positions relative to the first one."""
+        """Return the options for some keys, with positions relative to the first key."""
         positions = self._positions.chunk((0, self._positions.q_len), (start, stop))
         options = self._options | positions.options()
         if options.get("dropout_p") or options.get("score_function"):

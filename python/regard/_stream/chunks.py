@@ -1,4 +1,4 @@
-"""The chunks of a stream: check them, select the visible ones, and read them."""
+"""Check the chunks of a stream, select the visible chunks, and read them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _kind_of(chunk: Any) -> str:
 
 
 class ChunkLayout:
-    """The types and axes that all chunks share with the first one, except the keys axis."""
+    """The types and axes that all chunks share with the first chunk, except the keys axis."""
 
     def __init__(self, first: UnreadChunk) -> None:
         self._first = first.number
@@ -93,12 +93,12 @@ class ChunkLayout:
             if _others(array) != (before, dim):
                 wanted = ", ".join(map(str, (*before, "kv_len", dim)))
                 raise ValueError(
-                    f"chunk {chunk.number}: {name} must have shape ({wanted}) like that of chunk "
+                    f"chunk {chunk.number}: {name} must have shape ({wanted}) as in chunk "
                     f"{self._first}, got {tuple(array.shape)}"
                 )
             if array.dtype != dtype:
                 raise TypeError(
-                    f"chunk {chunk.number}: {name} must be of {dtype} like that of chunk "
+                    f"chunk {chunk.number}: {name} must be of {dtype} as in chunk "
                     f"{self._first}, got {array.dtype}"
                 )
 
@@ -193,7 +193,7 @@ def produce(
             if given.mask is not None and mask.is_given:
                 raise TypeError(
                     f"chunk {number}: mask must be None, as mask= is given for the keys of all "
-                    "chunks, got another one"
+                    "chunks, got another mask"
                 )
             if layout is None:
                 layout = ChunkLayout(given)

@@ -21,7 +21,7 @@ class StreamMask:
     Parameters
     ----------
     mask : array_like, SparseMask, pair, or None
-        Arrays that are not in memory are not read yet. A last axis of 1 stands for all keys, except
+        Arrays that are not in memory are not read yet. A last axis of 1 applies to all keys, except
         in sparse masks, whose missing keys are hidden.
     total : int or None
         The number of keys, if known.
@@ -42,7 +42,7 @@ class StreamMask:
         return bool(self._unread.arrays)
 
     def stand_ins(self, kv_len: int) -> Masks:
-        """Return masks without memory, for some number of keys, with the types and other axes."""
+        """Return masks without memory, for a number of keys, with the types and other axes."""
 
         def without_memory(part: Any) -> Any:
             if is_sparse(part):

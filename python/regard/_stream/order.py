@@ -27,8 +27,8 @@ def merged(first: State, second: State, threads: int | None) -> State:
 class MergeOrder:
     """Merging of successive states in groups of 16 states, of 16 groups, and so on.
 
-    The groups of a state depend only on its number. Omitting a state whose queries see no key
-    changes no bit.
+    The groups of a state depend only on its number. Omitting a state in which all rows are fully
+    masked changes no bit.
     """
 
     def __init__(self, threads: int | None) -> None:
@@ -52,7 +52,7 @@ class MergeOrder:
         self._open[level] = group, state
 
     def finish(self) -> State | None:
-        """Return the state of all chunks together, or None if there was none."""
+        """Return the state of all chunks together, or None if no state was added."""
         level = 0
         while level < len(self._open):
             held, self._open[level] = self._open[level], None

@@ -144,7 +144,9 @@ class ReadAhead:
 
     def _take(self) -> Any:
         if os.getpid() != self._process:
-            raise RuntimeError("attend_stream cannot go on in a forked process: call it there")
+            raise RuntimeError(
+                "attend_stream cannot continue in a forked process: call it again there"
+            )
         while (answer := self._answer()) is None:
             if self._has_ended:
                 raise MemoryError(_NO_MEMORY)
@@ -189,8 +191,8 @@ class ReadAhead:
                 if overlaps and ahead:
                     raise ValueError(
                         f"chunk {chunk.number} must not share memory with chunk "
-                        f"{before.number}, which was still being computed: fill two buffers in "
-                        "turn, or the same one from the first chunk on"
+                        f"{before.number}, which was still being computed: alternate between "
+                        "two buffers, or reuse one buffer from the first chunk on"
                     )
                 are_apart = not overlaps
             before = chunk if chunk.is_lent else None

@@ -40,7 +40,7 @@ class KeyValueChunks(ShowsOptions):
     value : array_like, shape (..., kv_heads, kv_len, value_dim)
         Likewise.
     length : int, optional
-        The number of keys per chunk; the last chunk may have fewer. Default: the number that makes
+        The number of keys per chunk; the last chunk may have fewer. Default: as many keys as fill
         64 MiB with their values, rounded to a multiple of the arrays' storage blocks (``shards`` or
         ``chunks``), or else of 1536, but at least one such block.
 
@@ -65,10 +65,10 @@ class KeyValueChunks(ShowsOptions):
 
     Notes
     -----
-    The bits of the result of `attend_stream` depend on how keys are cut, so record `length` if they
-    matter. Arrays that are stored in blocks are read fastest if a chunk contains whole blocks.
+    The bits of the result of `attend_stream` depend on how keys are cut, so record `length` if the
+    bits matter. Arrays that are stored in blocks are read fastest if a chunk contains whole blocks.
 
-    Arrays without any key make one empty chunk.
+    Arrays without keys yield one empty chunk.
 
     Examples
     --------

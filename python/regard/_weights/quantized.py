@@ -111,7 +111,7 @@ class QuantizedWeight:
         Parameters
         ----------
         numbers : array_like of int8, shape (d_out, d_in)
-            The integers. They are not copied, and must not be written to afterwards.
+            The integers. They are not copied, and must not be written to afterward.
         scales : array_like of float32, shape (d_out, ceil(d_in / 64))
             The factors of the integers, each 0 or at least 2**-102 in magnitude. They are copied.
 

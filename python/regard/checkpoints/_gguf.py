@@ -1,4 +1,4 @@
-"""Read parameters from GGUF files, including quantized ones."""
+"""Read parameters from GGUF files, including quantized parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from regard._weights.narrow import Weight
 
-# Tensor types that NumPy supports; the package gguf converts all others to float32.
+# Tensor types that NumPy supports; the gguf package converts all others to float32.
 INTEGERS = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 PLAIN = {"F32": "<f4", "F64": "<f8", **INTEGERS}
 
@@ -56,7 +56,7 @@ def load_gguf(
     Raises
     ------
     ImportError
-        If the package gguf, which decodes the quantized formats, is missing, or ml_dtypes for
+        If the gguf package, which decodes the quantized formats, is missing, or ml_dtypes for
         ``weight_dtype="bfloat16"``; ``pip install 'regard[models]'`` installs both.
     TypeError
         If `path` is not a path, `prefix` is not a str or `weight_dtype` is not a dtype.
@@ -65,13 +65,13 @@ def load_gguf(
     ValueError
         If the file is not a GGUF file, or is a device or a pipe; if it is truncated or
         inconsistent, or no name begins with `prefix`; if none of the tensors to be read has a type
-        that the package gguf can decode. The message names the file and the reason. Also if
+        that the gguf package can decode. The message names the file and the reason. Also if
         `weight_dtype` is unknown, or a matrix cannot be stored in it.
 
     Warns
     -----
     UserWarning
-        If the package gguf cannot decode the types of some of the tensors to be read. The warning
+        If the gguf package cannot decode the types of some of the tensors to be read. The warning
         names these tensors. They are skipped, and the others are returned.
 
     See Also
@@ -160,7 +160,7 @@ def _sizes(file: BoundedFile, header: Header, gguf: Any) -> dict[str, int]:
     sizes = {tensor.name: _bytes(file, tensor, gguf) for tensor in header.tensors}
     if len(sizes) != len(header.tensors):
         names = Counter(tensor.name for tensor in header.tensors)
-        file.refuse(f"the file has two tensors of the name {names.most_common(1)[0][0]!r}")
+        file.refuse(f"the file has two tensors named {names.most_common(1)[0][0]!r}")
     end, before = 0, ""
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
         if tensor.offset % header.alignment:
@@ -185,7 +185,9 @@ def _bytes(file: BoundedFile, tensor: TensorInfo, gguf: Any) -> int:
     except (KeyError, ValueError):
         file.refuse(f"tensor {tensor.name!r} has the unknown type {tensor.type_number}")
     if (tensor.shape or (1,))[-1] % items:
-        file.refuse(f"tensor {tensor.name!r} of shape {tensor.shape} has rows of broken blocks")
+        file.refuse(
+            f"tensor {tensor.name!r} of shape {tensor.shape} has rows that are not whole blocks"
+        )
     return int(math.prod(tensor.shape) // items * size)
 
 

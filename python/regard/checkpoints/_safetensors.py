@@ -67,7 +67,7 @@ def load_safetensors(
     Raises
     ------
     ImportError
-        If the package safetensors is missing, or ml_dtypes for ``weight_dtype="bfloat16"``;
+        If the safetensors package is missing, or ml_dtypes for ``weight_dtype="bfloat16"``;
         ``pip install 'regard[models]'`` installs both.
     TypeError
         If `path` is not a path, `prefix` is not a str or `weight_dtype` is not a dtype.
@@ -83,7 +83,7 @@ def load_safetensors(
     -----
     UserWarning
         If some of the tensors to be read have an unsupported type: a type that neither NumPy nor
-        ml_dtypes provides, such as F4, or a float8 type if the package ml_dtypes is missing. The
+        ml_dtypes provides, such as F4, or a float8 type if the ml_dtypes package is missing. The
         warning names these tensors. They are skipped, and the others are returned.
 
     See Also
@@ -148,7 +148,7 @@ def load_safetensors(
 def _without_repeats(file: BoundedFile, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the names and values of a JSON object, or reject the file if a name is repeated.
 
-    The package safetensors keeps the last value, and other readers may keep the first.
+    The safetensors package keeps the last value, and other readers may keep the first.
     """
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -193,7 +193,7 @@ def _dtype(kind: str) -> np.dtype[Any]:
     if kind in _NUMPY:
         return np.dtype(_NUMPY[kind])
     if kind not in _ML_DTYPES:
-        raise UnreadableTensorError(f"has type {kind}, which neither NumPy nor ml_dtypes has")
+        raise UnreadableTensorError(f"has type {kind}, which neither NumPy nor ml_dtypes provides")
     try:
         ml_dtypes = needed("ml_dtypes", f"type {kind}", "models")
     except ImportError as error:

@@ -31,9 +31,9 @@ def read_tensors(
 ) -> dict[str, Any]:
     """Return the tensors whose names begin with `prefix`.
 
-    One warning, attributed to the caller's caller or as `stacklevel` says, names the tensors for
-    which `read` raises `UnreadableTensorError`. Raises ValueError if no name begins with `prefix`,
-    or if no tensor with the prefix can be read.
+    One warning, attributed to the caller's caller or as `stacklevel` specifies, names the tensors
+    for which `read` raises `UnreadableTensorError`. Raises ValueError if no name begins with
+    `prefix`, or if no tensor with the prefix can be read.
     """
     wanted = [name for name in names if name.startswith(prefix)]
     if prefix and not wanted:

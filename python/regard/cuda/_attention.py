@@ -20,8 +20,8 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Compute fused scaled-dot-product attention on a GPU.
 
-    The result is that of `regard.scaled_dot_product_attention`, for arrays on a CUDA device. The
-    arrays are not copied, and the call returns without waiting for the result.
+    This is `regard.scaled_dot_product_attention` for arrays on a CUDA device. The arrays are not
+    copied, and the call returns without waiting for the result.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def scaled_dot_product_attention(
         Host arrays, or float32 arrays on the device.
     {options}
     out : array, optional
-        Array to write the output to, on the device. It must have the type of `query` and the shape
-        of the output, and must not overlap another argument.
+        Array on the device to which the output is written. It must have the type of `query` and the
+        shape of the output, and must not overlap another argument.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def scaled_dot_product_attention_ragged(
 ) -> Any:
     """Compute attention on a GPU over packed sequences of different lengths.
 
-    The result is that of `regard.scaled_dot_product_attention_ragged`.
+    This is `regard.scaled_dot_product_attention_ragged` for arrays on a CUDA device.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def scaled_dot_product_attention_ragged(
         Broadcasts to ``(total, heads, longest)``, where ``longest`` is the length of the longest
         key sequence.
     query_offset, key_lengths, left_padding : int or array of int, optional
-        One number, or one per sequence.
+        Scalar, or one per sequence.
     {options}
     stream
         As in `scaled_dot_product_attention`.

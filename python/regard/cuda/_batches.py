@@ -13,8 +13,8 @@ def launches(
 ) -> tuple[int, Strides, list[Strides]]:
     """Return the batch axis of a launch, its strides, and the offsets of each launch.
 
-    Axes that can be merged in all arrays become one axis. The last axis that remains is the batch
-    axis of the launches. For every index along the other axes, there is one launch.
+    Axes that can be merged in all arrays become one axis. The last remaining axis is the batch axis
+    of the launches. For every index along the other axes, there is one launch.
 
     Parameters
     ----------

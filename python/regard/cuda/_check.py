@@ -36,7 +36,7 @@ def check_dense(
     """Return the sizes of a call and the shape of its lse. Raises TypeError or ValueError."""
     given = _on_host(options)
     if _SCALARS.issuperset(map(type, given.values())):
-        # In a program's loops, calls repeat. Types are part of what is looked up: True is not 1.
+        # In a program's loops, calls repeat. The cache key contains types, because True is not 1.
         shown = masks.map(_look)
         scalars = tuple((name, type(value), value) for name, value in given.items())
         sizes, rows = _checked(*map(_look, (query, key, value)), shown.shown, shown.bias, scalars)
@@ -77,8 +77,8 @@ def check_ragged(
     for name, given in starts.items():
         if is_on_cuda(given):
             raise TypeError(
-                f"{name} must be on the host, since the lengths of sequences decide what is "
-                "launched; got an array on a device"
+                f"{name} must be on the host, since the lengths of sequences determine the "
+                "launches; got an array on a device"
             )
     arrays, shown = _stand_ins(query, key, value), masks.map(_stand_in).argument
     queries, keys = starts["query_starts"], starts["key_starts"]

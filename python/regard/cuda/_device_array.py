@@ -147,7 +147,7 @@ def to_device(array: ArrayLike, *, device: SupportsIndex = 0, stream: Any = None
     Parameters
     ----------
     array : array_like
-        Bool, int32, int64, float16, bfloat16 (from the package ml_dtypes), float32 or float64.
+        Bool, int32, int64, float16, bfloat16 (from the ml_dtypes package), float32 or float64.
     device : int, default 0
         The number of the device.
     stream : int or stream, optional

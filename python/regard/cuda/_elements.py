@@ -31,14 +31,14 @@ DLPACK = {
 
 
 def numpy_type(element: str) -> np.dtype[Any]:
-    """Return the NumPy dtype of an element type. The package ml_dtypes provides bfloat16."""
+    """Return the NumPy dtype of an element type. The ml_dtypes package provides bfloat16."""
     if element != "bfloat16":
         return np.dtype(element)
     try:
         import ml_dtypes
     except ImportError:
         raise RuntimeError(
-            "NumPy has no bfloat16 without the package ml_dtypes: pip install ml_dtypes"
+            "NumPy has no bfloat16 without the ml_dtypes package: pip install ml_dtypes"
         ) from None
     bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return bfloat16

@@ -50,7 +50,7 @@ def entry_numbers(
                 f"{batch}, got {view.element} of shape {view.shape}"
             )
         if not _is_dense(view):
-            raise ValueError(f"{name} on a device must have its elements side by side")
+            raise ValueError(f"{name} on a device must be contiguous")
         return Numbers(view.address, dense_strides(batch), view=view)
     if type(value) is int and abs(value) <= MOST_POSITION:  # as in most calls
         return Numbers(0, (0,) * len(batch), all=value)
@@ -84,7 +84,7 @@ def head_numbers(
             raise TypeError(f"{name} on a device must be of float32, got {view.element}")
         _check_heads(name, view.shape, sizes, may_vary)
         if view.shape[-1] > 1 and view.strides[-1] != 1:
-            raise ValueError(f"{name} on a device must have the numbers of heads side by side")
+            raise ValueError(f"{name} on a device must be contiguous along heads")
         strides = broadcast_strides(view.shape[:-1], view.strides[:-1], sizes.batch)
         return Numbers(view.address, strides, view=view)
     given = as_array(name, value)

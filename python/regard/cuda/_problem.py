@@ -64,7 +64,7 @@ class DeviceCall:
             self._check_device(view)
             if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1 and 0 not in view.shape:
                 raise ValueError(
-                    f"{view.name} must have its last axis side by side on a GPU, got a stride of "
+                    f"{view.name} must have a contiguous last axis on a GPU, got a stride of "
                     f"{view.strides[-1]} elements: pass a contiguous copy"
                 )
         check_device(self.device)

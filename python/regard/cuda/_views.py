@@ -154,7 +154,7 @@ def _by_interface(name: str, array: Any, stream: int) -> View | None:
         if producer == 0:
             raise ValueError(
                 f"{name} has a __cuda_array_interface__ with the stream 0, which means no stream: "
-                "1 is the legacy default stream, 2 that of each thread"
+                "1 is the legacy default stream, 2 is the per-thread default stream"
             )
         if normal(int(producer)) != stream:
             cuda.order_streams(device, int(producer), stream)

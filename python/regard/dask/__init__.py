@@ -5,7 +5,7 @@ from regard._runtime.public import publish as _publish
 
 if needed("dask.array", "regard.dask", "dask").Array.__module__ != "dask.array.core":
     raise ImportError(
-        "regard.dask needs Dask's arrays without query planning, which is on: set "
+        "regard.dask needs Dask arrays without query planning, which is enabled: set "
         "'array.query-planning' to False in Dask's configuration before dask.array is imported"
     )
 

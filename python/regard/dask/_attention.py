@@ -41,7 +41,7 @@ def scaled_dot_product_attention(
 ) -> tuple[Array, Array]: ...
 @takes_options(
     DaskOptions,
-    reference="as in `regard.scaled_dot_product_attention`, of the whole arrays",
+    reference="as in `regard.scaled_dot_product_attention`, for the whole arrays",
     threads=1,
 )
 def scaled_dot_product_attention(
@@ -67,15 +67,15 @@ def scaled_dot_product_attention(
         May be chunked along any axis except head_dim. A group is the query heads that share a key
         head. Each chunk along heads consists of whole groups, or is part of one group.
     key : dask.array.Array, shape (..., kv_heads, kv_len, head_dim)
-        May be chunked along any axis except head_dim. Along the batch axes, the chunks must be
-        those of `query`, unless one of the two is broadcast. Along kv_heads, a chunk holds the
-        heads that one chunk of query heads reads.
+        May be chunked along any axis except head_dim. Along the batch axes, the chunks must equal
+        the chunks of `query`, unless one of the two is broadcast. Along kv_heads, a chunk contains
+        the heads that one chunk of query heads reads.
     value : dask.array.Array, shape (..., kv_heads, kv_len, value_dim)
         Must have the chunks of `key`, and one chunk along value_dim.
     mask : array of bool or float, SparseMask, or a pair (bool, float), optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. A Dask array must have the chunks of `query`
         and `key` along every axis that is not broadcast. A NumPy array is split into these chunks.
-        Of a sparse mask, every task receives the part for its chunks.
+        Every task receives the part of a sparse mask that belongs to its chunks.
     {options}
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores, including the sink.
@@ -91,7 +91,7 @@ def scaled_dot_product_attention(
     output : dask.array.Array, shape (..., heads, q_len, value_dim)
         Has the chunks of `query`, and one chunk along value_dim.
     lse : dask.array.Array, shape (..., heads, q_len)
-        Returned if `return_lse`; float32, or float64 if the output is.
+        Returned if `return_lse`, in float64 if the output is float64, else in float32.
 
     Raises
     ------
@@ -114,9 +114,9 @@ def scaled_dot_product_attention(
 
     The order in which partial results are merged depends only on the chunks and `split_every`, so
     the bits of the result do not depend on the scheduler, the number of workers or lost workers.
-    Hidden pairs change no bit, whether they are in the graph or not: a sparse mask gives the bits
-    of the same bool array. Different chunks change the last bits, within the error of a single
-    call. Partial results of float16 and bfloat16 arrays are float32.
+    Hidden pairs change no bit, whether they are in the graph or not: a sparse mask gives the same
+    bits as the equal bool array. Different chunks change the last bits, within the error of a
+    single call. Partial results of float16 and bfloat16 arrays are float32.
 
     Weights are not returned, since they are as large as the scores. `precision` and `device` are
     not supported.

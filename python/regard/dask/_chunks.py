@@ -180,7 +180,7 @@ def _key_heads(heads: Chunks, kv_heads: Chunks) -> tuple[int, ...]:
         if not is_whole and start // group != (stop - 1) // group:
             raise ValueError(
                 f"query must have chunks along heads that contain whole groups of {group} heads, "
-                f"those that share a key head, or are within one group, got chunks {heads}"
+                f"which share a key head, or are within one group, got chunks {heads}"
             )
         cuts |= {start // group, -(-stop // group)}
     wanted = tuple(stop - start for start, stop in itertools.pairwise(sorted(cuts)))

@@ -41,7 +41,7 @@ class Graph:
         keys: list[Key | None],
         split_every: int,
     ) -> list[Key]:
-        """Merge adjacent results, level by level, until at most `split_every` results are left.
+        """Merge adjacent results, level by level, until at most `split_every` results remain.
 
         Hidden results are None. The grouping and the order depend only on the places in the list,
         so that results which are hidden, or which add nothing, change no bit.

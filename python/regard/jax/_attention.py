@@ -26,8 +26,8 @@ def scaled_dot_product_attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Compute exact scaled-dot-product attention over JAX arrays on the CPU.
 
-    The result is that of `regard.scaled_dot_product_attention` with the same options. The function
-    can be transformed by `jax.jit`, `jax.grad` and `jax.vmap`.
+    The result is the same as from `regard.scaled_dot_product_attention` with the same options. The
+    function can be transformed by `jax.jit`, `jax.grad` and `jax.vmap`.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def scaled_dot_product_attention(
     dropout_seed : int or jax.Array of an integer, optional
         As in `regard.scaled_dot_product_attention`. It may be traced, so that every run of a
         compiled training step can drop different weights: ``jax.random.bits(key, (), "uint32")``
-        makes a seed from a JAX key.
+        creates a seed from a JAX key.
     return_lse : bool, default False
         Also return the natural log-sum-exp of every row's visible scores, including the sink.
 
@@ -57,7 +57,7 @@ def scaled_dot_product_attention(
     output : jax.Array, shape (..., heads, q_len, value_dim)
         Has the result type of query, key and value, and no heads axis if all three are 2-D.
     lse : jax.Array, shape (..., heads, q_len)
-        Returned if `return_lse`; float32, or float64 if the output is.
+        Returned if `return_lse`, in float64 if the output is float64, else in float32.
 
     Raises
     ------
@@ -85,8 +85,8 @@ def scaled_dot_product_attention(
     Gradients of gradients, such as `jax.grad` of `jax.grad` and `jax.jacrev` of `jax.jacrev`, are
     available with respect to query, key and value; all other inputs must be constants. Forward mode
     (`jax.jvp`, `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an
-    error. `scale` and `softcap` have no gradients. One number is a constant of the program, and an
-    array of numbers per head may be traced.
+    error. `scale` and `softcap` have no gradients. A single number is a constant of the program; an
+    array with one number per head may be traced.
 
     XLA rejects a program for a device other than the CPU, since it finds "regard_attention" only
     on the CPU.

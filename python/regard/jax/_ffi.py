@@ -4,7 +4,7 @@ XLA calls a C function with a structure that contains the addresses of its buffe
 are declared here with the layout of version 0.3 of the interface, so building regard requires
 neither JAX nor its headers. The handler reads arguments and writes results in place.
 
-`jax.pure_callback` would copy both. It also makes JAX arrays within the callback, which can
+`jax.pure_callback` would copy both. It also creates JAX arrays within the callback, which can
 deadlock waiting for a thread that the callback itself occupies. A handler must not call JAX.
 """
 

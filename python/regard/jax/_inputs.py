@@ -135,7 +135,7 @@ def _mask(value: Any) -> Any:
 
 
 def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
-    """Separate the options that are arrays from those that are part of the program."""
+    """Separate the options that are arrays from the options that are part of the program."""
     numbers: Arrays = {}
     known: dict[str, Any] = {}
     for name, value in options.items():
@@ -152,7 +152,7 @@ def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _is_constant(name: str, value: Any) -> bool:
-    """Return whether an option is part of the program. Numbers of heads are, unless traced."""
+    """Return whether an option is part of the program. Numbers per head are, unless traced."""
     if OPTIONS[name].type == "number_or_numbers":
         return not isinstance(value, jax.core.Tracer) or value.ndim == 0
     return name not in ARRAY_OPTIONS and name != "dropout_seed"
@@ -175,7 +175,7 @@ def _known(name: str, value: Any) -> Any:
 
 
 def _as_tuple(value: Any) -> Any:
-    """Return the items of a range or an array of one axis; the check of the call rejects others."""
+    """Return the items of a range or a 1-D array; the check of the call rejects other values."""
     is_array = isinstance(value, jax.Array | np.ndarray) and value.ndim == 1
     return tuple(value) if is_array or isinstance(value, range) else value
 

@@ -1,6 +1,6 @@
 """Sparse masks in compiled programs: three arrays of integers, and some numbers.
 
-JAX has 64-bit integers only if it is configured so, so that they are passed as pairs of 32 bits.
+JAX has 64-bit integers only if configured to, so they are passed as pairs of 32-bit integers.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def arrays_of(mask: Any) -> tuple[dict[str, Array], tuple[Any, ...]]:
 
 
 def sparse_of(arrays: Sequence[Array], numbers: Sequence[Any]) -> Any:
-    """Return the mask of these arrays, which may have further axes before their own.
+    """Return the mask of these arrays, which may have additional axes before their own.
 
-    The further axes of `starts` belong to the mask. The others have copies along them.
+    The additional axes of `starts` belong to the mask. The other arrays repeat along these axes.
     """
     starts, spans, bits = arrays
     q_len, kv_len, row_queries, first_query, first_key, block = numbers

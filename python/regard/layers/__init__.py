@@ -1,6 +1,6 @@
 """Attention layers with parameters, which read and write the states of other libraries.
 
-Beside them are the functions that language models need around attention, and NumPy lacks.
+It also contains functions that language models need around attention and that NumPy lacks.
 """
 
 from regard._runtime.public import publish as _publish

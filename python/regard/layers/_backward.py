@@ -34,9 +34,9 @@ class InputGradients(NamedTuple):
     value : numpy.ndarray or None
         Likewise, or None if no value was given. The gradient of the key then includes its part.
     head_gates : numpy.ndarray or None
-        The gradient of the `head_gates` of the call, with their shape, or None if there were none.
-        If the call had no key, that of the query is the gradient of the one input, and `key` is
-        None too.
+        The gradient of the `head_gates` of the call, with their shape, or None if the call had
+        none. If the call had no key, `query` is the gradient of the single input, and `key` is None
+        too.
     """
 
     query: FloatArray
@@ -110,7 +110,7 @@ class ForwardCall(NamedTuple):
     def _through_heads(
         self, of_rows: FloatArray, projected: _ProjectionGradients, threads: int | None
     ) -> dict[str, FloatArray]:
-        """Write the gradients of the projected inputs; return those of parameters in between."""
+        """Write the gradients of the projected inputs, and return the parameter gradients."""
         query, key, value = self.heads
         of_query, of_key, of_value = (projected.heads(i) for i in range(3))
         sizes = self.projections.sizes

@@ -31,17 +31,17 @@ def rms_norm(
     weight : array_like, shape (dim,), optional
         One factor for each component; 1 by default.
     eps : float, default 1e-6
-        Added to the mean square. Models state it (``rms_norm_eps``).
+        Added to the mean square. Model configurations specify it (``rms_norm_eps``).
 
     Returns
     -------
     ndarray, shape (..., dim)
-        In the type of `x`.
+        Has the type of `x`.
 
     Raises
     ------
     TypeError
-        If an argument is not of real numbers.
+        If an argument does not consist of real numbers.
     ValueError
         If `x` has no axes, `weight` has another shape, or `eps` is negative or not finite.
 
@@ -58,7 +58,7 @@ def rms_norm(
     if given.shape[-1] == 0:
         return given.copy()
     with np.errstate(invalid="ignore", divide="ignore", over="ignore", under="ignore"):
-        # Squares of float32 fit into float64. Those of float64 do once the largest number is 1.
+        # Squares of float32 fit into float64. Squares of float64 do if the largest number is 1.
         largest: Any = 1.0
         if wide.dtype == np.float64:
             largest = np.abs(wide).max(axis=-1, keepdims=True)
@@ -91,12 +91,12 @@ def silu(x: ArrayLike) -> FloatArray:
     Returns
     -------
     ndarray
-        In the shape and type of `x`. No exponential overflows.
+        Has the shape and type of `x`. No exponential overflows.
 
     Raises
     ------
     TypeError
-        If `x` is not of real numbers.
+        If `x` does not consist of real numbers.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def silu(x: ArrayLike) -> FloatArray:
     array([-0.2689,  0.    ,  0.7311])
     """
     given, wide = _widened("x", x)
-    small = np.exp(-np.abs(wide))  # e^-x or e^x, the one that does not overflow
+    small = np.exp(-np.abs(wide))  # e^-x or e^x, whichever does not overflow
     with np.errstate(invalid="ignore"):  # -inf * 0, whose limit is 0
         product = np.asarray(wide * np.where(wide < 0, small, 1))
     np.copyto(product, 0, where=wide == -np.inf)
@@ -114,7 +114,7 @@ def silu(x: ArrayLike) -> FloatArray:
 
 
 def swiglu(gate: ArrayLike, up: ArrayLike) -> FloatArray:
-    r"""Multiply numbers by the SiLU of others, as between the matrices of a feed-forward part.
+    r"""Multiply numbers by the SiLU of others, as between the matrices of a feed-forward layer.
 
     .. math:: y = \operatorname{silu}(g) \, u
 
@@ -123,17 +123,18 @@ def swiglu(gate: ArrayLike, up: ArrayLike) -> FloatArray:
     Parameters
     ----------
     gate, up : array_like
-        Of one shape: the products of the input with the gate's weight, and with the other weight.
+        The products of the input with the gate's weight, and with the other weight. They must have
+        the same shape.
 
     Returns
     -------
     ndarray
-        In the common type of both.
+        Has the common type of both.
 
     Raises
     ------
     TypeError
-        If an argument is not of real numbers.
+        If an argument does not consist of real numbers.
     ValueError
         If the shapes differ.
 
@@ -146,7 +147,7 @@ def swiglu(gate: ArrayLike, up: ArrayLike) -> FloatArray:
     gates, ups = stored("gate", gate), stored("up", up)
     if gates.shape != ups.shape:
         raise ValueError(
-            f"gate and up must have one shape, got shapes {gates.shape} and {ups.shape}"
+            f"gate and up must have the same shape, got shapes {gates.shape} and {ups.shape}"
         )
     dtype = result_type((gates.dtype, ups.dtype))
     wide = compute_type(dtype)
@@ -169,11 +170,11 @@ def sample(
     logits : array_like, shape (..., vocabulary)
         -inf excludes a token.
     temperature : float, default 1.0
-        Divides the logits. 0 picks the most likely token, of several the first.
+        Divides the logits. 0 picks the most likely token, or the first of several.
     top_k : int, optional
         Draw from this many of the most likely tokens; ties with the last of them are kept.
     top_p : float, optional
-        Draw from the fewest most likely tokens whose chances, after `top_k`, add up to this
+        Draw from the fewest most likely tokens whose probabilities, after `top_k`, add up to this
         number, at most 1 (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration").
     rng : None, int or numpy.random.Generator, optional
         As for `numpy.random.default_rng`. One number is drawn for each row, and none if
@@ -231,14 +232,14 @@ def sample(
 
 
 def _pick(chances: FloatArray, most: int | None, share: float | None, number: float) -> int:
-    """Return the token at `number`, from 0 to 1, of the chances that are left."""
+    """Return the token at `number`, from 0 to 1, of the remaining probabilities."""
     tokens = np.arange(len(chances))
     if most is not None and most < len(chances):
         tokens = np.flatnonzero(chances >= np.partition(chances, -most)[-most])
     if share is not None:
         tokens = tokens[np.argsort(-chances[tokens], kind="stable")]
         below = np.cumsum(chances[tokens])
-        # A token stays if those before it do not reach the share.
+        # A token stays if the tokens before it do not reach the share.
         tokens = tokens[: 1 + np.count_nonzero(below[:-1] < share * below[-1])]
     below = np.cumsum(chances[tokens])
     return int(tokens[np.searchsorted(below, number * below[-1], side="right")])

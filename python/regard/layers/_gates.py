@@ -37,7 +37,7 @@ class HeadGates(NamedTuple):
         starts: ArrayLike | None,
         heads: int,
     ) -> HeadGates | None:
-        """Return the gates of a call, None if there are none, or raise TypeError or ValueError."""
+        """Return the gates of a call, or None without gates, or raise TypeError or ValueError."""
         if given is None:
             return None if learned is None else cls(learned, None, learned)
         counts = None if starts is None else token_counts(starts, "query", sources[0].shape[-2])
@@ -61,7 +61,7 @@ class HeadGates(NamedTuple):
     def gradients(
         self, of_gated: FloatArray, rows: FloatArray, heads: int
     ) -> tuple[FloatArray | None, FloatArray | None]:
-        """Return the gradients of the learned and of the given gates, None for those not there."""
+        """Return the gradients of the learned and of the given gates, None for missing gates."""
         with np.errstate(over="ignore", invalid="ignore"):
             terms = np.einsum("...d,...d->...", _split(of_gated, heads), _split(rows, heads))
             of_entries = np.asarray(np.sum(terms, axis=-2, dtype=np.float64))

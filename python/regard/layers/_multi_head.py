@@ -84,15 +84,15 @@ class MultiHeadAttention(NamedParameters):
     alibi : bool, optional
         Whether scores decrease with the distance: see `regard.positional.alibi_slopes`.
     distance_bias : int, optional
-        Learns a bias for each head and each distance of a key from its query, as T5 does: with the
-        number n, one for each distance from ``1 - n`` to ``n - 1``, and farther keys have the bias
-        of the last distance on their side. The parameter of shape ``(num_heads, 2 n - 1)`` is 0 at
-        first, and is called ``distance_bias`` in `state_dict`. It is the option of
-        `regard.scaled_dot_product_attention` of that name.
+        Learns a bias for each head and each distance of a key from its query, as T5 does. The
+        number n yields one bias for each distance from ``1 - n`` to ``n - 1``; farther keys have
+        the bias of the last distance on their side. The parameter of shape ``(num_heads, 2 n - 1)``
+        is 0 at first, and is called ``distance_bias`` in `state_dict`. See the option of this name
+        in `regard.scaled_dot_product_attention`.
     head_gates : bool, optional
         Learns a number for each head, 1 at first, that multiplies the output of the head before the
         output projection. The parameter of shape ``(num_heads,)`` is called ``head_gates`` in
-        `state_dict`. Calls accept further gates.
+        `state_dict`. Calls accept additional gates.
     qk_norm : "rms" or float, optional
         Divides each head of queries and keys by its root mean square and multiplies it by a weight,
         before any rotation (Qwen 3). A number is the eps under the root; ``"rms"`` means 1e-6.
@@ -311,30 +311,31 @@ class MultiHeadAttention(NamedParameters):
         cache : KVCache or LayerCache, optional
             Keys and values of this layer from earlier calls. The new keys and values are appended,
             and the queries, which are at the last positions, attend to all keys. A call that fails
-            leaves the cache unchanged; with one layer of a `KVCaches`, it undoes the step of all
-            layers. In cross-attention, the first call fills the cache from
-            `key`, and later calls pass an empty array, ``key[..., :0, :]``.
+            leaves the cache unchanged; with one layer of a `KVCaches`, it undoes the step in all
+            layers. In cross-attention, the first call fills the cache from `key`, and later calls
+            pass an empty array, ``key[..., :0, :]``.
         starts : array_like of int, shape (sequences + 1,), optional
-            Where each of several packed sequences starts in `query`, which is then
+            The start of each packed sequence in `query`, which then has shape
             ``(tokens, d_model)``, followed by the number of tokens; see
-            `regard.scaled_dot_product_attention_ragged`. With a cache, the new tokens of each
-            entry, of which there may be none; see `regard.KVCache.append_ragged`. A mask and the
-            weights are ``(tokens, num_heads, longest)``. `key`, `query_offset`, `key_lengths` and
-            `left_padding` must be omitted, and train mode refuses it.
+            `regard.scaled_dot_product_attention_ragged`. With a cache, each sequence contains the
+            new tokens of an entry, and may be empty; see `regard.KVCache.append_ragged`. A mask and
+            the weights have shape ``(tokens, num_heads, longest)``. `key`, `query_offset`,
+            `key_lengths` and `left_padding` must be omitted. Train mode does not accept `starts`.
         head_gates : array_like of float or bool, optional
             Multiplies the output of each head before the output projection, as the learned gates
             do: shape ``(num_heads,)``, or ``(..., num_heads)`` for each batch entry, and
             ``(sequences, num_heads)`` with `starts`. 0 removes a head (ablation), and the returned
             weights do not change. In train mode, `backward` returns its gradient too.
         query_offset : int, array_like of int or "end", optional
-            Number of keys before the first query, for all or per batch entry; see
-            `regard.scaled_dot_product_attention`. It must be omitted with a cache, which
-            determines it.
+            Number of keys before the first query, scalar or one per batch entry; see
+            `regard.scaled_dot_product_attention`. It must be omitted with a cache, which determines
+            it.
         key_lengths : int or array_like of int, optional
-            Number of real keys, for all or per batch entry. With a cache, number of real new keys.
+            Number of real keys, scalar or one per batch entry. With a cache, number of real new
+            keys.
         left_padding : int or array_like of int, optional
-            Number of padding keys at the start, for all or per batch entry. It must be omitted with
-            a cache, whose entries begin with their first token: pad on the right instead.
+            Number of padding keys at the start, scalar or one per batch entry. It must be omitted
+            with a cache, whose entries begin with their first token: pad on the right instead.
         dropout_seed : int, optional
             Determines, with the positions, heads and batch entries, which weights are dropped. It
             is required in train mode in a layer with `dropout`, and ignored otherwise. Every call
@@ -348,7 +349,7 @@ class MultiHeadAttention(NamedParameters):
         output : numpy.ndarray
             Shape ``(..., q_len, d_model)``, in the layer's dtype.
         weights : numpy.ndarray
-            Shape ``(..., num_heads, q_len, kv_len)``; only with `return_weights`.
+            Shape ``(..., num_heads, q_len, kv_len)``; returned if `return_weights`.
 
         Raises
         ------
@@ -477,8 +478,8 @@ class MultiHeadAttention(NamedParameters):
     ) -> Recording:
         """Record the queries and keys of a call, without computing attention.
 
-        The parameters are those of a call. What does not change the weights before dropout is
-        checked and ignored: `value`, `dropout_seed` and `precision`.
+        The parameters are the same as for a call. Arguments that do not change the weights before
+        dropout are checked and ignored: `value`, `dropout_seed` and `precision`.
 
         Parameters
         ----------
@@ -509,7 +510,7 @@ class MultiHeadAttention(NamedParameters):
         Recording(1 layer, query (4, 6, 4) float32, key (2, 6, 4), 576 bytes)
         """
         for name, given, advice in (
-            ("cache", cache, "pass the whole sequence, whose last queries are those of the call"),
+            ("cache", cache, "pass the whole sequence, which ends with the queries of the call"),
             ("starts", starts, "record one sequence at a time"),
         ):
             if given is not None:

@@ -81,11 +81,10 @@ class NamedParameters(Trainable):
         -------
         numpy.ndarray or InputGradients
             The gradient of `query` if the call had no other input, as in ``layer(x)``. Otherwise a
-            named tuple (query, key, value, head_gates), with None for what was not given. The part
-            of a `value` that was not given is in the gradient of `key`, and that of a `key` in the
-            gradient of `query`. The gradients have the shapes of the inputs and the layer's
-            dtype. For gradients of `mask` and `sinks`, see
-            `regard.scaled_dot_product_attention_backward`.
+            named tuple (query, key, value, head_gates), with None for missing inputs. The part of a
+            missing `value` is in the gradient of `key`, and the part of a missing `key` is in the
+            gradient of `query`. The gradients have the shapes of the inputs and the layer's dtype.
+            For gradients of `mask` and `sinks`, see `regard.scaled_dot_product_attention_backward`.
 
         Raises
         ------
@@ -173,8 +172,8 @@ class NamedParameters(Trainable):
             are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
             ``rotary_emb.inv_freq``, the norms and feed-forward part of a GGUF block, a ``mask``.
             The key bias, which Whisper lacks, is 0, and the head gates, which only ``"regard"``
-            has, are 1. Llama models in GGUF files have their rows in
-            the order of ``rotary={"interleaved": True}``.
+            has, are 1. Llama models in GGUF files store their rows in the order of
+            ``rotary={"interleaved": True}``.
         prefix : str, optional
             The layer to read from a model's state: ``"model.layers.3.self_attn"``,
             ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
@@ -186,10 +185,10 @@ class NamedParameters(Trainable):
         TypeError
             If `state` is not a mapping or an array is not floating-point.
         ValueError
-            If names are missing or unexpected (the message lists them), or arrays have wrong
-            shapes. If no name is known (the message lists the known layouts). If a weight cannot be
-            stored in the layer's `weight_dtype`, because it is too large for float16 or bfloat16,
-            or not finite with ``"int8"``.
+            If names are missing or unexpected (the message lists them), arrays have wrong shapes,
+            no name is known (the message lists the known layouts), or a weight cannot be stored in
+            the layer's `weight_dtype`, because it is too large for float16 or bfloat16, or not
+            finite with ``"int8"``.
 
         See Also
         --------

@@ -80,9 +80,9 @@ class Projections:
     qk_norm_eps : float or None
         The eps of the norms; None if there are none.
     weight_dtype : str or None
-        The type of fewer bits in which weights are stored, but not biases and norms.
+        The narrow type in which weights, but not biases and norms, are stored.
     is_stacked : bool
-        Whether the weights of inputs of one size become views of one array, so that one product
+        Whether the weights of inputs of equal size become views of one array, so that one product
         projects equal inputs.
     is_out_in : bool
         Whether weights have shape ``(d_out, d_in)``, or ``(d_in, d_out)`` and are not stacked.
@@ -136,7 +136,7 @@ class Projections:
         return cls(**state | {"sizes": LayerSizes(*state["sizes"]), "own": dict(state["own"])})
 
     def widened(self) -> dict[str, FloatArray]:
-        """Return the parameters as floats; parameters of fewer bits are copied."""
+        """Return the parameters as floats; narrow parameters are copied."""
         return {name: widened(parameter) for name, parameter in self.own.items()}
 
     def overwrite(self, parameters: Mapping[str, FloatArray]) -> None:

@@ -104,7 +104,7 @@ class Rotation:
                 raise ValueError(
                     f"rotary's scaling rotates all keys differently beyond {int(self._trained)} "
                     f"positions, and the keys in a cache stay as they are; got {length} positions: "
-                    "give the length of the whole sequence, rotary={'scaling': ..., 'length': ...}"
+                    "pass the length of the whole sequence, rotary={'scaling': ..., 'length': ...}"
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
         found: dict[int, tuple[FloatArray, FloatArray]] = {}
@@ -120,7 +120,7 @@ class Rotation:
     def _looked_up(
         self, places: Integers, frequencies: NDArray[np.float64]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the cosines and sines of positions ``(*batch, length)`` with an axis for heads."""
+        """Return the cosines and sines of positions ``(*batch, length)`` with a heads axis."""
         table, first, last = self._table, int(places.min()), int(places.max())
         is_own = frequencies is self._frequencies
         if not (is_own and table.first <= first and last < table.first + len(table.cos)):
@@ -171,7 +171,7 @@ def _shown(options: Mapping[str, Any]) -> str:
 
 
 def _with_heads_axis(rows: FloatArray) -> FloatArray:
-    """Return ``(*batch, length, ...)`` with an axis for heads if there is a batch."""
+    """Return ``(*batch, length, ...)`` with a heads axis if there is a batch."""
     return rows[..., None, :, :, :] if rows.ndim > 3 else rows
 
 

@@ -60,7 +60,7 @@ class _Parameter:
             if parameter is None:
                 return
             raise ValueError(
-                f"{self._name} must stay None in a layer without biases: make one with "
+                f"{self._name} must stay None in a layer without biases: create one with "
                 "qkv_bias=True"
             )
         given = as_array(self._name, parameter)
@@ -92,14 +92,15 @@ class SelfAttention(Trainable):
         Distribution of the parameters. With ``"linear"``, as in ``torch.nn.Linear``, weights and
         biases are uniform within ``1 / sqrt(d_in)`` of 0, and weights have shape ``(d_out, d_in)``
         and are used as ``x @ weight.T``. With ``"uniform"``, as in ``torch.rand``, weights are
-        uniform on [0, 1). With ``"normal"``, they are as in ``torch.randn``. In both cases, they
-        have shape ``(d_in, d_out)`` and are used as ``x @ weight``.
+        uniform on [0, 1). With ``"normal"``, as in ``torch.randn``, weights are normally
+        distributed. In both cases, they have shape ``(d_in, d_out)`` and are used as
+        ``x @ weight``.
     dropout : float, optional
         Probability, less than 1, of dropping each attention weight in train mode. The other weights
         are divided by ``1 - dropout``. Calls in train mode then need a `dropout_seed`.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
         Source of the parameters, which are drawn for query, key and value in this order, each
-        weight before its bias. An int or None stands for ``numpy.random.default_rng(rng)``. A
+        weight before its bias. An int or None means ``numpy.random.default_rng(rng)``. A
         `TorchGenerator` draws the same parameters as this layer in PyTorch.
     dtype : dtype, optional
         float32 or float64: the dtype of the parameters, to which ``x`` is converted.
@@ -225,7 +226,7 @@ class SelfAttention(Trainable):
             converted to the layer's dtype.
         mask : array_like of bool or float, or SparseMask, optional
             Bool: True where a query may attend. Float: added to the scaled scores. It broadcasts to
-            ``(..., seq, seq)``, the shape of the weights, which has no axis for heads.
+            ``(..., seq, seq)``, the shape of the weights, which has no heads axis.
         is_causal : bool, optional
             Whether a position attends only to itself and earlier positions.
         dropout_seed : int, optional
@@ -241,7 +242,7 @@ class SelfAttention(Trainable):
         output : numpy.ndarray
             Context vectors of shape ``(..., seq, d_out)``.
         weights : numpy.ndarray
-            Shape ``(..., seq, seq)``; only with `return_weights`.
+            Shape ``(..., seq, seq)``; returned if `return_weights`.
 
         Raises
         ------
@@ -273,7 +274,8 @@ class SelfAttention(Trainable):
         threads = options.pop("threads", None)
         projections = self._projections
         sources = [inputs] * 3
-        # Axes before the last two are batch axes here; attention reads the last of them as heads.
+        # Axes before the last two are batch axes here; attention reads the last batch axis as
+        # heads.
         heads = projections.heads(sources, threads)
         results: dict[str, Any] = {"return_weights": return_weights, "return_lse": self.training}
         query, key, value = heads
@@ -503,7 +505,7 @@ class SelfAttention(Trainable):
 
 
 def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """Add an axis for the heads to a mask that broadcasts to `shape`."""
+    """Add a heads axis to a mask that broadcasts to `shape`."""
     if mask is None:
         return None
     # A sparse mask may have fewer keys, and does not broadcast over them.

@@ -22,9 +22,9 @@ _MOST_SEED = 2**64 - 1
 # Reasons why there are no gradients to compute.
 _EVAL = "the layer is in eval() mode: call train() before the forward call"
 _NO_CALL = "there was none since train()"
-_USED = "the gradients of the last one have been computed already: call the layer again"
+_USED = "the gradients of the last call have been computed already: call the layer again"
 _COPIED = "a copy of a layer has none: call the copy"
-_LOADED = "load_state_dict() has changed the parameters since the last one: call the layer again"
+_LOADED = "load_state_dict() has changed the parameters since the last call: call the layer again"
 
 
 class Trainable(ShowsOptions):
@@ -191,7 +191,7 @@ def dropout_options(
     if number is None:
         raise TypeError(
             f"dropout_seed must be an int in train() mode for a layer with dropout={probability}, "
-            "got None: the seed determines which weights are dropped, so pass another one in each "
+            "got None: the seed determines which weights are dropped, so pass another seed in each "
             "call"
         )
     return {"dropout_p": probability, "dropout_seed": number}

@@ -5,8 +5,8 @@ attend. Masks combine like any bool arrays: ``a & b`` lets a query attend where 
 ``a | b`` where either mask does, and ``~a`` where `a` does not.
 
 `causal`, `window`, `segments` and `padding` return such arrays. All other functions
-return sparse masks, `Ranges` or `Blocks`, which store only what each query sees. They combine by
-the same operators, with each other and with bool arrays.
+return sparse masks, `Ranges` or `Blocks`, which store only the keys that each query sees. They
+combine with the same operators, with each other and with bool arrays.
 """
 
 from regard._runtime.public import publish as _publish

@@ -34,9 +34,9 @@ class Blocks(SparseMask):
     ----------
     indptr : integer array, shape (block rows + 1,) or (..., heads, block rows + 1)
         The blocks of block row ``r`` are ``indices[indptr[r] : indptr[r + 1]]``, as in
-        `scipy.sparse.bsr_array`. The axes before the last broadcast to those of `shape`.
-        A ``bsr_array`` or ``csr_array`` is also accepted here, as in `from_scipy`; the arguments
-        `indices`, `shape` and `bits` are then left out.
+        `scipy.sparse.bsr_array`. The axes before the last broadcast to the axes of `shape` before
+        its last two. A ``bsr_array`` or ``csr_array`` is also accepted here, as in `from_scipy`;
+        the arguments `indices`, `shape` and `bits` are then left out.
     indices : integer array, shape (number of blocks,)
         The block column of each block. The columns increase within a block row.
     shape : tuple of int
@@ -57,7 +57,7 @@ class Blocks(SparseMask):
     Raises
     ------
     TypeError
-        If an array does not have the type it needs.
+        If an array has the wrong type.
     ValueError
         If `indptr` decreases or exceeds the number of blocks, if `indices` do not increase within a
         block row or exceed the block columns, or if shapes do not agree.
@@ -225,7 +225,7 @@ def _scipy_rows(matrix: Any, block: Any) -> tuple[SparseRows, tuple[int, int]]:
     if kind not in ("bsr", "csr"):
         raise TypeError(
             "a SciPy sparse array must be a bsr_array or a csr_array, got "
-            f"{shown(matrix) if kind is None else kind}: convert it by its tobsr() or tocsr()"
+            f"{shown(matrix) if kind is None else kind}: convert it with tobsr() or tocsr()"
         )
     size = None if block is None else block_of(block)
     own = tuple(int(n) for n in matrix.blocksize) if kind == "bsr" else (1, 1)
@@ -249,7 +249,5 @@ def _ordered(matrix: Any, visible: Any) -> tuple[Any, Any, Any]:
     order = np.lexsort((indices, row))
     indices, visible = indices[order], visible[order]
     if ((indices[1:] == indices[:-1]) & (row[1:] == row[:-1])).any():
-        raise ValueError(
-            "matrix contains an element or a block twice: call its sum_duplicates() first"
-        )
+        raise ValueError("matrix contains an element or a block twice: call sum_duplicates() first")
     return indptr, indices, visible

@@ -121,9 +121,10 @@ def ends(place: Integers, layout: Layout) -> Integers:
 
 
 def edge_kinds(place: Integers, layout: Layout) -> Integers:
-    """Return 0 for blocks inside the mask, +1 for those cut by its last query, +2 by its last key.
+    """Return the kinds of blocks, which are the indices of `extents`.
 
-    The kinds are the indices of `extents`.
+    The kind is 0 inside the mask, plus 1 for blocks that the last query cuts, and plus 2 for blocks
+    that the last key cuts.
     """
     if layout.block is None:
         return np.zeros(len(place), np.int64)
@@ -174,7 +175,7 @@ def trimmed(cells: Cells, layout: Layout, *, inner: bool = False) -> Cells:
 
 
 def intersection(a: Cells, b: Cells) -> Cells:
-    """Return what two masks of one layout both show."""
+    """Return the pairs that two masks of one layout both show."""
     whole = _intervals.intersection(a.whole, b.whole)
     a_in_b, b_in_a = (
         _intervals.contains(b.whole, a.place),
@@ -199,7 +200,7 @@ def intersection(a: Cells, b: Cells) -> Cells:
 
 
 def complement(a: Cells, layout: Layout) -> Cells:
-    """Return what a mask hides."""
+    """Return the pairs that a mask hides."""
     seen = a.whole
     if len(a.place):
         seen = _intervals.union(
@@ -213,7 +214,7 @@ def complement(a: Cells, layout: Layout) -> Cells:
 
 
 def union(a: Cells, b: Cells, layout: Layout) -> Cells:
-    """Return what either of two masks shows."""
+    """Return the pairs that either of two masks shows."""
     if not len(a.place) and not len(b.place):
         return only_whole(
             _intervals.union(
@@ -226,7 +227,7 @@ def union(a: Cells, b: Cells, layout: Layout) -> Cells:
 
 
 def difference(a: Cells, b: Cells, layout: Layout) -> Cells:
-    """Return what exactly one of two masks shows."""
+    """Return the pairs that exactly one of two masks shows."""
     return intersection(union(a, b, layout), complement(intersection(a, b), layout))
 
 

@@ -85,7 +85,7 @@ def check(mask: Mask, *, allow_empty_rows: bool = False) -> Mask:
     >>> regard.masks.check(np.triu(np.ones((3, 3), bool), 1))
     Traceback (most recent call last):
     ...
-    ValueError: mask looks inverted: it shows query i the keys j > i and hides those before; True \
+    ValueError: mask looks inverted: it shows query i the keys j > i and hides earlier keys; True \
 means may attend here (nn.MultiheadAttention's True hides): pass ~mask
     """
     allow_empty_rows = flag("allow_empty_rows", allow_empty_rows)
@@ -162,13 +162,13 @@ def _refuse_inverted(
         diagonal = f"i {offset:+d}".replace("+", "+ ").replace("-", "- ") if offset else "i"
         if hides_up_to(offset):
             raise ValueError(
-                f"mask looks inverted: it shows query i the keys j > {diagonal} and hides those "
-                f"before; {remedy}"
+                f"mask looks inverted: it shows query i the keys j > {diagonal} and hides earlier "
+                f"keys; {remedy}"
             )
         if hides_up_to(offset - 1):
             raise ValueError(
-                f"mask looks mirrored: it shows query i the keys j >= {diagonal} and hides those "
-                "before; a causal mask does the opposite: use np.tril in place of np.triu, or "
+                f"mask looks mirrored: it shows query i the keys j >= {diagonal} and hides earlier "
+                "keys; a causal mask does the opposite: use np.tril in place of np.triu, or "
                 "masks.causal"
             )
 
@@ -198,7 +198,7 @@ def _sparse_hides_up_to(mask: SparseMask, last: int) -> bool:
 
 
 def _ends_hide_up_to(last: int, first_query: Bools, last_query: Bools) -> bool:
-    """Return whether the first and the last query permit such a mask, which is quick to tell."""
+    """Return whether the first and the last query permit such a mask, which is quick to check."""
     before = np.arange(first_query.shape[-1]) <= last
     hidden = ~last_query
     # A triangle needs a second hidden key, and a key that is hidden only from later queries.

@@ -65,13 +65,13 @@ def stack(masks: Sequence[SparseMask]) -> SparseMask:
     Parameters
     ----------
     masks : sequence of SparseMask
-        Masks of one shape, at least one.
+        One or more masks with the same shape.
 
     Returns
     -------
     Ranges or Blocks
-        The shape is ``(len(masks), *shape)``. The result is `Ranges` if all masks are; otherwise it
-        has the largest of the blocks.
+        The shape is ``(len(masks), *shape)``. The result is `Ranges` if all masks are `Ranges`;
+        otherwise it has the largest of the blocks.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def stack(masks: Sequence[SparseMask]) -> SparseMask:
 
 
 def common_block(masks: Sequence[SparseMask]) -> tuple[int, int] | None:
-    """Return the largest of the blocks, the first one if they are equally large."""
+    """Return the largest of the blocks, or the first of several equally large blocks."""
     blocks = [mask._block for mask in masks if mask._block]
     return max(blocks, key=lambda block: block[0] * block[1], default=None)
 
@@ -137,7 +137,7 @@ def as_blocks(mask: SparseMask, block: tuple[int, int]) -> SparseMask:
 def wrapped(
     cells: _cells.Cells, layout: Layout, planes: tuple[int, ...] | None = None
 ) -> SparseMask:
-    """Return a mask of the kind that the layout says, broadcast to `planes` if they are given."""
+    """Return a mask of the layout's kind, broadcast to `planes` if they are given."""
     rows = _cells.rows_of(cells, layout)
     return of_rows(rows if planes is None else rows.spread(planes), layout.block)
 
@@ -152,7 +152,7 @@ def of_rows(rows: Any, block: tuple[int, int] | None) -> SparseMask:
 def _as_sparse(value: Any, other: SparseMask) -> SparseMask | None:
     """Return an operand as a sparse mask, or None for a class that is not a mask.
 
-    The keys of a dense mask broadcast to those of `other`.
+    The keys of a dense mask broadcast to the keys of `other`.
     """
     if isinstance(value, SparseMask):
         return value

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-# A range takes 24 bytes, as many as the bits of so many pairs of a query and a key.
+# A range takes 24 bytes, as many as the bits of this many query-key pairs.
 _PAIRS_OF_RANGE = 24 * 8
 
 

@@ -62,15 +62,15 @@ def from_function(
 
     Notes
     -----
-    `f` is first called with objects that stand for all indices of a region. They support integer
+    `f` is first called with objects that represent all indices of a region. They support integer
     arithmetic, comparisons, ``&``, ``|``, ``^``, ``~``, and the NumPy functions that do the same,
     such as `numpy.abs`, `numpy.minimum` and `numpy.logical_and`. If the result is the same for the
     whole region, no element is computed. Otherwise, the region is divided. For a mask of a million
     tokens, such a function is called some 100,000 times.
 
     If `f` does not support these objects, for example because it indexes an array, it is called
-    with arrays for every block. This takes time in proportion to ``q_len * kv_len``, but the memory
-    of one block row at most.
+    with arrays for every block. This takes time in proportion to ``q_len * kv_len``, but memory for
+    at most one block row.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def _called(f: Callable[[Any, Any], Any], rows: slice, columns: slice) -> Bools:
 
 
 def _answer(f: Callable[[Any, Any], Any], layout: Layout, region: Region) -> bool | str | None:
-    """Return what the function returns in a region: one bool, "unknown", or None.
+    """Return the function's result in a region: one bool, "unknown", or None.
 
     None means that the function does not support symbols.
     """
@@ -162,7 +162,7 @@ def _answer(f: Callable[[Any, Any], Any], layout: Layout, region: Region) -> boo
         return False
     try:
         truth = Truth.of(f(Span(rows[0], rows[1] - 1), Span(keys[0], keys[1] - 1)))
-    except Exception:  # a function of the user may fail in any way
+    except Exception:  # a user's function may fail in any way
         return None
     if truth.can_be_true and truth.can_be_false:
         return "unknown"

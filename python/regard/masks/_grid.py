@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Bytes = NDArray[np.uint8]
 
-# Pairs of a query and a key that are held as bools at a time.
+# Number of query-key pairs that are held as bools at a time.
 _MOST_PAIRS = 2**22
 
 
@@ -53,9 +53,10 @@ class BitStore:
 
 
 def cells_on(rows: SparseRows, block: tuple[int, int] | None, layout: Layout) -> Cells:
-    """Return a mask on a layout, to which it broadcasts. Keys that it does not have are hidden.
+    """Return a mask on a layout, to which it broadcasts. Missing keys are hidden.
 
-    The mask has blocks of the size `block`, or None. A layout without blocks needs a mask without.
+    `block` is the size of the mask's blocks, or None for a mask without blocks, which a layout
+    without blocks needs.
     """
     layout.check()
     given = rows.distinct()
@@ -82,7 +83,7 @@ def cells_on(rows: SparseRows, block: tuple[int, int] | None, layout: Layout) ->
 
 
 def _is_aligned(rows: SparseRows, layout: Layout) -> bool:
-    """Return whether the blocks of a mask are those of a layout, if they have the same size."""
+    """Return whether a mask and a layout have the same blocks, given blocks of the same size."""
     assert layout.block is not None
     height, width = layout.block
     return (
@@ -94,7 +95,7 @@ def _is_aligned(rows: SparseRows, layout: Layout) -> bool:
 
 
 def _aligned(rows: SparseRows, layout: Layout) -> Cells:
-    """Return a mask whose rows and blocks are those of the layout."""
+    """Return a mask that has the same rows and blocks as the layout."""
     begin = rows.first_query // rows.row_queries
     spans = spans_of(rows, begin, begin + layout.rows)
     first = spans.row * layout.step + spans.first
@@ -110,7 +111,7 @@ def _aligned(rows: SparseRows, layout: Layout) -> Cells:
 
 
 def _regridded(rows: SparseRows, layout: Layout) -> Cells:
-    """Return a mask with the blocks of a layout, where it has other blocks or none."""
+    """Return a mask with the blocks of a layout, from a mask with other blocks or no blocks."""
     whole, touched = _found(rows, layout)
     assert layout.block is not None
     size, reader = layout.block, Reader(rows)
@@ -130,8 +131,8 @@ def classified(
 ) -> Cells:
     """Return the cells of some blocks, each of which is whole, partial or hidden.
 
-    `place` has the first keys of the blocks, sorted. `visible_at` is called with the planes, the
-    first queries and the first keys of n of them, and returns which keys the queries see, shape
+    `place` contains the first keys of the blocks, sorted. `visible_at` is called with the planes,
+    the first queries and the first keys of n blocks, and returns which keys the queries see, shape
     ``(n, *block)``, False outside the mask.
     """
     assert layout.block is not None
@@ -160,7 +161,7 @@ def joined(a: Intervals, b: Intervals) -> Intervals:
 
 
 def _found(rows: SparseRows, layout: Layout) -> tuple[Intervals, Intervals]:
-    """Return which blocks all queries of a row see by whole spans, and which blocks any sees.
+    """Return the blocks that all queries of a row see by whole spans, and the blocks that any sees.
 
     The intervals begin and end at blocks.
     """
@@ -231,7 +232,7 @@ def evaluated(
     """Return a mask of blocks from a function of a plane, some queries and some keys.
 
     The function returns which of the keys the queries see. It is called for parts of block rows.
-    `parts` are the block row, the first key and the end of those that are not hidden, in order.
+    `parts` are the block row, the first key and the end of parts that are not hidden, in order.
     """
     assert layout.block is not None
     height, width = layout.block

@@ -28,7 +28,7 @@ def from_lists(
     partial: Listed,
     visible_at: Callable[[Integers, Integers, Integers], Bools],
 ) -> Blocks:
-    """Return a mask of whole blocks, and of blocks of which a function says what they show.
+    """Return a mask of whole blocks, and of blocks whose visible pairs a function determines.
 
     Parameters
     ----------

@@ -33,8 +33,8 @@ def neighborhood(
     """Let each token of a grid attend to its neighborhood, as in NATTEN.
 
     A token sees `window` tokens on each axis: ``window // 2`` before it, itself, and the others
-    after it. At the edges of the grid, the window is moved inside, so that every token sees equally
-    many. With `dilation`, the neighbors on an axis are `dilation` apart.
+    after it. At the edges of the grid, the window is moved inside, so that every token sees the
+    same number of tokens. With `dilation`, the neighbors on an axis are `dilation` apart.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def neighborhood(
         The size of the grid, for example ``(height, width)`` for an image. The tokens are the
         elements of the grid in row-major order.
     window : int or sequence of int
-        The number of neighbors on each axis, including the token itself. One int holds for all
+        The number of neighbors on each axis, including the token itself. One int applies to all
         axes.
     dilation : int or sequence of int, default 1
         The distance of neighbors on each axis.
@@ -114,7 +114,7 @@ class _Neighbors(NamedTuple):
 
 def _neighbors(size: int, window: int, dilation: int, is_causal: bool) -> _Neighbors:
     token = np.arange(size)
-    # Tokens with one remainder are an axis of their own.
+    # Tokens with the same remainder form a separate axis.
     at, remainder = token // dilation, token % dilation
     if is_causal:
         begin = np.maximum(at - window + 1, 0)

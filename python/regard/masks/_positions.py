@@ -34,10 +34,10 @@ def causal(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     query_offset : int, integer array or "end", optional
-        Number of keys that precede the first query: one number, or one per batch entry. 0 aligns
-        the first query with the first key (PyTorch, JAX); ``"end"``, which is ``kv_len - q_len``,
-        aligns the last query with the last key (FlashAttention). The offset may be negative:
-        queries before the first key attend to no key.
+        Number of keys before the first query, scalar or one per batch entry. 0 aligns the first
+        query with the first key (PyTorch, JAX); ``"end"``, which is ``kv_len - q_len``, aligns the
+        last query with the last key (FlashAttention). The offset may be negative: queries before
+        the first key are then fully masked.
 
     Returns
     -------
@@ -171,8 +171,8 @@ def prefix(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     prefix_lengths : int or integer array
-        Number of keys, from the first, that every query may attend to: one number, or one per batch
-        entry, in ``0 .. kv_len``.
+        Number of first keys that every query may attend to, scalar or one per batch entry, in
+        ``0 .. kv_len``.
     query_offset : int, integer array or "end", optional
         Number of keys that precede the first query, as in `causal`.
 

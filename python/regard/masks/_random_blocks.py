@@ -39,7 +39,7 @@ def random_blocks(
     block : pair of int, default (128, 128)
         The queries and keys of a block.
     rng : numpy.random.Generator or int, optional
-        The random generator or its seed. By default, every call gives another mask.
+        The random generator or its seed. By default, every call returns a different mask.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def random_blocks(
     Raises
     ------
     TypeError
-        If a number is not an integer, or `rng` is of another class.
+        If a number is not an integer, or `rng` has the wrong type.
     ValueError
         If a number is negative, or `blocks_per_row` exceeds the number of blocks of keys.
 

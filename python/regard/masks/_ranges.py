@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 class Ranges(SparseMask):
     """A sparse mask in which each query sees a range of keys.
 
-    Query ``i`` sees key ``j`` iff ``first[i] <= j < last[i]``, as in a slice. Masks of several
-    ranges for each query are made by the operators ``&``, ``|``, ``^`` and ``~``. See `SparseMask`
-    for the operators, views and properties.
+    Query ``i`` sees key ``j`` iff ``first[i] <= j < last[i]``, as in a slice. The operators ``&``,
+    ``|``, ``^`` and ``~`` make masks of several ranges for each query. See `SparseMask` for the
+    operators, views and properties.
 
     Parameters
     ----------
     first, last : int or integer array
-        The first visible key of each query, and the end after the last one. A query with
-        ``last <= first`` sees no key. Keys outside ``0 .. kv_len - 1`` do not exist. The two arrays
-        broadcast to ``(q_len,)``, for a mask of shape ``(q_len, kv_len)``, or to
+        The first visible key of each query, and the end after the last visible key. A query with
+        ``last <= first`` is fully masked. Keys outside ``0 .. kv_len - 1`` are ignored. The two
+        arrays broadcast to ``(q_len,)``, for a mask of shape ``(q_len, kv_len)``, or to
         ``(..., heads, q_len)``, for a mask of shape ``(..., heads, q_len, kv_len)``. Two integers
         give a mask of shape ``(1, kv_len)``, which shows these keys to all queries.
     kv_len : int, optional
@@ -49,8 +49,8 @@ class Ranges(SparseMask):
 
     Notes
     -----
-    A mask takes 24 bytes for each range and 8 for each query. In PyTorch or JAX, such a mask has
-    ``q_len * kv_len`` bytes.
+    A mask occupies 24 bytes for each range and 8 bytes for each query. In PyTorch or JAX, such a
+    mask has ``q_len * kv_len`` bytes.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def _positions(name: str, value: ArrayLike) -> NDArray[np.int64]:
     dtype = getattr(value, "dtype", None)
     if isinstance(value, float) or (isinstance(dtype, np.dtype) and is_floating(dtype)):
         raise TypeError(
-            f"{name} must be an int or an integer array, got {shown(value)}: Ranges takes "
+            f"{name} must be an int or an integer array, got {shown(value)}: Ranges needs "
             "positions of keys; pass a float mask as mask=, or in a pair (sparse mask, float mask)"
         )
     array: NDArray[Any] = integers(name, value)

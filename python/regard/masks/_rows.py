@@ -22,7 +22,7 @@ NO_BITS: Bytes = np.zeros((0, 0, 0), np.uint8)
 
 
 class SparseRows(NamedTuple):
-    """What a sparse mask consists of.
+    """The arrays and numbers that a sparse mask consists of.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class SparseRows(NamedTuple):
         First key, end, and -1 if all queries of the row see these keys, or else a number in `bits`.
         The spans of a row are sorted, disjoint and not empty. Two whole spans do not touch.
     bits : numpy.ndarray of uint8, shape (m, row_queries, ceil(block keys / 8))
-        Bit ``k`` of row ``query % row_queries`` says whether the query sees the key ``first + k``.
-        The lowest bit of a byte is the first.
+        Bit ``k`` of row ``query % row_queries`` specifies whether the query sees the key
+        ``first + k``. The lowest bit of a byte is the first.
     row_queries : int
         The number of queries of a row.
     first_query, first_key : int
@@ -58,7 +58,7 @@ class SparseRows(NamedTuple):
         return self.shape[:-2]
 
     def check(self) -> None:
-        """Raise ValueError if the arrays do not refer to each other, as after damage."""
+        """Raise ValueError if the arrays are inconsistent, as after damage."""
         starts, spans, bits = self.starts, self.spans, self.bits
         is_inside = (
             starts.min(initial=0) >= 0
@@ -198,7 +198,7 @@ def spans_of(rows: SparseRows, begin: int, end: int) -> Spans:
 class Reader:
     """Reads parts of a sparse mask as dense arrays.
 
-    A mask with one query broadcasts over the queries that are asked for.
+    A mask with one query broadcasts over the requested queries.
     """
 
     __slots__ = ("_ends", "_first_row", "_firsts", "_rows", "_rows_of_plane", "_spans", "_step")
@@ -219,14 +219,14 @@ class Reader:
         size: tuple[int, int],
         q_len: int | None = None,
     ) -> Bools:
-        """Return which keys the queries see, for parts of one size.
+        """Return which keys the queries see, for parts of equal size.
 
         Parameters
         ----------
         plane, query, key : numpy.ndarray of int64, shape (n,)
             The plane, the first query and the first key of each part.
         size : tuple of two int
-            The queries and keys of a part. Those outside the mask are False.
+            The numbers of queries and keys of a part. Elements outside the mask are False.
         q_len : int, optional
             The number of queries over which a mask with one query broadcasts.
 

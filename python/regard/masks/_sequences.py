@@ -23,8 +23,7 @@ def padding(
     Parameters
     ----------
     key_lengths : int or integer array
-        Number of keys that are not padding: one number, or one per batch entry, in
-        ``0 .. kv_len``.
+        Number of keys that are not padding, scalar or one per batch entry, in ``0 .. kv_len``.
     kv_len : int
         Number of keys, including padding.
     side : {"right", "left"}, default "right"

@@ -145,7 +145,7 @@ def _dilated(
 
 
 def _patterns(store: BitStore, distances: Integers, diagonals: tuple[int, int, int]) -> Integers:
-    """Return the numbers of the blocks whose first key is so far from their first query."""
+    """Return the numbers of blocks by the distances of their first keys from first queries."""
     least, most, dilation = diagonals
     height, width = DEFAULT_BLOCK
     within = np.arange(width) - np.arange(height)[:, None]

@@ -42,8 +42,7 @@ class SparseMask:
       `Ranges` give `Ranges`; other combinations give `Blocks`. The batch and heads axes broadcast,
       and so does a single query. If one mask has fewer keys, its missing keys are hidden. A dense
       bool array is converted by `Blocks.from_dense` first.
-    - ``~a`` hides and shows the keys that `a` has: give ``kv_len=`` to `Ranges` before it is
-      inverted.
+    - ``~a`` inverts only the keys that `a` has: pass ``kv_len=`` to `Ranges` before inverting it.
     - ``mask[...]`` with integers, slices without steps, `None` and an ellipsis gives a view in
       constant time. The last two axes accept only slices.
     - A mask with one query shows the same keys to all queries of a call.
@@ -72,7 +71,7 @@ class SparseMask:
 
     def __init__(self) -> None:
         raise TypeError(
-            "SparseMask has no constructor: build a mask by masks.Ranges or masks.Blocks"
+            "SparseMask has no constructor: build a mask with masks.Ranges or masks.Blocks"
         )
 
     def _set(self, rows: SparseRows, block: tuple[int, int] | None) -> None:
@@ -107,7 +106,7 @@ class SparseMask:
     def _sparse_rows(self) -> SparseRows:
         """Return the arrays that the kernels read.
 
-        A single query is a row that broadcasts, also if it is a view of one query among others.
+        A single query is a row that broadcasts, even if it is a view of one query of several.
         """
         if self.shape[-2] != 1 or self._row_queries == ALL_QUERIES:
             return self._rows
@@ -172,7 +171,7 @@ class SparseMask:
         Returns
         -------
         numpy.ndarray of bool
-            The shape is that of the mask.
+            Has the shape of the mask.
 
         Raises
         ------
@@ -192,7 +191,7 @@ class SparseMask:
         most = count("max_bytes", max_bytes)
         if self.size > most:
             raise ValueError(
-                f"a dense mask of shape {self.shape} takes {self.size:,} bytes, and max_bytes is "
+                f"a dense mask of shape {self.shape} needs {self.size:,} bytes, but max_bytes is "
                 f"{most:,}: pass a slice of the mask, or a larger max_bytes="
             )
         *planes, q_len, kv_len = self.shape
@@ -265,7 +264,7 @@ class SparseMask:
         )
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError("a sparse mask becomes a dense array only on request: call its to_dense()")
+        raise TypeError("a sparse mask becomes a dense array only on request: call to_dense()")
 
     def __getstate__(self) -> tuple[Any, ...]:
         rows = self._rows.distinct()
@@ -273,7 +272,7 @@ class SparseMask:
         used = rows.starts[..., begin : end + 1]
         is_part = used.max(initial=0) - used.min(initial=0) < len(rows.spans)
         if is_part or rows.first_key or (rows.spans[:, 1] > self.shape[-1]).any():
-            rows = _cells.rows_of(*self._cells())  # without what only other views need
+            rows = _cells.rows_of(*self._cells())  # without arrays that only other views need
         return tuple(rows), self.shape[:-2], self._block
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -296,5 +295,5 @@ class SparseMask:
         )
 
     def _stored(self) -> str:
-        """Return what a mask consists of."""
+        """Describe the stored ranges or blocks."""
         raise NotImplementedError

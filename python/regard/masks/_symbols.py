@@ -1,4 +1,4 @@
-"""Stand for many integers at once: intervals with arithmetic, and truth values with unknowns.
+"""Represent many integers at once: intervals with arithmetic, and truth values with unknowns.
 
 An operation on intervals returns an interval that contains the result of the operation on any of
 their integers, as NumPy computes it in int64. It may contain more.
@@ -14,9 +14,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Integers beyond wrap around, so that the result may be any integer.
+# Larger integers wrap around, so that the result may be any integer.
 _LEAST, _MOST = -(2**63), 2**63 - 1
-# NumPy compares integers with floats as floats, which are not exact beyond.
+# NumPy compares integers with floats as floats, which are exact up to this number.
 _EXACT_IN_FLOAT = 2**53
 
 
@@ -248,7 +248,7 @@ class Span(_Symbol):
         return ~(self == other)
 
     def _bounds(self, other: Any) -> tuple[Any, Any]:
-        """Return the bounds of what is compared, or None if the comparison is not exact."""
+        """Return the bounds of the operands, or None if the comparison is not exact."""
         if not isinstance(other, float | np.floating):
             other = Span.of(other)
             return other.least, other.most

@@ -88,7 +88,7 @@ def _lineages(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the ancestors of each node, and the node itself, as intervals: node, first, end."""
     nodes = np.arange(len(parent))
-    # Where every node follows its parent, the ancestors are neighbors.
+    # If every node follows its parent, the ancestors are neighbors.
     chain = np.maximum.accumulate(np.where(parent == nodes - 1, 0, nodes))
     rows, firsts, lasts = [], [], []
     row, at = nodes, nodes

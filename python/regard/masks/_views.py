@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from regard.masks._rows import SparseRows
 
 _POSSIBLE = (
-    "a sparse mask takes integers, None and an ellipsis on the batch and heads axes, and slices "
+    "a sparse mask accepts integers, None and an ellipsis on the batch and heads axes, and slices "
     "without steps on all axes"
 )
 

@@ -78,7 +78,7 @@ def axes_of(ax: Axes | None, lengths: tuple[int, int]) -> Iterator[Axes]:
             yield figure.subplots()
         return
     if not isinstance(ax, Axes):
-        raise TypeError(f"ax must be an Axes of matplotlib, got {type(ax).__name__}")
+        raise TypeError(f"ax must be a matplotlib Axes, got {type(ax).__name__}")
     yield ax
 
 
@@ -94,7 +94,7 @@ def figure_of(
     """
     if figure is not None:
         if not isinstance(figure, Figure | SubFigure):
-            raise TypeError(f"figure must be a Figure of matplotlib, got {type(figure).__name__}")
+            raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
         yield figure
         return
     from matplotlib import pyplot
@@ -126,9 +126,9 @@ def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
     if norm is None:
         return None
     if not isinstance(norm, Normalize):
-        raise TypeError(f"norm must be a Normalize of matplotlib, got {type(norm).__name__}")
+        raise TypeError(f"norm must be a matplotlib Normalize, got {type(norm).__name__}")
     if {*beside, *(name for name in ("vmin", "vmax") if name in imshow)}:
-        raise ValueError("norm must be left out with log, vmin and vmax, which define one")
+        raise ValueError("norm must be left out with log, vmin and vmax, which define a norm")
     return norm
 
 

@@ -1,4 +1,4 @@
-"""The colors and scales of weights and of differences: those of the explorer's light pages."""
+"""The colors and scales of weights and of differences, as on the explorer's light pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _THEME = "light"
 
 
 class Colors(NamedTuple):
-    """A color map for color-blind readers, whose color for NaN it does not contain otherwise."""
+    """A color map for color-blind readers, with a separate color for NaN."""
 
     map: Colormap
     of_nan: str

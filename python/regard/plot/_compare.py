@@ -69,7 +69,7 @@ def compare(
     names : (str, str), default ("a", "b")
         The names of `a` and `b` in the label of the color bar.
     head : int or tuple of int, optional
-        The head to draw, as an index of the leading axes of both, or of the one that has leading
+        The head to draw, as an index of the leading axes of both, or of the array that has leading
         axes.
     region, shape
         As for `attention`.
@@ -77,7 +77,7 @@ def compare(
         The number to subtract if a pixel represents a block of weights.
     log : bool, optional
         Whether colors follow the logarithm of the sizes of differences, from 1e-4 to 1 as in
-        `regard.explore`; smaller ones have the color of 0. False makes colors follow the
+        `regard.explore`; smaller differences have the color of 0. False makes colors follow the
         differences, up to the largest. Default: True, unless `norm` is given.
     colorbar, ax, mask, progress
         As for `attention`.

@@ -82,7 +82,7 @@ def pattern(
     ax : matplotlib.axes.Axes, optional
         The axes to draw on. Default: a new figure.
     {options}
-        Of options per batch entry, one number, since a picture shows one entry.
+        Options per batch entry must be scalars, since a picture shows one entry.
     **imshow
         Passed to `matplotlib.axes.Axes.imshow`.
 
@@ -149,8 +149,8 @@ def _of_one_entry(options: dict[str, Any]) -> dict[str, Any]:
             continue
         if array.size != 1:
             raise ValueError(
-                f"{name} must be one number for one picture, got shape {array.shape}: pass that of "
-                "one batch entry"
+                f"{name} must be one number for one picture, got shape {array.shape}: pass the "
+                "number of one batch entry"
             )
         options[name] = array.reshape(())[()]
     return options

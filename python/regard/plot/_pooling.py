@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
 
 def check_reduce(reduce: str) -> None:
-    """Raise ValueError unless it is a way to pool."""
+    """Raise ValueError unless `reduce` is a supported reduction."""
     choice("reduce", reduce, tuple(POOLINGS))
 
 

@@ -1,4 +1,4 @@
-"""Count what sparse masks show, without a dense array.
+"""Count the visible pairs of sparse masks, without a dense array.
 
 Sparse masks consist of the arrays that `regard.masks._rows.SparseRows` describes.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-# Pairs of a query and a key that are read as bools at a time, and queries whose spans are read.
+# Numbers of query-key pairs that are read as bools at a time, and of queries whose spans are read.
 _PAIRS = 1 << 20
 _QUERIES = 1 << 10
 
@@ -77,7 +77,7 @@ def _keys_between(first: Integers, last: Integers, weight: Array, edges: Integer
     pixels = len(edges) - 1
     counts = np.zeros(pixels)
     for bound, sign in ((first[is_some], 1), (last[is_some], -1)):
-        # The keys from the bound on: some of its own pixel, and all of those after it.
+        # The keys from the bound on: some keys of its own pixel, and all keys of later pixels.
         pixel = np.searchsorted(edges, bound, "right") - 1
         after = np.cumsum(np.bincount(pixel + 1, weight, pixels + 2))[:pixels] * np.diff(edges)
         own = weight * (np.append(edges, edges[-1])[pixel + 1] - bound)
@@ -86,7 +86,7 @@ def _keys_between(first: Integers, last: Integers, weight: Array, edges: Integer
 
 
 def _parts(spans: Spans, height: int) -> Iterator[Spans]:
-    """Yield some spans at a time, which have not too many queries."""
+    """Yield groups of spans with a limited number of queries."""
     step = max(1, _PAIRS // height)
     for start in range(0, len(spans.top), step):
         yield spans.at(slice(start, start + step))
@@ -152,7 +152,7 @@ def spans_of(mask: Any, rows: slice) -> Spans:
 def bits_of(mask: Any, spans: Spans) -> Iterator[tuple[Spans, Bools]]:
     """Yield some partial spans at a time, with their bits as an array (spans, queries, keys).
 
-    The first bit of a span is that of its `query` and its `key`. Bits outside the span are False.
+    The first bit of a span belongs to its `query` and its `key`. Bits outside the span are False.
     """
     bits = mask._sparse_rows().bits
     height, width = bits.shape[1], 8 * bits.shape[2]

@@ -89,8 +89,8 @@ def statistics(
     figure : matplotlib.figure.Figure, optional
         An empty figure, or a part of one, to draw on. Default: a new figure.
     cmap : str or matplotlib.colors.Colormap, optional
-        The colors of strips and of pictures of layers and heads. Default: those of weights, which
-        are darker where numbers are larger.
+        The colors of strips and of pictures of layers and heads. Default: the colors of weights,
+        which are darker for larger numbers.
 
     Returns
     -------
@@ -192,15 +192,14 @@ def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[st
     """Return the arrays to draw, each of shape (heads, ...)."""
     if not isinstance(summary, AttentionSummary):
         raise TypeError(
-            "summary must be what regard.summarize_attention returned, got "
-            f"{type(summary).__name__}"
+            f"summary must be a result of regard.summarize_attention, got {type(summary).__name__}"
         )
     names = None if fields is None else _names(fields)
     for name in names or ():
         if name not in _FIELDS:
             raise ValueError(f"fields must be of {listed(_FIELDS)}, got {name!r}")
         if getattr(summary, name) is None:
-            raise ValueError(f"fields has {name!r}, which the summary does not have")
+            raise ValueError(f"fields contains {name!r}, which the summary does not have")
     chosen = [
         name for name in (_FIELDS if names is None else names) if getattr(summary, name) is not None
     ]

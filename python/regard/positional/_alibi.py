@@ -23,9 +23,9 @@ def alibi_slopes(
     Attention subtracts ``slope * |p - j|`` from the score of a query at position ``p`` and key
     ``j``. If `heads` is a power of two, head ``h`` has the slope ``2 ** (-8 (h + 1) / heads)``: a
     geometric sequence that ends at ``2 ** -8`` [1]_. Otherwise let ``n`` be the largest power of
-    two below `heads`. The first ``n`` heads have the slopes for ``n`` heads. The others have every
-    second slope for ``2 n`` heads, beginning with the first, as in the authors' implementation
-    [2]_.
+    two below `heads`. The first ``n`` heads have the slopes for ``n`` heads. The other heads have
+    every second slope for ``2 n`` heads, beginning with the first, as in the authors'
+    implementation [2]_.
 
     Parameters
     ----------

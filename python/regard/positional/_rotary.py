@@ -59,9 +59,9 @@ def rotary(
         Wavelengths grow from ``2 pi`` toward ``2 pi * base`` along the pairs. Default: the
         ``rope_theta`` of `scaling`, or 10000.
     rotary_dim : int, optional
-        Number of columns that are rotated, beginning with the first (partial rotation); the others
-        are copied. Must be even. Default: the ``partial_rotary_factor`` of `scaling`, or all
-        columns.
+        Number of columns that are rotated, beginning with the first (partial rotation); the other
+        columns are copied. Must be even. Default: the ``partial_rotary_factor`` of `scaling`, or
+        all columns.
     interleaved : bool, default False
         Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, from the two halves
         (GPT-NeoX, Llama, the ONNX default). True: the neighbors ``2 m`` and ``2 m + 1`` (RoFormer,
@@ -84,12 +84,13 @@ def rotary(
         a cache is rejected if `rotary_dim` is also given or if it has more than ``head_dim / 2``
         columns. Otherwise every column is interpreted as a pair.
     out : ndarray, optional
-        Array for the result, of its type and shape and of any strides. It may be `x`.
+        Array to which the result is written. It must have the type and shape of the result. Any
+        strides are accepted. It may be `x`.
 
     Returns
     -------
     ndarray
-        The rotated array, of the shape and type of `x`.
+        The rotated array, with the shape and type of `x`.
 
     Raises
     ------
@@ -221,7 +222,7 @@ def _looked_up(
     if cos.shape != sin.shape or cos.ndim < 2 or cos.shape[-1] == 0:
         raise ValueError(
             "cache must hold two arrays (max_position, rotary_dim / 2) or (*batch, length, "
-            f"rotary_dim / 2) of one shape, got {cos.shape} and {sin.shape}"
+            f"rotary_dim / 2) of the same shape, got {cos.shape} and {sin.shape}"
         )
     if cos.ndim > 2:
         if positions is not None:

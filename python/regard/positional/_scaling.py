@@ -27,7 +27,7 @@ def scaled(
 ) -> tuple[Frequencies, float]:
     """Return the frequencies of `rotary_dim` columns, and the factor of cosines and sines.
 
-    `length` is the length of the whole sequence, None for a short one. `rotary_frequencies`
+    `length` is the length of the whole sequence, None for a short sequence. `rotary_frequencies`
     documents the formulas.
     """
     numbers = rope.numbers

@@ -39,8 +39,8 @@ def t5_buckets(
     kv_len : int, optional
         Number of keys; `q_len` when not given.
     query_offset : int, integer array or "end", optional
-        Number of keys that precede the first query: one number, or one per batch entry. ``"end"``
-        is ``kv_len - q_len``.
+        Number of keys before the first query, scalar or one per batch entry. ``"end"`` is
+        ``kv_len - q_len``.
     bidirectional : bool, default True
         True, as in the T5 encoder: half of the buckets are for keys at or before the query, and the
         other half, from ``num_buckets // 2`` on, for keys after it. False, as in the T5 decoder:
@@ -66,7 +66,7 @@ def t5_buckets(
 
     See Also
     --------
-    t5_distance_bias : returns the bias of each distance, which takes no memory for each score.
+    t5_distance_bias : returns the bias of each distance, which needs no memory per score.
 
     Notes
     -----
@@ -114,7 +114,7 @@ def t5_distance_bias(
     """Convert the biases that T5 learns for its buckets to a bias for each distance.
 
     The result is the option `distance_bias` of attention. It is exact for any number of queries and
-    keys, since all distances beyond the result are in the same bucket as its last ones.
+    keys, since all distances beyond the result are in the same bucket as its last distances.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def check_dense(name: str, tensor: Tensor) -> None:
     """Raise TypeError unless a tensor is dense: it stores every element in memory."""
     if is_causal_bias(tensor):
         raise TypeError(
-            f"{name} must have elements, got a CausalBias, which has none: pass it on its own, as "
+            f"{name} must have elements, got a CausalBias, which has none: pass it by itself, as "
             "attn_mask, or pass is_causal=True and query_offset in its place"
         )
     if _is_masked(tensor):
@@ -44,11 +44,11 @@ def check_dense(name: str, tensor: Tensor) -> None:
         if name in _NAMES and tensor.layout is torch.jagged:
             advice = "query, key and value must all be nested, or none of them"
         elif name in _NAMES:
-            advice = "make it with layout=torch.jagged, which this function accepts"
+            advice = "create it with layout=torch.jagged, which this function accepts"
         raise TypeError(f"{name} must be a dense tensor, got a nested tensor: {advice}")
     if tensor.layout is not torch.strided:
         raise TypeError(
-            f"{name} must be a dense tensor, got one of {tensor.layout}: pass it as .to_dense()"
+            f"{name} must be a dense tensor, got layout {tensor.layout}: pass it as .to_dense()"
         )
 
 
@@ -142,8 +142,8 @@ def repeat_key_heads(
         return key, value
     if not (of_key and of_value) or heads % of_key or heads % of_value:
         raise ValueError(
-            "the number of heads of query must be a multiple of those of key and value, got "
-            f"{heads}, {of_key} and {of_value}"
+            "the number of heads of query must be a multiple of the numbers for key and value, "
+            f"got {heads}, {of_key} and {of_value}"
         )
     more, fewer = max(of_key, of_value), min(of_key, of_value)
     number = heads if more % fewer else more
@@ -175,8 +175,8 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Any, Tensor | None]:
         if is_sparse(part):
             if device.type == "cuda":
                 raise TypeError(
-                    "attn_mask must be a tensor on a CUDA device, got a sparse mask: the kernels "
-                    "for GPUs do not read sparse masks; pass a bool tensor made of its to_dense()"
+                    "attn_mask must be a tensor on a CUDA device, got a sparse mask: the GPU "
+                    "kernels do not read sparse masks; pass a bool tensor made from its to_dense()"
                 )
             continue
         if not isinstance(part, Tensor):

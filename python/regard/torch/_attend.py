@@ -156,8 +156,8 @@ def _on_gpu(is_possible: bool, tensors: Any, attn_mask: Any, options: Any, more:
     """Compute a call on a GPU, without gradients or transforms."""
     if not is_possible:
         raise NotImplementedError(
-            "attention on a CUDA device has no gradient and is not for torch.compile or "
-            "torch.func: call it under torch.no_grad(), or copy the tensors with .cpu()"
+            "attention on a CUDA device has no gradient and does not support torch.compile "
+            "or torch.func: call it under torch.no_grad(), or copy the tensors with .cpu()"
         )
     query, key, value = tensors
     if more:

@@ -59,11 +59,11 @@ def scaled_dot_product_attention(
     key : Tensor, shape (..., kv_heads, kv_len, head_dim)
         Must have the type and the device of `query`, like `value`.
     value : Tensor, shape (..., kv_heads, kv_len, value_dim)
-        ``value_dim`` may differ from ``head_dim``. The three may be jagged nested tensors of shape
+        ``value_dim`` may differ from ``head_dim``. All three may be jagged nested tensors of shape
         ``(batch, heads, length, dim)``.
     attn_mask : Tensor of bool or float, SparseMask, or a pair (bool, float), optional
         Broadcasts to ``(..., heads, q_len, kv_len)``. Bool: True = may attend. Float, of any type:
-        added to the scores. A `regard.masks.SparseMask` is a bool mask, alone or in a pair. A
+        added to the scores. A `regard.masks.SparseMask` is a bool mask, by itself or in a pair. A
         PyTorch `CausalBias` sets `is_causal` and `query_offset`.
     dropout_p : float, default 0.0
         Probability of dropping each weight, from 0 to 1. At 1, all weights are dropped.
@@ -71,8 +71,7 @@ def scaled_dot_product_attention(
         Query ``i`` sees key ``j`` only if ``j <= i + query_offset``. If a mask is also given, a
         key is visible only if both allow it.
     scale : float or Tensor of float, shape (heads,) or (..., heads), optional
-        Scale factor of query . key: one number, or one per query head. Default:
-        ``1 / sqrt(head_dim)``.
+        Factor of ``query . key``, scalar or one per query head. Default: ``1 / sqrt(head_dim)``.
     enable_gqa : bool, default False
         Allow ``heads`` to be a multiple of ``kv_heads``, which may differ between `key` and
         `value`. If False, the numbers of heads must be equal, or one.
@@ -87,7 +86,8 @@ def scaled_dot_product_attention(
         Has the type of `query` and its layout: the axes have the same order in memory. For nested
         tensors, a nested tensor with the sequences of `query`.
     lse : Tensor, shape (..., heads, q_len)
-        Returned if `return_lse`; float32, or float64 if the output is. It is differentiable, too.
+        Returned if `return_lse`, in float64 if the output is float64, else in float32. It is
+        differentiable, too.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def scaled_dot_product_attention(
         If a requested derivative is not implemented (see Notes), if any derivative is requested on
         a CUDA device, or if a score function is exported.
     ImportError
-        If tensors are bfloat16 and the package ml_dtypes is missing.
+        If tensors are bfloat16 and the ml_dtypes package is missing.
 
     See Also
     --------
@@ -117,21 +117,21 @@ def scaled_dot_product_attention(
     Gradients are available for `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes`,
     `distance_bias` and `sinks`. Forward-mode and second derivatives are available for query, key
     and value only: gradients of gradients, gradients of forward-mode derivatives, and forward-mode
-    derivatives of gradients. All others raise NotImplementedError, as do second derivatives in
-    which a mask, slopes, a distance bias or sinks require a gradient. A `scale` or `softcap` that
-    requires a gradient raises TypeError. With a `score_function`, derivatives need its derivative,
-    and there are no second derivatives.
+    derivatives of gradients. All other derivatives raise NotImplementedError, as do second
+    derivatives in which a mask, slopes, a distance bias or sinks require a gradient. A `scale` or
+    `softcap` that requires a gradient raises TypeError. With a `score_function`, derivatives need
+    its derivative, and there are no second derivatives.
 
     Nested tensors accept no `attn_mask`, and have only derivatives of the first order in reverse
     mode (see `scaled_dot_product_attention_ragged`).
 
     The operator supports ``torch.compile``, ``torch.export``, ``torch.vmap``, ``torch.func`` and
     the meta device. A compiled graph reads the arrays of a sparse mask as inputs, so that other
-    masks of the same kind do not compile it anew; a graph is compiled for each score function.
-    Score functions in a recorded call are kept until the process ends, because graphs contain only
-    their addresses. Therefore, they cannot be exported. If no operation is recorded, a call
-    bypasses PyTorch's dispatcher. ``torch.autocast`` converts query, key and value as it does for
-    PyTorch's call, and leaves the mask unchanged.
+    masks of the same kind do not recompile it; a graph is compiled for each score function. Score
+    functions in a recorded call are kept until the process ends, because graphs contain only their
+    addresses. Therefore, they cannot be exported. If no operation is recorded, a call bypasses
+    PyTorch's dispatcher. ``torch.autocast`` converts query, key and value as it does for PyTorch's
+    call, and leaves the mask unchanged.
 
     Examples
     --------

@@ -41,13 +41,13 @@ def block_mask(block_mask: Any) -> SparseMask:
     Parameters
     ----------
     block_mask : torch.nn.attention.flex_attention.BlockMask
-        Made by ``create_block_mask`` or ``BlockMask.from_kv_blocks``, or a slice of such a mask.
+        Created by ``create_block_mask`` or ``BlockMask.from_kv_blocks``, or a slice of such a mask.
 
     Returns
     -------
     SparseMask
-        The shape is that of `block_mask`, ``(batch, heads, q_len, kv_len)``, in which batch and
-        heads of 1 broadcast. Make it once, and use it for all layers.
+        Has the shape of `block_mask`, ``(batch, heads, q_len, kv_len)``, in which batch and heads
+        of 1 broadcast. Create it once, and use it for all layers.
 
     Raises
     ------

@@ -30,7 +30,7 @@ def offset_of(
     if variant is None:
         raise TypeError(
             "attn_mask must be a CausalBias as causal_lower_right and causal_upper_left return it, "
-            "got the result of an operation on one, which has no elements"
+            "got the result of an operation on a CausalBias, which has no elements"
         )
     if is_causal is not False or type(query_offset) is not int or query_offset:
         raise ValueError(
@@ -41,7 +41,7 @@ def offset_of(
     if lengths != (query.shape[-2], key.shape[-2]):
         raise ValueError(
             "attn_mask must be a CausalBias for the lengths of query and key, "
-            f"({query.shape[-2]}, {key.shape[-2]}), got one for {lengths}"
+            f"({query.shape[-2]}, {key.shape[-2]}), got lengths {lengths}"
         )
     is_lower_right = variant is sys.modules[_MODULE].CausalVariant.LOWER_RIGHT
     return lengths[1] - lengths[0] if is_lower_right else 0

@@ -1,4 +1,4 @@
-"""How many attention calls regard computes in the place of PyTorch, and how many PyTorch."""
+"""Count the attention calls that regard computes in place of PyTorch, and the others."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class ReplacedCalls:
 
 _of_thread: ContextVar[tuple[ReplacedCalls, ...]] = ContextVar("replacing_sdpa", default=())
 calls_of_process: list[ReplacedCalls] = []
-"""What counts the calls of all threads: at most one."""
+"""The counter of the calls of all threads, if there is one."""
 
 
 @contextmanager
 def counted_in_thread() -> Iterator[ReplacedCalls]:
-    """Count the calls of this thread, in addition to what counts them already."""
+    """Count the calls of this thread, in addition to other counters."""
     calls = ReplacedCalls()
     token = _of_thread.set((*_of_thread.get(), calls))
     try:

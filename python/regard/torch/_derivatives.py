@@ -1,9 +1,9 @@
 """The derivatives of the operators, in forward and reverse mode.
 
-Each operator has an autograd function whose backward and jvp call the other operators. Those for
-packed sequences have only a first derivative in reverse mode. With t for
-tangents and G for gradients of results, the map (query, key, value) -> <G, output> has a symmetric
-Hessian, so one operator computes both the derivative of gradients along t and their gradient.
+Each operator has an autograd function whose backward and jvp call the other operators. The
+functions for packed sequences have only a first derivative in reverse mode. With t for tangents and
+G for gradients of results, the map (query, key, value) -> <G, output> has a symmetric Hessian, so
+one operator computes both the derivative of gradients along t and their gradient.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _has_tangent(tensors: list[Tensor]) -> bool:
 
 
 def _refuse(taken: Mapping[str, Any], what: str) -> None:
-    """Raise NotImplementedError if another tensor than query, key and value takes part."""
+    """Raise NotImplementedError if a tensor other than query, key and value takes part."""
     given = {name: taken.get(name) for name in _NAMES_OF_OTHERS}
     names = [name for name, part in given.items() if part is not None and part is not False]
     if names:

@@ -1,8 +1,9 @@
-"""Calls that nothing but autograd records: straight to the calls on NumPy arrays.
+"""Calls that only autograd records, which go directly to the calls on NumPy arrays.
 
 PyTorch's dispatcher and autograd functions of its operators take far longer than attention over
-small tensors. A call that no compiler, transform or mode sees has a single autograd function of its
-own, which keeps what the operators would keep. Derivatives of its gradients are the operators'.
+small tensors. A call that no compiler, transform or mode sees has a single separate autograd
+function, which keeps the same data as the operators. The operators compute derivatives of its
+gradients.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 # The types whose elements are in memory, so that a call may read them itself.
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _QUERY_KEY_VALUE = ("query", "key", "value")
-# The names that gradients have in `regard.AttentionGradients`, for those whose name differs.
+# The names of gradients in `regard.AttentionGradients`, for gradients whose name differs.
 _FIELDS = {"float_mask": "mask"}
 
 
@@ -93,9 +94,10 @@ class DirectCall(NamedTuple):
 def plain_call(
     query: Tensor, key: Tensor, value: Tensor, is_causal: Any, scale: Any
 ) -> Tensor | None:
-    """Compute a call without masks and options, or return None if it needs a closer look.
+    """Compute a call without masks and options, or return None if it needs further checks.
 
-    These are the fewest steps that tell them apart: each costs part of a microsecond.
+    These are the fewest steps that distinguish the two cases: each costs a fraction of a
+    microsecond.
     """
     dtype = query.dtype
     if not (
@@ -142,9 +144,9 @@ def plain_call(
     words["out"] = array_of_tensor(output, brain)
     try:
         result = _core.attention(of_query, of_key, of_value, None, words)
-    except (TypeError, ValueError):  # the slower way raises it with a hint
+    except (TypeError, ValueError):  # the slower path raises it with a hint
         return None
-    # Memory that is not aligned needs a copy, which the slower way makes.
+    # Unaligned memory needs a copy, which the slower path makes.
     return None if result is NotImplemented else output
 
 
@@ -204,10 +206,10 @@ def _computed(
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """A call of which autograd keeps a record.
+    """A call that autograd records.
 
-    It takes a call, whether to return lse, query, key, value and starts, and then the tensors that
-    the call names.
+    Its arguments are a call, whether to return lse, query, key, value and starts, and then the
+    tensors that the call names.
     """
 
     @staticmethod
@@ -264,7 +266,7 @@ def _by_operator(
 def _gradients(
     call: DirectCall, inputs: dict[str, Tensor], wanted: dict[str, Tensor], given: Any
 ) -> dict[str, Tensor]:
-    """Return gradients of which autograd keeps no record."""
+    """Return gradients that autograd does not record."""
     grad_output, grad_lse, output, lse = given
     layout = call.layout
     # A gradient in the layout of its tensor needs no copy when views of the tensor are undone.

@@ -19,9 +19,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 def dry_run(module: Any, args: Any, kwargs: Any, run: Callable[[Any, Any, Any], Any]) -> bool:
     """Call `run` with copies of a module and of arguments that have no memory.
 
-    Returns whether that was possible. Models whose way depends on the elements of their tensors
-    cannot run in this way, and hooks of users would be called once more, with tensors that they do
-    not expect.
+    Returns whether that was possible. Models whose control flow depends on the elements of their
+    tensors cannot run this way. User hooks would be called once more, with tensors that they do not
+    expect.
     """
     if _has_hooks(module):
         return False

@@ -18,8 +18,8 @@ class ExplicitWeightsMode(TorchFunctionMode):  # type: ignore[misc]
     """A mode in which calls of multi-head attention that return weights are observed too.
 
     With ``need_weights=True``, its default, `torch.nn.MultiheadAttention` does not call the
-    attention function. Such a call is computed twice: without weights, for the observer, and as it
-    is, for its results.
+    attention function. Such a call is computed twice: without weights, for the observer, and
+    unchanged, for its results.
     """
 
     def __torch_function__(

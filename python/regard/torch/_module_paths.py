@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 class ModulePaths:
     """Names the calls of a model by the modules that make them.
 
-    The innermost module that runs is found on the stack, because hooks would switch off the fast
-    paths of some modules, and be seen by the modules of other threads.
+    The innermost running module is found on the stack, because hooks would disable the fast paths
+    of some modules, and would affect the modules of other threads.
     """
 
     def __init__(self, module: Any) -> None:
-        # The wrapper of a compiled module is no part of the path.
+        # The wrapper of a compiled module is not part of the path.
         self._paths: dict[int, str] = {
             id(each): path.replace("_orig_mod.", "").removesuffix("_orig_mod")
             for path, each in module.named_modules()

@@ -28,8 +28,8 @@ def attend_nested(
     """Compute the public call for jagged nested tensors.
 
     The tensors have the shape (batch, heads, length, dim), or (batch, length, dim) for one head.
-    Tensors with another axis after batch and heads that is ragged are one dense call, because their
-    sequences have one length. `dense` is the public function, and `options` are its arguments.
+    Tensors with more than three axes whose second axis is ragged are one dense call, because their
+    sequences have the same length. `dense` is the public function, and `options` are its arguments.
     """
     for name, tensor in zip(_NAMES, tensors, strict=True):
         _check(name, tensor, tensors[0])
@@ -63,7 +63,7 @@ def _check(name: str, tensor: Any, query: Any) -> None:
     """Raise TypeError or ValueError unless this is a nested tensor that the call can read."""
     if tensor.lengths() is not None:
         raise TypeError(
-            f"{name} must be a contiguous nested tensor, got one with gaps between its sequences "
+            f"{name} must be a contiguous nested tensor, got gaps between its sequences "
             "(lengths() is not None): call .contiguous() before transpose(1, 2)"
         )
     ragged_axis = tensor._ragged_idx
@@ -98,10 +98,10 @@ def _check_structure(name: str, first: Any, second: Any, of: str = "query") -> N
     raise ValueError(
         f"{name} must have sequences of the lengths of {of}: "
         + (
-            f"its offsets are {second.offsets().tolist()}, and those of {of} are "
+            f"its offsets are {second.offsets().tolist()}, and the offsets of {of} are "
             f"{first.offsets().tolist()}"
             if is_known
-            else "make both with the same offsets tensor, so that a compiler knows"
+            else "create both with the same offsets tensor, so that a compiler knows"
         )
     )
 

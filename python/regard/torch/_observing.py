@@ -1,7 +1,7 @@
 """Show the calls of the attention function to an observer, such as a recorder.
 
-An observer sees the calls of the thread that it was set in. If no thread has one, a call only looks
-at an empty dictionary.
+An observer sees the calls of the thread in which it was set. If no thread has an observer, a call
+only checks an empty dictionary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OBSERVERS: dict[int, Observer] = {}  # by thread
 
 @contextmanager
 def observed_by(observer: Observer | None) -> Iterator[None]:
-    """Set the observer of this thread, or none, in place of the one that it has."""
+    """Set the observer of this thread, or no observer, in place of the current observer."""
     thread = get_ident()
     before = OBSERVERS.pop(thread, None)
     if observer is not None:

@@ -5,8 +5,8 @@ is differentiable tensors, other tensors, numbers. An option that may be one num
 numbers has two arguments, of which at most one is given. A sparse mask is three tensors and a list
 of integers (see `_sparse`), and a score function is a list of addresses (see `_score_function`).
 
-A layout is the arrangement of sequences in tensors: on axes of their own, or packed one after
-another. Its operators have the same arguments, and the starts of packed sequences in addition.
+A layout is the arrangement of sequences in tensors: on separate axes, or packed one after another.
+Its operators have the same arguments, and the starts of packed sequences in addition.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _schema_of(options: list[str], kinds: dict[str, tuple[tuple[str, str], ...]]
 
 
 def _named(name: str, fields: Iterable[str]) -> Any:
-    """Make a named tuple whose fields are unknown to type checkers."""
+    """Create a named tuple whose fields are unknown to type checkers."""
     made: Any = namedtuple(name, fields)  # type: ignore[misc]
     return made
 
@@ -116,15 +116,15 @@ class Layout:
     name : str
         The end of the names of its operators, and of the functions in `regard`.
     starts : tuple of str
-        The arguments that tell where packed sequences start.
+        The arguments that specify where packed sequences start.
     attend : callable
         The call on NumPy arrays.
     output_shape : callable
-        Computes the shape of the output from those of query, key and value.
+        Computes the shape of the output from the shapes of query, key and value.
     Call : type
         A named tuple class of the arguments of a call.
     attention, attention_backward : Operator
-        The call and its gradients. Empty tensors stand for unwanted gradients.
+        The call and its gradients. Empty tensors represent unwanted gradients.
     """
 
     def __init__(

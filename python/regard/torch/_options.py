@@ -39,7 +39,7 @@ _DEFAULTS |= {
 }
 _DEFAULTS |= {SPARSE_NUMBERS: [], "score_function": []}
 _DROPOUT = frozenset(n for n in OPTION_NAMES if OPTIONS[n].subject is Subject.DROPOUT)
-# Options that may be tensors without a gradient, and what to do if a gradient is needed.
+# Options that may be tensors without a gradient, and advice if a gradient is needed.
 WITHOUT_GRADIENT = {
     "scale": "multiply query by it instead, or pass it as .detach()",
     "softcap": "pass it as .detach()",
@@ -177,7 +177,7 @@ def check_without_gradient(name: str, tensor: Tensor) -> None:
 
 
 def _integer(name: str, given: Any) -> Any:
-    """Return an integer of 64 bits or a symbolic one, or raise TypeError or ValueError."""
+    """Return a 64-bit or symbolic integer, or raise TypeError or ValueError."""
     if isinstance(given, torch.SymInt) or is_compiling():
         return given
     if isinstance(given, Tensor):
@@ -208,7 +208,7 @@ def tensor_of(
 
 
 def _is_sequence(given: Any) -> bool:
-    """Return whether this is a sequence of Python, or an array with one axis."""
+    """Return whether this is a Python sequence, or an array with one axis."""
     is_array = isinstance(given, np.ndarray) and given.ndim == 1
     return is_array or isinstance(given, (tuple, list, range))
 
@@ -246,11 +246,11 @@ def _seed_tensor(seed: Any) -> Tensor:
     if isinstance(seed, Tensor):
         if seed.ndim or seed.dtype.is_floating_point or seed.dtype == torch.bool:
             raise TypeError(
-                "dropout_seed must be an integer or a tensor of one without axes, got a tensor of "
-                f"{seed.dtype} and shape {tuple(seed.shape)}"
+                "dropout_seed must be an integer or an integer tensor without axes, got a tensor "
+                f"of {seed.dtype} and shape {tuple(seed.shape)}"
             )
         if seed.device.type == "meta":
-            raise ValueError("dropout_seed must hold a number, got a tensor on the device meta")
+            raise ValueError("dropout_seed must contain a number, got a tensor on the meta device")
         return seed
     if isinstance(seed, np.ndarray) and not seed.ndim and seed.dtype.kind in "iu":
         seed = seed[()]

@@ -65,8 +65,8 @@ def scaled_dot_product_attention_ragged(
     value : Tensor, shape (total_keys, kv_heads, value_dim)
         The values of all sequences.
     query_starts, key_starts : Tensor of int or sequence of int, shape (sequences + 1,)
-        The start of each sequence, followed by the total: from 0, never decreasing. A sequence may
-        be empty. PyTorch calls them offsets, and FlashAttention ``cu_seqlens``.
+        The start of each sequence, followed by the total. Starts begin with 0 and never decrease. A
+        sequence may be empty. PyTorch calls them offsets, and FlashAttention ``cu_seqlens``.
     attn_mask : Tensor of bool or float, SparseMask, or a pair (bool, float), optional
         Broadcasts to ``(total, heads, longest)``, where ``longest`` is the length of the longest
         key sequence: a row for every query, a column for every key of its sequence. Bool: True =
@@ -77,13 +77,12 @@ def scaled_dot_product_attention_ragged(
     is_causal : bool, default False
         Query ``i`` of a sequence sees its key ``j`` only if ``j <= i + query_offset``.
     scale : float or Tensor of float, shape (heads,) or (sequences, heads), optional
-        Scale factor of query . key: one number, or one per query head. Default:
-        ``1 / sqrt(head_dim)``.
+        Factor of ``query . key``, scalar or one per query head. Default: ``1 / sqrt(head_dim)``.
     enable_gqa : bool, default False
         Allow ``heads`` to be a multiple of ``kv_heads``, which may differ between `key` and
         `value`. If False, the numbers of heads must be equal, or one.
     query_offset, key_lengths, left_padding : int or Tensor of int
-        One number, or one per sequence; `query_offset` may be ``"end"``. Positions count from each
+        Scalar, or one per sequence; `query_offset` may be ``"end"``. Positions count from each
         sequence's first key.
     {options}
     dropout_seed : int or Tensor of int without axes, optional
@@ -95,7 +94,8 @@ def scaled_dot_product_attention_ragged(
     output : Tensor, shape (total, heads, value_dim)
         Has the type of `query` and its layout: the axes have the same order in memory.
     lse : Tensor, shape (total, heads)
-        Returned if `return_lse`; float32, or float64 if the output is. It is differentiable, too.
+        Returned if `return_lse`, in float64 if the output is float64, else in float32. It is
+        differentiable, too.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Observers of a run: one that copies what it sees, and one that only counts bytes."""
+"""Observers of a run: a recorder, which copies tensors, and a counter of their bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RecordRequest(NamedTuple):
         return self.selection is None or self.selection.has(number, name)
 
     def bytes_of(self, *tensors: Tensor) -> int:
-        """Return the memory that copies of queries and keys take."""
+        """Return the memory that copies of queries and keys need."""
         return sum(x.numel() * (self.dtype or x.dtype).itemsize for x in tensors)
 
     def check(self, names: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ class Recorder:
             raise RecordingStopped(name) from error
 
     def check(self) -> None:
-        """Raise the error that ended the run, also if the model has caught it."""
+        """Raise the error that ended the run, even if the model has caught it."""
         if self._refusal is not None:
             raise self._refusal
 
@@ -160,8 +160,8 @@ class Recorder:
             )
         if query.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(query):
             raise NotImplementedError(
-                f"{name} calls attention on tensors without memory of their own, as within "
-                "torch.func.vmap or on the device meta, which cannot be recorded"
+                f"{name} calls attention on tensors without their own memory, as within "
+                "torch.func.vmap or on the meta device, which cannot be recorded"
             )
         query, key = _with_heads(query), _once(_with_heads(key), (-3,))
         self._reserve(name, self._request.bytes_of(query, key))
@@ -228,7 +228,7 @@ def _with_heads(tensor: Tensor) -> Tensor:
 
 
 def _once(tensor: Tensor, axes: Any) -> Tensor:
-    """Return a view with length 1 for those of some axes that were broadcast without memory."""
+    """Return a view with length 1 for broadcast axes without memory, of the given axes."""
     for axis in axes:
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)

@@ -48,7 +48,7 @@ def record(
     Every call of `torch.nn.functional.scaled_dot_product_attention` and of
     `regard.torch.scaled_dot_product_attention` is recorded, and computed by regard. This includes
     `torch.nn.MultiheadAttention`, with or without weights, the layers of `torch.nn.Transformer`,
-    and models of diffusers. `regard.transformers.record` is for models of transformers.
+    and diffusers models. `regard.transformers.record` is for transformers models.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def record(
         The arguments of the module.
     layers : int, str, or iterable of int and str, optional
         The layers to record, as numbers in the order of the calls, and as names of modules, which
-        stand for all attention within them. Default: all.
+        select all attention within them. Default: all.
     dtype : dtype or str, optional
         The type in which queries and keys are stored: float16, bfloat16, float32 or float64, of
         NumPy or PyTorch. Default: the type that the module computes in.
@@ -68,7 +68,7 @@ def record(
     tokens : array_like of int or str, shape (..., length), optional
         The tokens. Layers with this number of queries or keys get them.
     return_output : bool, default False
-        Whether to also return what the module returned. The recording does not keep it.
+        Whether to also return the output of the module. The recording does not keep it.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def record(
         ``"layers.0.self_attn"``. A second call in the same module has the name
         ``"layers.0.self_attn:2"``, and so on. Queries and keys are copies, without gradients.
     output
-        The output of the module; only with `return_output`.
+        The output of the module; returned if `return_output`.
 
     Raises
     ------
@@ -90,17 +90,17 @@ def record(
     NotImplementedError
         If attention is called within `torch.func` transforms, or with packed sequences.
     ImportError
-        If tensors are bfloat16 and the package ml_dtypes is missing.
+        If tensors are bfloat16 and the ml_dtypes package is missing.
 
     Notes
     -----
-    The size is found before anything is computed, by a run on a copy of the module whose tensors
-    have no memory. This run is impossible for modules with hooks, and for modules whose control
-    flow depends on the elements of tensors. The recording then ends when it becomes too large.
-    Masks, which layers often share, are counted only when they are copied.
+    The size is determined before anything is computed, by a run on a copy of the module whose
+    tensors have no memory. This run is impossible for modules with hooks, and for modules whose
+    control flow depends on the elements of tensors. The recording then ends when it becomes too
+    large. Masks, which layers often share, are counted only when they are copied.
 
     The module runs in ``torch.no_grad()``. Dropout of weights is not part of a recording. Only
-    calls in the thread of the caller are recorded.
+    calls in the caller's thread are recorded.
 
     Examples
     --------
@@ -185,7 +185,7 @@ _stance: Any = None
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """Run compiled functions as Python, so that what they call is seen.
+    """Run compiled functions as Python, so that their calls are observed.
 
     The compiler has one setting for all threads. The last of several runs restores it.
     """
@@ -217,7 +217,7 @@ def _tokens(tokens: Any) -> Any:
 
 
 def with_tokens(layers: list[regard.RecordedLayer], tokens: Any) -> list[regard.RecordedLayer]:
-    """Return layers with tokens for the axes that have as many; raises ValueError if none has."""
+    """Return layers with tokens for the axes of their length; raises ValueError for none."""
     named = []
     for layer in layers:
         sizes = call_of(layer).sizes

@@ -1,9 +1,9 @@
-"""Put regard in the place of PyTorch's attention, in code that is not changed.
+"""Replace PyTorch's attention with regard, in unchanged code.
 
 The operator `aten::scaled_dot_product_attention` gets another kernel for tensors on the CPU. Every
 caller arrives there: `torch.nn.functional.scaled_dot_product_attention` under any name, PyTorch's
 own modules, TorchScript, exported programs, and compilers, which record what the kernel calls. A
-mode of PyTorch would see fewer calls, and would slow down all other functions.
+PyTorch mode would see fewer calls, and would slow down all other functions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _attention(
 
 
 def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
-    """Compute a call by regard if somebody in this thread asked for it and regard can."""
+    """Compute a call with regard if this thread has requested it and regard supports it."""
     if is_counted():
         try:
             output = scaled_dot_product_attention(*given, **words)
@@ -67,7 +67,7 @@ def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
 
 
 class _Kernel:
-    """The kernel above, which is registered as long as somebody needs it."""
+    """The kernel above, which is registered as long as it is needed."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -97,7 +97,7 @@ class _Kernel:
         self._library = torch.library.Library("aten", "IMPL")
         for key in _KEYS:
             self._library.impl(_OPERATOR._schema.name, _attention, key)
-        # The fast path of PyTorch's modules is a kernel with attention of its own.
+        # The fast path of PyTorch's modules is a kernel with separate attention.
         torch.backends.mha.set_fastpath_enabled(False)
         self._replace_nested()
         _compile_anew()
@@ -137,17 +137,18 @@ _kernel = _Kernel()
 
 @contextmanager
 def replacing_sdpa() -> Iterator[ReplacedCalls]:
-    """Compute PyTorch's scaled-dot-product attention by regard within a ``with`` block.
+    """Compute PyTorch's scaled-dot-product attention with regard within a ``with`` block.
 
-    All calls of `torch.nn.functional.scaled_dot_product_attention` of CPU tensors in this thread
-    are computed by `regard.torch.scaled_dot_product_attention`: those of the modules of torch.nn,
-    torchvision, timm, diffusers and transformers (with ``attn_implementation="sdpa"``), in eager
-    and in compiled code, with gradients. PyTorch computes what regard does not support.
+    All calls of `torch.nn.functional.scaled_dot_product_attention` on CPU tensors in this thread
+    are computed by `regard.torch.scaled_dot_product_attention`. This includes the calls of
+    torch.nn, torchvision, timm, diffusers and transformers modules (with
+    ``attn_implementation="sdpa"``), in eager and in compiled code, with gradients. PyTorch computes
+    calls that regard does not support.
 
     Yields
     ------
     ReplacedCalls
-        Counts both kinds of calls, with the reasons for those that PyTorch computed.
+        Counts both kinds of calls, with the reasons for the calls that PyTorch computed.
 
     See Also
     --------
@@ -155,10 +156,10 @@ def replacing_sdpa() -> Iterator[ReplacedCalls]:
 
     Notes
     -----
-    A call that was recorded in the block has regard's gradients, also after the block.
+    A call that was recorded in the block has regard's gradients, even after the block.
     `torch.nn.MultiheadAttention` calls the function only with ``need_weights=False``. In the block,
-    PyTorch's modules do not use their fast path, which does not call it. Calls under
-    ``torch.vmap`` remain PyTorch's.
+    PyTorch's modules do not use their fast path, which does not call the function. PyTorch computes
+    calls under ``torch.vmap``.
 
     A compiled function is compiled once more for the block.
 
@@ -181,7 +182,7 @@ def replacing_sdpa() -> Iterator[ReplacedCalls]:
 
 
 def install() -> ReplacedCalls:
-    """Compute PyTorch's scaled-dot-product attention by regard in the whole process.
+    """Compute PyTorch's scaled-dot-product attention with regard in the whole process.
 
     This is `replacing_sdpa` for all threads, until `uninstall` is called. Repeated calls have no
     effect.
@@ -210,7 +211,7 @@ def install() -> ReplacedCalls:
 
 
 def uninstall() -> None:
-    """Undo `install`. Without it, there is no effect."""
+    """Undo `install`. Without a previous `install`, there is no effect."""
     with _kernel.lock:
         if calls_of_process:
             calls_of_process.clear()

@@ -20,7 +20,7 @@ _KEPT: dict[tuple[int, ...], dict[int, Any]] = {}
 
 
 def addresses_of(score_function: Any) -> list[int]:
-    """Return the integers that stand for a score function, which is kept alive from now on."""
+    """Return the integers that represent a score function, which is kept alive from now on."""
     if not isinstance(score_function, regard.ScoreFunction):
         raise TypeError(
             f"score_function must be a regard.ScoreFunction, got {shown(score_function)}"
@@ -35,9 +35,9 @@ def addresses_of(score_function: Any) -> list[int]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _kept(score_function: Any) -> tuple[int, ...]:
-    """Keep a score function, and return the integers that stand for it.
+    """Keep a score function, and return the integers that represent it.
 
-    A compiler calls this once, with the object, and compiles anew for another object.
+    A compiler calls this once, with the object, and recompiles for another object.
     """
     addresses = (
         score_function.address,
@@ -52,7 +52,7 @@ def _kept(score_function: Any) -> tuple[int, ...]:
 
 
 def score_function_of(addresses: list[int]) -> Any:
-    """Return the score function that some integers stand for, or raise RuntimeError."""
+    """Return the score function that some integers represent, or raise RuntimeError."""
     kept = _KEPT.get(tuple(addresses))
     if kept is None:
         raise RuntimeError(

@@ -31,7 +31,7 @@ def shown_fields(shown: Any) -> dict[str, Any]:
     rows, (block_queries, block_keys) = shown._rows, shown._block or (0, 0)
     arrays = rows.starts, rows.spans, rows.bits
     fields: dict[str, Any] = dict(zip(SPARSE_TENSORS, map(_shared, arrays), strict=True))
-    # The other axes of the mask are those of `starts`, which vmap may extend.
+    # The other axes of the mask are the axes of `starts`, which vmap may extend.
     numbers = rows.row_queries, rows.first_query, rows.first_key, block_queries, block_keys
     return fields | {SPARSE_NUMBERS: [*rows.shape[-2:], *numbers]}
 

@@ -48,14 +48,14 @@ def attend(
     Parameters
     ----------
     module : torch.nn.Module
-        If there is no mask, its attribute ``is_causal`` decides whether attention is causal.
+        If there is no mask, its attribute ``is_causal`` determines whether attention is causal.
     query : tensor, shape (batch, heads, q_len, head_dim)
     key : tensor, shape (batch, kv_heads, kv_len, head_dim)
     value : tensor, shape (batch, kv_heads, kv_len, value_dim)
     attention_mask : PatternMask, tensor of bool or float, or None
-        Determines visibility. Without a mask, query ``i`` of a causal module sees
-        key ``j`` if ``j <= i``, and a single query sees everything, as with ``"sdpa"``. In models
-        that ``"sdpa"`` does not support, all queries see everything, as with eager attention.
+        Determines visibility. Without a mask, query ``i`` of a causal module sees key ``j`` if
+        ``j <= i``, and a single query sees everything, as with ``"sdpa"``. In models that
+        ``"sdpa"`` does not support, all queries see everything, as with eager attention.
     dropout : float
         The probability of dropping a weight. Models pass 0 outside training.
     scaling, softcap : float, optional
@@ -80,7 +80,7 @@ def attend(
     output_attentions : bool
         If True, a warning is logged, since attention weights are not returned.
     **others
-        Arguments that the mask already accounts for, such as ``sliding_window``, and those of
+        Arguments that the mask already accounts for, such as ``sliding_window``, and arguments of
         continuous batching.
 
     Returns
@@ -103,7 +103,7 @@ def attend(
     if sinks is not None and sinks.ndim == 1:
         of_heads["sinks"], sinks = sinks.to(query.dtype), None
     if "write_index" in others:
-        # transformers 5.23 makes a mask of the new tokens alone, which the starts replace.
+        # transformers 5.23 makes a mask of only the new tokens, which the starts replace.
         mask = None if isinstance(attention_mask, PatternMask) else attention_mask
         refused = {"attention_mask": mask, "indices": indices}
         refused |= {"position_bias": position_bias, "sinks of each query": sinks}

@@ -40,5 +40,5 @@ def with_bias(mask: Any, bias: Any) -> Any:
 
 
 def is_shown(mask: Any) -> bool:
-    """Return whether a mask says what is visible, and is not added to the scores."""
+    """Return whether a mask determines visibility, and is not added to the scores."""
     return is_sparse(mask) or mask.dtype == torch.bool

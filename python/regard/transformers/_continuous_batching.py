@@ -1,7 +1,7 @@
 """Continuous batching (`generate_batch`): all texts of a step in one row.
 
-The cache of transformers stores keys and values in pages, and gathers those of a step before it
-calls attention. Each text has its own new queries, and all its keys.
+The transformers cache stores keys and values in pages, and gathers the keys and values of a step
+before it calls attention. Each text has its own new queries, and all its keys.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ continuous_batching = needed(
 def allow_continuous_batching() -> None:
     """Let transformers batch continuously with regard.
 
-    It refuses all names but its own, and would replace others by flash attention. With other names,
-    it does what it did.
+    It refuses all names except its own, and would replace other names with flash attention. For
+    names other than regard's, its behavior does not change.
     """
     manager = continuous_batching.ContinuousBatchingManager
     switch = getattr(manager, "switch_to_cb_friendly_attn", None)
@@ -58,11 +58,11 @@ def attend_to_texts(
     module, is_causal
         As in `attend`.
     tensors : tuple of tensor
-        Query, key and value, of shape (1, heads, length, dim). Keys and values are all of those
-        that the texts see, or only the new ones if there is a `cache`. What is behind the last text
-        is padding.
+        Query, key and value, of shape (1, heads, length, dim). Keys and values are all that the
+        texts see, or only the new keys and values if there is a `cache`. Everything after the last
+        text is padding.
     step : dict
-        What transformers passes: the starts of the texts among queries and keys, as
+        The arguments that transformers passes: the starts of the texts among queries and keys, as
         ``cu_seq_lens_q`` and ``cu_seq_lens_k``, and ``sliding_window``, the number of keys that a
         query sees, counted back from its own. The last query of a text is at its last key.
     cache : PagedAttentionCache or None

@@ -1,9 +1,9 @@
-"""Recognize position biases that depend only on the distance between query and key, as T5's.
+"""Recognize position biases that depend only on the distance between query and key, as in T5.
 
-A `DistanceBias` has the biases of all distances. Of other biases, only the elements are known. They
-are compared once with the biases of all distances, which the layer's own method computes for a
-single query. If they agree, attention uses these instead: it does not read the larger array, and
-the array gets no gradient.
+A `DistanceBias` contains the biases of all distances. Of other biases, only the elements are known.
+They are compared once with the biases of all distances, which the layer's own method computes for a
+single query. If they agree, attention uses the biases of the distances instead: it does not read
+the larger array, and the array gets no gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ masking_utils = needed("transformers.masking_utils", "regard.transformers", "tra
 
 
 class _Read(NamedTuple):
-    """What is known about the elements of a bias."""
+    """The known facts about the elements of a bias."""
 
     version: int
     """The version of the tensor, which changes if something writes to it."""
@@ -49,7 +49,7 @@ def distance_options(
     if (
         position_bias.ndim != 4
         or shape[0] != 1
-        or shape[2] < 2  # the bias of one query is no larger than those of all distances
+        or shape[2] < 2  # the bias of one query is not larger than the biases of all distances
         or shape[3] != key_count
         or position_bias.device.type != "cpu"
         or masking_utils.is_tracing(position_bias)
@@ -77,7 +77,7 @@ def elements_of(position_bias: Any) -> Any:
 
 
 def _read_once(module: Any, position_bias: Any) -> _Read | None:
-    """Return what is known about a bias, which is kept for the layers that reuse it."""
+    """Return the known facts about a bias, which are kept for the layers that reuse it."""
     read: _Read | None = getattr(position_bias, "_regard_distances", None)
     if read is None or not _is_current(read, position_bias):
         read = _read(module, position_bias)
@@ -87,7 +87,7 @@ def _read_once(module: Any, position_bias: Any) -> _Read | None:
 
 
 def _version(tensor: Any) -> int:
-    """Return a number that changes if something writes to a tensor, where PyTorch counts."""
+    """Return a number that changes if something writes to a tensor, if PyTorch counts writes."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -101,7 +101,7 @@ def _is_current(read: _Read, position_bias: Any) -> bool:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def _agrees(position_bias: Any, table: Any, offset: int) -> bool:
-    """Return whether each element of a bias is that of its distance."""
+    """Return whether each element of a bias equals the bias of its distance."""
     _, _, q_len, kv_len = position_bias.shape
     zero = table.shape[-1] // 2
     own = position_bias[0]

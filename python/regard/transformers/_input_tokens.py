@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 # Parts of the paths of modules that attend to the encoder's output, or to no tokens at all.
 _CROSS = ("cross", "encoder_attn", "encdecattention", "encoder_attention")
 _WITHOUT_TOKENS = ("vision", "visual", "image", "audio")
-# What tokenizers write in place of a space before a word.
+# The characters that tokenizers write in place of a space before a word.
 _SPACES = ("\u2581", "\u0120")
 
 
 def layers_with_tokens(
     layers: list[RecordedLayer], model: Any, inputs: Mapping[str, Any], tokenizer: Any
 ) -> list[RecordedLayer]:
-    """Return layers with the tokens that their queries and keys belong to, as far as is known."""
+    """Return layers with the tokens that their queries and keys belong to, if known."""
     of_input, of_decoder = (
         _tokens_of(inputs.get(name), tokenizer) for name in ("input_ids", "decoder_input_ids")
     )

@@ -1,9 +1,9 @@
 """T5's position biases as tables of distances, which become arrays only when they are read.
 
 The first layer of a T5-like model computes a bias for each query and key by its method
-`compute_bias`, before it calls an attention function. To avoid this array, `compute_lazily` puts a
-method in its place that returns a `DistanceBias` where the model's attention is regard's. Otherwise
-it calls the original.
+`compute_bias`, before it calls an attention function. To avoid this array, `compute_lazily`
+replaces this method. The new method returns a `DistanceBias` if the model's attention is regard's.
+Otherwise, it calls the original method.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Distances(NamedTuple):
 class DistanceBias(LazyTensor):
     """A bias of shape ``(1, heads, q_len, kv_len)``, without its elements.
 
-    Its meaning is a `Distances`. A gradient of the array becomes one of the table.
+    Its meaning is a `Distances`. A gradient of the array becomes a gradient of the table.
     """
 
     def distances(self) -> Distances | None:
         """Return the equivalent table, or None if it would not receive a wanted gradient.
 
         This is the case if something has written to the tensor, or if it is a leaf or the output of
-        another operation, as within checkpoints that have backward passes of their own.
+        another operation, as within checkpoints with separate backward passes.
         """
         distances: Distances
         distances, array = self.meaning_or_array()
@@ -94,7 +94,7 @@ def _columns(like: Any, count: int, offset: int, q_len: int, kv_len: int) -> Any
 def compute_lazily(kind: Hashable) -> None:
     """Replace the method in the classes of the models that have such a configuration.
 
-    Only classes of transformers itself are changed. They compute what they did, unless a module's
+    Only classes in transformers itself are changed. They behave as before, unless a module's
     configuration names regard.
     """
     for name in {model.__module__ for model in models_of(kind)}:

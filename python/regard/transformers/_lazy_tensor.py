@@ -15,7 +15,7 @@ _SAME = {_aten.detach.default, _aten.alias.default}
 
 
 class _State:
-    """What the aliases of a tensor share."""
+    """The data that the aliases of a tensor share."""
 
     def __init__(self, meaning: Any, make: Callable[[], Any]) -> None:
         self.meaning = meaning
@@ -57,7 +57,7 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc, name-defined]
         Parameters
         ----------
         meaning : object
-            What attention needs to know.
+            The information that attention needs.
         shape : tuple of int
         dtype : torch.dtype
         device : torch.device or str

@@ -24,7 +24,8 @@ class Pattern:
     is_causal: bool = False
     window: tuple[int | None, int | None] | None = None
     texts: tuple[Any, ...] = ()
-    """Numbers of texts, shape (batch, positions): a query sees a key only if theirs are equal."""
+    """Numbers of texts, shape (batch, positions): a query sees a key only if they are in the same
+    text."""
 
     def __and__(self, other: Pattern) -> Pattern:
         """Return the intersection of two patterns."""
@@ -77,9 +78,10 @@ def _read_intersection(closed: dict[str, Any], extent: Extent) -> Pattern | None
 
 
 def _read_remapped(closed: dict[str, Any], packed: list[Any], extent: Extent) -> Pattern | None:
-    """Read a function of the positions in texts, of which `packed` separates all.
+    """Read a function of the positions in texts, all of which `packed` separates.
 
-    Within a text, positions differ as indices do. What the function shows of other texts is hidden.
+    Within a text, positions differ as indices do. Keys of other texts that the function shows are
+    hidden.
     """
     positions = closed["position_ids"]
     if len(packed) != 1 or extent.positions is not None:

@@ -39,17 +39,17 @@ def record(
 ) -> Recording | tuple[Recording, Any]:
     """Run a transformers model once, and record the queries and keys of its attention.
 
-    During the call, the model computes attention by regard, whatever its ``attn_implementation``
-    is. Afterwards, it has the implementation that it had.
+    During the call, the model computes attention with regard, regardless of its
+    ``attn_implementation``, which is restored afterward.
 
     Parameters
     ----------
-    model : transformers.PreTrainedModel, or a torch.nn.Module that contains some
+    model : transformers.PreTrainedModel, or a torch.nn.Module that contains such models
         The model, which runs in its current mode: call ``model.eval()`` first to leave out dropout
         of hidden states.
     layers : int, str, or iterable of int and str, optional
         The layers to record, as numbers in the order of the calls, and as names of modules, which
-        stand for all attention within them: ``"encoder"``, or ``range(4)``. Default: all.
+        select all attention within them: ``"encoder"``, or ``range(4)``. Default: all.
     dtype : dtype or str, optional
         The type in which queries and keys are stored: float16, bfloat16, float32 or float64.
         Default: the type that the model computes in.
@@ -68,7 +68,7 @@ def record(
         Its layers have the names of the model's modules, such as ``"model.layers.3.self_attn"``.
         `input_ids` and `decoder_input_ids` are the tokens of the layers that attend to them.
     output
-        The output of the model; only with `return_output`.
+        The output of the model; returned if `return_output`.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def record(
     NotImplementedError
         If the model selects blocks of keys.
     ImportError
-        If the model computes in bfloat16 and the package ml_dtypes is missing.
+        If the model computes in bfloat16 and the ml_dtypes package is missing.
 
     See Also
     --------
@@ -91,7 +91,7 @@ def record(
     -----
     Masks that follow from positions and padding are recorded as options, and the position biases of
     T5 as the option `distance_bias`. Other threads that run the same model during the call compute
-    attention by regard, too; they are not recorded.
+    attention with regard, too; they are not recorded.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def record(
 
 
 def _models_in(model: Any) -> list[Any]:
-    """Return the models of transformers in a module that are not part of others of them."""
+    """Return the transformers models in a module that are not part of another such model."""
     if isinstance(model, torch.nn.Module):
         found = [each for each in model.modules() if isinstance(each, _MODEL)]
         inner = {id(part) for each in found for part in each.modules() if part is not each}
@@ -142,7 +142,7 @@ def _reason(parts: list[Any]) -> str:
     unsupported = [type(x).__name__ for x in parts if not x._can_set_attn_implementation()]
     if unsupported:
         return (
-            f"{listed(unsupported)} computes attention by itself, and not by "
+            f"{listed(unsupported)} computes attention by itself, and not with "
             "transformers.AttentionInterface"
         )
     return (
@@ -152,7 +152,7 @@ def _reason(parts: list[Any]) -> str:
 
 @contextmanager
 def _computing_by_regard(parts: list[Any]) -> Iterator[None]:
-    """Let models compute attention by regard, and restore what they had."""
+    """Let models compute attention with regard, and restore their implementations."""
     before = [
         (config, config._attn_implementation_internal)
         for part in parts
@@ -170,7 +170,7 @@ def _computing_by_regard(parts: list[Any]) -> Iterator[None]:
 
 
 def _configurations(model: Any) -> list[Any]:
-    """Return all configurations that the parts of a model have, with those within them."""
+    """Return all configurations of the parts of a model, including nested configurations."""
     found: dict[int, Any] = {}
     waiting = [getattr(part, "config", None) for part in model.modules()]
     while waiting:

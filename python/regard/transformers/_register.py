@@ -14,7 +14,7 @@ transformers = needed("transformers", "regard.transformers", "transformers")
 def register() -> None:
     """Add ``"regard"`` to the transformers attention implementations in this process.
 
-    Afterwards, ``attn_implementation="regard"`` works for any model whose attention uses
+    Afterward, ``attn_implementation="regard"`` works for any model whose attention uses
     ``transformers.AttentionInterface``, and ``model.set_attn_implementation("regard")`` switches an
     existing model. Repeated calls have no effect.
 
@@ -26,9 +26,10 @@ def register() -> None:
     model that reads or modifies such a mask receives the bool mask that ``"sdpa"`` would have made,
     or the mask of eager attention if ``"sdpa"`` does not support the model.
 
-    Two methods of transformers are replaced, and call the original for models with another
-    implementation: that of continuous batching that refuses unknown implementations, and, once such
-    a model is used, `compute_bias` of T5-like attention modules, whose biases become tables.
+    Two transformers methods are replaced, and call the original methods for models with another
+    implementation: the method of continuous batching that refuses unknown implementations, and,
+    once such a model is used, `compute_bias` of T5-like attention modules, whose biases become
+    tables.
 
     The dropout seed is drawn from PyTorch's default generator, so that ``torch.manual_seed``
     reproduces it. Attention weights are not returned, as with ``"sdpa"``.

@@ -1,4 +1,4 @@
-"""Texts that are packed into one row, by the numbers that flash attention takes.
+"""Texts that are packed into one row, in the format that flash attention accepts.
 
 A caller of a model may pass the start of each text, followed by the total, as ``cu_seq_lens_q`` and
 ``cu_seq_lens_k``. A query sees only the keys of its own text.
@@ -60,7 +60,7 @@ def within_texts(
         counts = [_counts(name, starts, tokens.shape[2]) for name, starts, tokens in given]
         if counts_queries and not np.array_equal(*counts):
             raise ValueError(
-                "cu_seq_lens_q and cu_seq_lens_k must be equal where a mask is causal or a window, "
+                "cu_seq_lens_q and cu_seq_lens_k must be equal if a mask is causal or a window, "
                 f"got {query_starts.tolist()} and {key_starts.tolist()}"
             )
         numbers = [np.repeat(np.arange(len(each)), each) for each in counts]
@@ -70,7 +70,7 @@ def within_texts(
 
 
 class _Known(NamedTuple):
-    """A result, and what it is for."""
+    """A result, and the arguments for which it is valid."""
 
     objects: tuple[Any, ...]
     state: tuple[Any, ...]
@@ -82,7 +82,7 @@ class _Known(NamedTuple):
 
 
 def _version(*tensors: Any) -> tuple[int, ...] | None:
-    """Return numbers that change if something writes to the tensors, where PyTorch counts."""
+    """Return numbers that change if something writes to the tensors, if PyTorch counts writes."""
     if any(each.is_inference() for each in tensors):
         return None
     return tuple(each._version for each in tensors)
@@ -112,6 +112,6 @@ def _counts(name: str, starts: Any, length: int) -> Any:
 
 
 def _traced_numbers(starts: Any, length: int) -> Any:
-    """Return the number of the text of each token, where values cannot be read."""
+    """Return the number of the text of each token, if values cannot be read."""
     places = torch.arange(length, device=starts.device)
     return torch.searchsorted(starts[1:].contiguous(), places, right=True)

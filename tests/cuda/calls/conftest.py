@@ -1,7 +1,9 @@
-"""The module for CUDA as it runs without a GPU, its kernels and CUDA's runtime emulated, where the
-environment names one (see CONTRIBUTING.md); else the real one, where there is a GPU.
+"""The CUDA module. If the environment names an emulated one (see CONTRIBUTING.md), it runs without
+a GPU, with its kernels and the CUDA runtime emulated. Otherwise it is the real one, if a GPU is
+present.
 
-Tests that ask for `machine` are for the emulation alone."""
+Tests that request `machine` are only for the emulation.
+"""
 
 import ctypes
 import gc
@@ -14,7 +16,7 @@ import pytest
 
 VARIABLE = "REGARD_EMULATED_CUDA"
 
-# Large tables, of which every case would be skipped. The other files tell why.
+# These files have large tables, of which every case would be skipped. The other files tell why.
 if VARIABLE not in os.environ and importlib.util.find_spec("regard._cuda") is None:
     collect_ignore = ["test_cuda_attention.py", "test_cuda_batches.py"]
 
@@ -27,7 +29,7 @@ def _modules():
 
 @pytest.fixture(scope="session")
 def _emulated():
-    """Put the emulated module in the place of the real one, and import regard.cuda with it."""
+    """Replace the real module with the emulated one, and import regard.cuda with it."""
     path = os.environ.get(VARIABLE)
     if not path:
         pytest.skip(f"{VARIABLE} does not name an emulated module")
@@ -37,7 +39,7 @@ def _emulated():
     attributes = {
         name: vars(regard).pop(name) for name in ("cuda", "_cuda") if name in vars(regard)
     }
-    # Under a name of its own: pybind11 gives the module that it has where one is loaded again.
+    # It has a separate name, since pybind11 returns the module that is already loaded under a name.
     spec = importlib.util.spec_from_file_location("emulated._cuda", path)
     module = sys.modules["regard._cuda"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -55,7 +57,7 @@ def _emulated():
 
 
 class Machine:
-    """The emulated runtime, as a test may change it."""
+    """The emulated runtime, which a test may change."""
 
     def __init__(self, emulated):
         self._library = emulated.library
@@ -65,11 +67,11 @@ class Machine:
         self._library.emulated_cuda_machine(devices, *capability, driver)
 
     def fail(self, name, error, after=0):
-        """Let the call of this name fail once, after some that do not."""
+        """Let the call of this name fail once, after some calls that do not fail."""
         self._library.emulated_cuda_fail(name.encode(), after, error)
 
     def stall(self, is_stalled):
-        """Let the device do nothing, however often it is asked whether it has done its work."""
+        """Let the device do nothing, however often it is asked whether its work is done."""
         self._library.emulated_cuda_stall(is_stalled)
 
     @property
@@ -87,7 +89,8 @@ class Machine:
 
 @pytest.fixture
 def machine(_emulated):
-    """The emulated machine: one device of compute capability 8.0, and no memory left at the end."""
+    """Yield the emulated machine: one device of compute capability 8.0, with no memory in use at
+    the end."""
     machine = Machine(_emulated)
     machine.set()
     gc.collect()
@@ -100,7 +103,7 @@ def machine(_emulated):
 
 @pytest.fixture
 def cuda(request):
-    """`regard.cuda`, on the emulated machine or on a GPU."""
+    """Return `regard.cuda`, on the emulated machine or on a GPU."""
     if os.environ.get(VARIABLE):
         request.getfixturevalue("machine")
         return request.getfixturevalue("_emulated").cuda

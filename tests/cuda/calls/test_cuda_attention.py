@@ -1,5 +1,5 @@
-"""The whole way of a call on a device: from arrays to launches and results, on a GPU or with the
-kernels emulated, against the oracle in float64."""
+"""Test a call on a device from arrays to launches and results, on a GPU or with emulated kernels,
+against the oracle in float64."""
 
 import gc
 
@@ -14,7 +14,7 @@ from element_types import each_in_one_type, type_named
 from option_cases import GPU_OPTIONS as OPTIONS
 from reference import assert_matches
 
-# The kernels for 16 bits multiply weights that are rounded to 16 bits.
+# The kernels for 16 bits multiply weights rounded to 16 bits.
 TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 ON_A_DEVICE = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
 
@@ -27,12 +27,12 @@ def close(actual, wanted, dtype):
 
 
 # The largest relative error of a GPU's exp2, which the emulation computes exactly. A row's weights
-# move by that much above and below the fraction.
+# change by this much in the numerator and in the denominator.
 EXP2_ERROR = 2.0**-22
 
 
 def check(results, problem):
-    """Compare output and lse with the oracle's."""
+    """Compare output and lse with the oracle."""
     query, key, value, options = flattened(problem)
     want = expected(query, key, value, **options)
     largest = np.abs(value.astype(np.float64)).max(initial=0)
@@ -54,7 +54,8 @@ def is_slow(case):
 
 
 def for_table(cases):
-    """Long problems, and most cases of the long tables, are for the slow tests."""
+    """Return the cases of a quick run. Long problems, and most cases of the long tables, are slow
+    tests."""
     some = {case.name for case in cases[::7]}
     return [case for case in cases if case.name in some and not is_slow(case)]
 
@@ -81,7 +82,7 @@ def test_all_options_and_sizes(case, single_or_half, cuda):
 
 
 def on_device(cuda, array):
-    """An array as another library would pass it, through DLPack."""
+    """Return an array as another library would pass it, through DLPack."""
     return DLPackArray(cuda.to_device(array), dtype=array.dtype)
 
 
@@ -111,7 +112,8 @@ def test_arrays_and_numbers_on_a_device(case, single_or_half, cuda):
 @pytest.mark.parametrize("options", [{}, {"softcap": 3.0}], ids=["plain", "options"])
 @pytest.mark.parametrize("dims", [(64, 64), (72, 128), (8, 256)], ids=str)
 def test_every_kernel(dims, options, single_or_half, cuda):
-    """At the widest values of each. The keys of one query are read in chunks, which are merged."""
+    """Each kernel runs at its widest values. The keys of one query are read in chunks, which are
+    merged."""
     dim, value_dim = dims
     for q_len in (1, 40):
         case = Case("kernel", (2, 2, q_len, dim), (2, 1, 600, dim), (2, 1, 600, value_dim))
@@ -137,7 +139,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_strides(name, single_or_half, cuda):
-    """Arrays are read where they lie, with whatever else is there."""
+    """Arrays are read in place, whatever is around them."""
     problem = STRIDED.build(single_or_half)
     strided, arrays = [], []
     for array in problem.arrays:
@@ -156,7 +158,7 @@ def test_strides(name, single_or_half, cuda):
 
 
 class _At(DLPackArray):
-    """Begins some bytes after its memory does."""
+    """An array that begins some bytes after its memory does."""
 
     def __init__(self, array, shape, strides, dtype, offset):
         super().__init__(array, shape, strides, dtype)
@@ -178,7 +180,7 @@ def test_output_into_an_array(cuda):
     wanted = regard.scaled_dot_product_attention(*problem.arrays)
     written = room.to_numpy()
     close(written[..., :16], wanted, np.dtype(np.float32))
-    assert (written[..., 16:] == 5).all(), "what lies between the rows stays"
+    assert (written[..., 16:] == 5).all(), "the memory between the rows must not change"
 
 
 RAGGED = {

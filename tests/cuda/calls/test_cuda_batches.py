@@ -1,4 +1,4 @@
-"""Which launches compute arrays with any number of batch axes."""
+"""Test which launches compute arrays with any number of batch axes."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a call on a device refuses: the class of the error, and what the message says."""
+"""Test invalid arguments of a call on a device: the class of the error, and the message."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ def normal(*shape, dtype=np.float32):
 
 @pytest.fixture
 def call(cuda):
-    """A problem whose sizes are all different, with changes, which may be NumPy arrays."""
+    """Call with a problem whose sizes are all different, with changes, which may be NumPy
+    arrays."""
 
     def on_device(value):
         if isinstance(value, tuple) and any(isinstance(each, np.ndarray) for each in value):
@@ -191,7 +192,7 @@ def test_arrays_on_two_devices(machine, cuda):
         cuda.scaled_dot_product_attention(x, x, x, out=y)
     result = cuda.scaled_dot_product_attention(y, y, y)
     assert result.device == 1
-    assert machine.module.current_device() == 0, "the caller's device stays"
+    assert machine.module.current_device() == 0, "the caller's device must not change"
 
 
 def test_output_over_an_input(cuda):
@@ -288,7 +289,7 @@ def test_ragged_shapes_that_are_refused(cuda):
 
 
 def test_lengths_beyond_32_bits(cuda):
-    """The arrays need not have memory: nothing is read before it is refused."""
+    """The arrays need no memory, since nothing is read before they are refused."""
     x = cuda.to_device(normal(1, 8))
     far = DLPackArray(x, (2**29, 8), (0, 1), np.float32)
     with pytest.raises(ValueError, match=says("kv_len", str(2**29))):

@@ -1,5 +1,4 @@
-"""NumPy arrays through pinned memory, and what happens where CUDA's calls fail or are
-interrupted."""
+"""Test NumPy arrays that go through pinned memory, and CUDA calls that fail or are interrupted."""
 
 import gc
 import signal
@@ -34,11 +33,11 @@ def same(result):
 
 
 def test_arrays_larger_than_pinned_blocks_come_back_as_they_went(cuda):
-    """Blocks are of 4 MiB, and two are used in turn."""
+    """Blocks have 4 MiB, and two are used alternately."""
     for count in (1, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20 + 5):
         host = np.arange(count, dtype=np.float32)
         array = cuda.to_device(host)
-        host[:] = -1  # may be changed at once
+        host[:] = -1  # may be changed immediately
         assert np.array_equal(array.to_numpy(), np.arange(count, dtype=np.float32))
 
 
@@ -145,7 +144,7 @@ CALLS = [
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_of_cuda_that_fails(name, after, cuda, machine):
-    """It is named, nothing is left behind, and the next call computes."""
+    """The error names the call, nothing is left behind, and the next call computes."""
     launch_failure = 719
     machine.fail(name, launch_failure, after)
     with pytest.raises(RuntimeError, match=says(name, "cudaErrorLaunchFailure")):

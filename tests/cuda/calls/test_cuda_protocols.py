@@ -1,5 +1,5 @@
-"""Arrays of other libraries: what is read from __cuda_array_interface__ and DLPack, what is
-refused, and what the library is told about streams and memory."""
+"""Test arrays of other libraries: what is read from __cuda_array_interface__ and DLPack, what is
+refused, and how the library is informed about streams and memory."""
 
 import ctypes
 import gc
@@ -100,8 +100,8 @@ def test_a_negative_stream(cuda):
 
 
 def test_the_interface_names_the_stream_that_is_worked_on(cuda, machine):
-    """The query's is worked on, and waits for those of the others: the emulation does nothing that
-    nobody waits for."""
+    """The work runs on the query's stream, which waits for the streams of the others. The emulation
+    does only work that some stream waits for."""
     query = InterfaceArray(cuda.to_device(X, stream=64), stream=64)
     other = InterfaceArray(cuda.to_device(X, stream=80), stream=80)
     same(cuda.scaled_dot_product_attention(query, other, other))
@@ -221,12 +221,12 @@ def test_our_own_arrays_speak_dlpack(cuda, machine):
     capsule = x.__dlpack__()
     del x
     gc.collect()
-    assert machine.device_bytes == bytes_before, "the capsule keeps the memory"
+    assert machine.device_bytes == bytes_before, "the capsule must keep the memory"
     del capsule
 
 
 class _Again:
-    """Hands a capsule on."""
+    """An object that passes a capsule on."""
 
     def __init__(self, capsule):
         self.capsule = capsule
@@ -279,7 +279,7 @@ def test_tensors_of_pytorch_give_tensors(torch, cuda):
     output, lse = regard.scaled_dot_product_attention(*tensors, return_lse=True)
     assert type(output) is type(lse) is torch.Tensor
     same(output.array)
-    assert tensors[0].asked == [1], "its default stream, 0, is 1 in the protocols"
+    assert tensors[0].asked == [1], "PyTorch's default stream, 0, is 1 in the protocols"
     assert torch.recorded == []
 
 
@@ -294,7 +294,7 @@ def test_the_current_stream_of_pytorch_is_worked_on(torch, cuda, machine):
 
 
 def test_another_stream_than_pytorchs_is_recorded(torch, cuda, machine):
-    """PyTorch would otherwise give memory away that the other stream still reads."""
+    """Otherwise PyTorch would reuse memory that the other stream still reads."""
     tensors = [torch.Tensor(cuda.to_device(X)) for _ in range(3)]
     output = cuda.scaled_dot_product_attention(*tensors, stream=96)
     machine.module.synchronize(0, 96)

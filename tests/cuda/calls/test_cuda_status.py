@@ -1,5 +1,5 @@
-"""What regard.cuda says of itself: without the module, without a driver, with one that does not
-suit, without a device, and with one."""
+"""Test what regard.cuda reports: without the module, without a driver, with an unsuitable driver,
+without a device, and with one."""
 
 import json
 
@@ -67,7 +67,7 @@ def test_without_the_module(before, words, output_of):
 
 
 def test_a_module_that_is_built_loads_without_a_driver(output_of):
-    """On a machine with a GPU that suits, there is nothing to ask here."""
+    """On a machine with a suitable GPU, this test has nothing to check."""
     available, status, errors, config = asked(output_of, "")
     if config["toolkit"] is None:
         pytest.skip("regard was built without CUDA")

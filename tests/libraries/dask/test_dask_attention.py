@@ -1,4 +1,5 @@
-"""Attention over Dask arrays against the oracle, for chunks of any sizes, and what its graph is."""
+"""Test attention over Dask arrays against the oracle, for chunks of any sizes, and test the
+graph."""
 
 import dataclasses
 import itertools
@@ -32,7 +33,7 @@ def scheduler():
 
 
 def check(problem, want, name, **extra):
-    """The output and lse, in the chunks of the queries, with many merges."""
+    """Check the output and lse, in the chunks of the queries, with many merges."""
     whole = cut(problem, name)
     output, lse = attend(*whole.arrays, **whole.options, return_lse=True, split_every=2, **extra)
     assert output.chunks == whole.output_chunks
@@ -73,7 +74,7 @@ def test_offset_end(case, dtype):
 
 @each_in_one_type(MIXES[::24], "dtype")
 def test_dropout_drops_what_a_single_call_drops(case, dtype):
-    """Values that are an identity show which weights are left."""
+    """Values that form an identity matrix show which weights remain."""
     problem = case.build(dtype)
     kv_len = problem.key.shape[-2]
     eye = np.broadcast_to(np.eye(kv_len, dtype=dtype), (*problem.value.shape[:-1], kv_len))
@@ -96,7 +97,8 @@ def test_one_chunk_gives_the_bits_of_a_single_call():
 
 
 def test_what_is_hidden_may_be_anything():
-    """NaN in a key that a row does not see changes no bit, be it in a chunk of its own or not."""
+    """NaN in a key that a row does not see changes no bit, whether or not the key has its own
+    chunk."""
     query, key, value = drawn((3, 2, 40, 8), np.float32)
     options = {"key_lengths": 33, "left_padding": 6, "is_causal": True, "query_offset": -8}
     poisoned = [x.copy() for x in (key, value)]
@@ -108,7 +110,7 @@ def test_what_is_hidden_may_be_anything():
         for kv in ((key, value), poisoned)
     )
     assert_same_bits(dirty, clean)
-    assert not clean[:, :14].any()  # they see no key that exists
+    assert not clean[:, :14].any()  # they see no valid key
     assert clean[:, 14:].all()
 
 
@@ -123,7 +125,7 @@ def tasks(array, prefix=""):
 
 
 def test_hidden_pairs_are_not_in_the_graph():
-    """131,072 causal keys in chunks of 4096: no more than 1400 tasks in all."""
+    """131,072 causal keys in chunks of 4096 need no more than 1400 tasks in all."""
     whole = causal(2**17, 4096, 4096, is_causal=True)
     assert tasks(whole, "attention-part-") == 32 * 33 // 2
     assert tasks(whole) <= 1400
@@ -144,7 +146,7 @@ def test_hidden_pairs_are_not_in_the_graph():
 
 @pytest.mark.parametrize("number", range(len(MIXES)))
 def test_the_graph_has_just_the_pairs_that_positions_leave(number):
-    """Found one by one, from the positions of every query and key."""
+    """The pairs are found one by one, from the positions of every query and key."""
     problem = MIXES[number].build(np.dtype(np.float32))
     options = {
         name: value
@@ -205,7 +207,7 @@ def test_nothing_is_computed_before_it_is_asked_for():
 
 
 def test_arrays_of_other_layouts_and_types():
-    """Chunks that are views, of integers, or of another byte order."""
+    """Chunks may be views, hold integers, or have another byte order."""
     arrays = drawn((3, 2, 30, 8), np.float64)
     for change in (
         lambda x: x.astype(">f4"),
@@ -224,8 +226,8 @@ def test_arrays_of_other_layouts_and_types():
 
 @pytest.mark.slow
 def test_arrays_in_several_types():
-    """Results have the types of a single call's, and so have gradients; errors are those of the
-    widest arithmetic."""
+    """Results and gradients have the types of a single call. Errors are those of the widest
+    arithmetic."""
     names = ("float16", "bfloat16", "float32", "float64", "int16")
     numbers = 3 * drawn((3, 2, 40, 8), np.float64)
     for chosen in itertools.product(map(type_named, names), repeat=3):
@@ -250,7 +252,7 @@ def stored_as(dtype):
 
 
 def test_parts_of_results_can_be_computed_alone():
-    """A slice of the output computes the tasks that it needs."""
+    """A slice of the output computes only the tasks that it needs."""
     arrays = [da.from_array(x, chunks=(2, 25, 8)) for x in drawn((3, 2, 100, 8), np.float32)]
     output = attend(*arrays, is_causal=True)
     part = output[:, :20]
@@ -285,7 +287,7 @@ def test_integers_of_any_width(options):
 @pytest.mark.parametrize("offset", [-(2**63), -(2**63) + 30, -(2**61) - 3, 2**61 + 3, 2**63 - 1])
 @pytest.mark.parametrize("window", [(None, 2**63 - 1), (2**63 - 1, None), (2**62 + 1, 3)])
 def test_offsets_at_the_ends_of_64_bits(offset, window):
-    """A window that reaches as far as an offset is away from the keys ends among them."""
+    """A window as long as the distance of an offset from the keys ends among the keys."""
     query, key, value = np.random.default_rng(0).standard_normal((3, 2, 20, 4))
     options = {"query_offset": offset, "window": window}
     output = attend(*(da.from_array(x, chunks=(2, 6, 4)) for x in (query, key, value)), **options)
@@ -294,7 +296,7 @@ def test_offsets_at_the_ends_of_64_bits(offset, window):
 
 
 def test_a_stream_of_the_parts_of_dask_arrays():
-    """`KeyValueChunks` computes one part after the other."""
+    """`KeyValueChunks` computes one part after another."""
     rng = np.random.default_rng(0)
     query, key, value = (rng.standard_normal((2, n, 4)) for n in (3, 20, 20))
     lazy = (da.from_array(array, chunks=(1, 6, 4)) for array in (key, value))

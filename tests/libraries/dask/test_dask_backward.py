@@ -1,4 +1,4 @@
-"""The gradients of attention over Dask arrays against the oracle, for chunks of any sizes."""
+"""Test the gradients of attention over Dask arrays against the oracle, for chunks of any sizes."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def scheduler():
 
 
 def pull(problem, name, wanted, **extra):
-    """The gradients as Dask arrays, from the output and lse that the same chunks give."""
+    """Return the gradients as Dask arrays, from the output and lse for the same chunks."""
     whole = cut(problem, name)
     state = attend(*whole.arrays, **whole.options, return_lse=True, split_every=2)
     grad_output, grad_lse = (

@@ -1,5 +1,5 @@
-"""Bad arguments of the calls on Dask arrays: the right error, naming the argument and what to do,
-before any chunk is computed."""
+"""Bad arguments of the calls on Dask arrays raise the right error, which names the argument and the
+remedy, before any chunk is computed."""
 
 import importlib.util
 import subprocess
@@ -152,7 +152,7 @@ OPTIONS = {
     "score_function": (
         None,
         TypeError,
-        "no argument score_function: .* workers of other processes",
+        "no argument score_function: .* workers in other processes",
     ),
     "key_lengths": ([31, 2], ValueError, "key_lengths must be from 0 to 30, got 31"),
     "left_padding": ([1, 2, 3], ValueError, "left_padding must be an integer or broadcast"),
@@ -227,12 +227,12 @@ def test_chunks_of_the_backward_call():
 @pytest.mark.parametrize(
     ("name", "mask", "kind", "message"),
     [
-        ("quer", None, ValueError, "must hold names of query, key, value, .*got 'quer'"),
-        ("mask", None, ValueError, "has 'mask', and the call has no mask"),
+        ("quer", None, ValueError, "must contain names from query, key, value, .*got 'quer'"),
+        ("mask", None, ValueError, "contains 'mask', but the call has no mask"),
         ("mask", np.ones((20, 30), bool), TypeError, "a bool mask has no gradient"),
-        ("sinks", None, ValueError, "has 'sinks', and the call has no sinks"),
-        ("alibi_slopes", None, ValueError, "has 'alibi_slopes', and the call has no"),
-        ("distance_bias", None, ValueError, "has 'distance_bias', and the call has no"),
+        ("sinks", None, ValueError, "contains 'sinks', but the call has no sinks"),
+        ("alibi_slopes", None, ValueError, "contains 'alibi_slopes', but the call has no"),
+        ("distance_bias", None, ValueError, "contains 'distance_bias', but the call has no"),
     ],
 )
 def test_gradients_that_do_not_exist(name, mask, kind, message):
@@ -241,7 +241,7 @@ def test_gradients_that_do_not_exist(name, mask, kind, message):
 
 
 def test_without_dask():
-    """`import regard` does not import it, and `import regard.dask` says how to install it."""
+    """`import regard` does not import Dask, and `import regard.dask` says how to install it."""
     script = """if True:
         import sys
         import regard
@@ -255,14 +255,14 @@ def test_without_dask():
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "regard.dask needs the package dask: pip install 'regard[dask]'"
+    assert done.stdout.strip() == "regard.dask needs the dask package: pip install 'regard[dask]'"
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("dask.array._array_expr") is None, reason="this Dask has none"
+    importlib.util.find_spec("dask.array._array_expr") is None, reason="this Dask has no other kind"
 )
 def test_with_query_planning():
-    """Dask's other kind of array, an experiment that is off unless asked for, is refused."""
+    """Dask's other kind of array, an experiment that is off by default, is refused."""
     script = """if True:
         import dask
         dask.config.set({"array.query-planning": True})

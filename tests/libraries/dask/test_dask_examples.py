@@ -1,4 +1,4 @@
-"""The examples that need Dask and Zarr, or MPI."""
+"""Run the examples that need Dask and Zarr, or MPI."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def output_of(*command, **environment):
 
 @pytest.mark.slow
 def test_million_keys():
-    """Fewer of them, in chunks that do not divide."""
+    """The example runs with fewer keys, in chunks that do not divide them."""
     pytest.importorskip("dask.array", reason="pip install 'regard[dask]'")
     pytest.importorskip("zarr", reason="pip install zarr")
     command = (sys.executable, "-W", "error", EXAMPLES / "million_keys.py")

@@ -1,5 +1,5 @@
-"""A scheduler and two workers that are hosts of their own, in network namespaces, one of which
-loses its network in the middle: the bits are those of one process."""
+"""A scheduler and two workers run on separate hosts, in network namespaces. One host loses its
+network during the computation, and the bits equal the bits of a single process."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ pytest.importorskip("distributed", reason="pip install 'regard[dask]'")
 
 HOSTS = {"scheduler": "10.77.0.1", "worker": "10.77.0.2", "other": "10.77.0.3"}
 ADDRESS = f"tcp://{HOSTS['scheduler']}:8786"
-# How soon a host that says nothing is given up.
+# The timeouts after which a silent host is given up.
 TIMEOUTS = {
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s",
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s",
@@ -75,7 +75,8 @@ def ip(*words):
 
 @pytest.fixture
 def hosts():
-    """Namespaces that a switch, which is one more of them, connects. Their names by their roles."""
+    """Yield the names, by role, of namespaces that are connected by a switch, which is one more
+    namespace."""
     if shutil.which("ip") is None:
         pytest.skip("no program ip: apt-get install iproute2")
     names = {role: f"regard-{os.getpid()}-{role}" for role in ("switch", *HOSTS)}

@@ -1,4 +1,4 @@
-"""Sparse masks of the calls on Dask arrays: the bits of the dense masks, and small graphs."""
+"""Sparse masks in the calls on Dask arrays give the bits of dense masks, and small graphs."""
 
 import pickle
 
@@ -47,7 +47,7 @@ def scheduler():
 
 
 def arrays_in(chunks):
-    """Query, key and value, and the bias."""
+    """Return query, key and value, and the bias."""
     batch, heads, queries, keys = CHUNKS[chunks]
     kv_heads = (1,) * 2 if len(heads) > 1 else (2,)
     shapes = (BATCH, HEADS, Q_LEN, 8), (BATCH, 2, KV_LEN, 8), (BATCH, 2, KV_LEN, 5)
@@ -102,7 +102,7 @@ def tasks(array, prefix):
 
 
 def blocks(density, q_blocks, kv_blocks, block, heads=1):
-    """Whole blocks, drawn; and which they are."""
+    """Draw whole blocks, and return the mask and which blocks it has."""
     shown = np.random.default_rng(0).random((heads, q_blocks, kv_blocks)) < density
     starts = np.zeros((heads, q_blocks + 1), int)
     starts[:, 1:] = shown.sum(-1).ravel().cumsum().reshape(heads, -1)
@@ -113,7 +113,7 @@ def blocks(density, q_blocks, kv_blocks, block, heads=1):
 
 
 def test_hidden_pairs_are_not_in_the_graph():
-    """131,072 keys, of which a query sees about 5 percent."""
+    """There are 131,072 keys, of which a query sees about 5 percent."""
     mask, shown = blocks(0.05, 32, 32, 4096, heads=2)
     arrays = [da.zeros((2, 2**17, 64), chunks=(1, 4096, 64), dtype=np.float32) for _ in range(3)]
     output, lse = attend(*arrays, mask, return_lse=True)
@@ -124,7 +124,7 @@ def test_hidden_pairs_are_not_in_the_graph():
     assert tasks(gradients.key, "attention-gradient-part-of-key-") == shown.sum()
     causal = attend(*arrays, mask, is_causal=True)
     assert tasks(causal, "attention-part-") == np.tril(shown).sum()
-    # Each task has its part of the mask, not all of it.
+    # Each task has its own part of the mask, not all of it.
     parts = [task for key, task in output.__dask_graph__().items() if "-part-" in str(key[0])]
     sizes = [each.nbytes for task in parts for each in pickle.loads(pickle.dumps(masks_of(task)))]
     assert len(sizes) == shown.sum()
@@ -137,7 +137,7 @@ def masks_of(task):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_graph_has_just_the_pairs_with_a_visible_block(name):
-    """The ranges of these masks are exact; blocks of 8 lie in the chunks."""
+    """The ranges of these masks are exact, and blocks of 8 fit into the chunks."""
     batch, heads, queries, keys = (1, 1), (1,) * 4, (16, 17), (8,) * 11 + (2,)
     arrays = [
         da.zeros((BATCH, HEADS, Q_LEN, 8), chunks=(batch, heads, queries, 8)),

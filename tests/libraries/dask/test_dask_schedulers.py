@@ -1,5 +1,5 @@
-"""The same bits on every scheduler and for any number of workers, also when one of them is killed;
-and the threads of workers and of regard do not multiply."""
+"""Every scheduler gives the same bits for any number of workers, even if a worker is killed. The
+threads of workers and of regard do not multiply."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ CASE = Case(
 
 
 def everything(wrap=lambda array: array):
-    """Output, lse and all gradients of a call with most options, in one collection."""
+    """Return output, lse and all gradients of a call with most options, in one collection."""
     problem = build(CASE, np.dtype(np.float32), 0.3)
     whole = cut(problem, "some chunks", most=6)
     arrays = [wrap(array) for array in whole.arrays]
@@ -61,7 +61,7 @@ def everything(wrap=lambda array: array):
 
 @pytest.fixture(scope="module")
 def wanted():
-    """What the calling thread alone computes, task by task."""
+    """Return what the calling thread by itself computes, task by task."""
     with dask.config.set(scheduler="synchronous"):
         return dask.compute(*everything())
 
@@ -124,8 +124,8 @@ def slowly(block):
 
 
 def test_a_worker_is_killed(client, wanted):
-    """Its process ends without a word when some of the results are there; the nanny starts another
-    one, and what was lost is computed again."""
+    """Its process ends without warning when some of the results exist. The nanny starts another
+    worker, and lost results are computed again."""
     processes = client.run(os.getpid)
     arrays = everything(lambda array: array.map_blocks(slowly, dtype=array.dtype))
     with dask.config.set({"distributed.scheduler.allowed-failures": 10}):
@@ -144,7 +144,8 @@ def test_a_worker_is_killed(client, wanted):
 
 
 def done_parts(client):
-    """How many parts of attention are held by each of the two workers, if both hold some."""
+    """Return how many parts of attention the two workers hold together, or 0 unless both hold
+    some."""
     held = [
         sum("attention-part" in str(key) for key in keys) for keys in client.has_what().values()
     ]
@@ -153,8 +154,8 @@ def done_parts(client):
 
 @pytest.mark.parametrize("options", ["{}", "{'threads': None}"])
 def test_threads_of_dask_and_of_regard_do_not_multiply(options, output_of):
-    """Eight threads of Dask share the three workers of regard's pool, where any are used: there are
-    never more than their sum."""
+    """Eight Dask threads share the three workers of regard's pool, if it is used at all: there are
+    never more threads than their sum."""
     script = """
         import os, threading, time
         import dask.array as da, numpy as np
@@ -185,16 +186,17 @@ def test_threads_of_dask_and_of_regard_do_not_multiply(options, output_of):
 
 
 def test_workers_of_a_local_cluster_use_one_thread_each(client):
-    """Their nannies say so by OMP_NUM_THREADS, also for the merges, which have no `threads`."""
+    """Their nannies set this with OMP_NUM_THREADS. It holds for the merges too, which have no
+    `threads`."""
     assert set(client.run(regard.get_num_threads).values()) == {1}
 
 
 def test_an_interrupt_ends_a_computation(output_of):
-    """Ctrl-C in the middle of a computation by threads, and the next one is right.
+    """Ctrl-C interrupts a computation by threads, and the next one is right.
 
-    The only thread sends the signal when the main one waits for it in a queue, and is busy until
-    that has come: the queue, and what starts a thread, may fail or hang where a signal comes
-    between two of their steps.
+    The only thread sends the signal when the main thread waits for it in a queue, and is busy until
+    the signal has arrived: the queue, and the start of a thread, may fail or hang if a signal
+    arrives between two of their steps.
     """
     script = """
         import os, queue, signal, sys, threading, time

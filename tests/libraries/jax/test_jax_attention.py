@@ -1,5 +1,5 @@
-"""The call on JAX arrays, compiled: the numbers of the NumPy call, for every option and type, and
-what transformations make of it."""
+"""Test the compiled call on JAX arrays: it has the numbers of the NumPy call, for every option and
+type, and under transformations."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ OTHERS = [case for case in ALL if case not in FEW]
 
 
 def divided(options):
-    """What is traced, and what is part of the program."""
+    """Return the options that are traced, and those that are part of the program."""
     arrays = {k: v for k, v in options.items() if isinstance(v, np.ndarray)}
     if isinstance(options.get("mask"), tuple):
         arrays["mask"] = options["mask"]
@@ -32,7 +32,8 @@ def divided(options):
 
 
 def compiled(options):
-    """The call with its arrays traced, masks and slopes among them, and both results."""
+    """Return the compiled call, which traces its arrays, including masks and slopes, and returns
+    both results."""
     _, known = divided(options)
 
     @jax.jit
@@ -93,7 +94,7 @@ INTEGERS = ("query_offset", "key_lengths", "left_padding")
 
 
 def named(problem):
-    """All arrays of a problem by name, as a call takes them."""
+    """Return all arrays of a problem by name, as a call accepts them."""
     given = dict(zip(("query", "key", "value"), problem.arrays, strict=True))
     arrays, _ = divided(problem.options)
     masks = arrays.pop("mask", None)
@@ -119,7 +120,7 @@ def attend(given, function, **options):
 
 
 def several(name, array, count=3):
-    """Copies of an array that differ: integers stay in range."""
+    """Return different copies of an array; integers stay in range."""
     if array.dtype == bool:
         return np.stack([np.roll(array, i, -1) for i in range(count)])
     if name == "dropout_seed":
@@ -133,7 +134,7 @@ NAMES = tuple(named(DROPPED))
 
 
 def each_alone(given, mapped, count=3):
-    """What the NumPy call gives for each of the mapped arrays."""
+    """Return the results of the NumPy call for each of the mapped arrays."""
     results = [
         attend(
             {name: x[i] if name in mapped else x for name, x in given.items()},
@@ -148,7 +149,8 @@ def each_alone(given, mapped, count=3):
 @pytest.mark.parametrize("mapped", [*((name,) for name in NAMES), NAMES, ("key", "value")])
 @pytest.mark.parametrize("without_sinks", [True, False])
 def test_vmap_over_an_argument_is_a_call_for_each(problem, mapped, without_sinks):
-    """With sinks one after the other, without them all at once, with the same bits."""
+    """With sinks, the calls run one after another; without sinks, they run together, with the same
+    bits."""
     given = named(problem)
     if without_sinks:
         given.pop("sinks")
@@ -240,7 +242,8 @@ def test_precision(precision):
 
 
 def test_subnormal_numbers_are_not_zeros():
-    """XLA's threads flush them; so would regard there, and results would depend on threads."""
+    """XLA's threads flush subnormals. regard would also flush them there, and results would depend
+    on threads."""
     tiny = np.full((1, 3, 4), 2e-40, np.float32)
     value = np.full((1, 3, 4), 6e-42, np.float32)
 
@@ -254,7 +257,7 @@ def test_subnormal_numbers_are_not_zeros():
 
 
 def test_nothing_is_copied(monkeypatch):
-    """The NumPy call gets XLA's own memory, to read and to write."""
+    """The NumPy call reads and writes XLA's own memory."""
     from regard.jax import _computation
 
     seen = []

@@ -1,4 +1,5 @@
-"""Gradients of the call on JAX arrays, and gradients of these, against the oracle."""
+"""Test gradients of the call on JAX arrays, and gradients of these gradients, against the
+oracle."""
 
 import dataclasses
 
@@ -25,7 +26,8 @@ OTHERS = [case for case in ALL if case not in FEW]
 
 
 def function_of(problem, *, return_lse=True):
-    """The call as a function of what has gradients, by name; all its other arrays are constants."""
+    """Return the call as a function of the inputs with gradients, by name; all its other arrays are
+    constants."""
     constants, known = divided(problem.options)
 
     def function(inputs):
@@ -75,7 +77,8 @@ SECOND = [*MIXES[1::24], *ALL[11::150]]
 
 
 def check_second(problem):
-    """The gradients of <a, dQ> + <b, dK> + <w, dV>, with that of the gradient of lse."""
+    """Check the gradients of <a, dQ> + <b, dK> + <w, dV>, including the gradient for the gradient
+    of lse."""
     function = function_of(problem)
     inputs = {role: getattr(problem, role) for role in ROLES}
     constants = {name: x for name, x in problem.inputs.items() if name not in ROLES}
@@ -147,7 +150,7 @@ INPUTS = ("query", "key", "value", "float_mask", "alibi_slopes", "distance_bias"
 
 
 def numpy_gradients(given, names=INPUTS):
-    """The gradients of the loss by the NumPy calls."""
+    """Return the gradients of the loss from the NumPy calls."""
     output, lse = attend(given, regard.scaled_dot_product_attention)
     more = {name: x for name, x in given.items() if name not in (*ROLES, "float_mask")}
     gradients = regard.scaled_dot_product_attention_backward(
@@ -167,7 +170,7 @@ def numpy_gradients(given, names=INPUTS):
 @pytest.mark.parametrize("mapped", [*((name,) for name in INPUTS), INPUTS, ("key", "value")])
 @pytest.mark.parametrize("without_sinks", [False, True])
 def test_jit_of_vmap_of_grad(mapped, without_sinks):
-    """Inputs that are not mapped have a gradient for each mapped call all the same."""
+    """Inputs that are not mapped still have a gradient for each mapped call."""
     given = named(PROBLEM)
     if without_sinks:
         given.pop("sinks")
@@ -190,7 +193,7 @@ def test_jit_of_vmap_of_grad(mapped, without_sinks):
 
 
 def test_jit_of_grad_of_vmap():
-    """What is not mapped has the sum of the gradients of all mapped calls."""
+    """Inputs that are not mapped have the sum of the gradients of all mapped calls."""
     given = named(PROBLEM)
     queries = several("query", given["query"])
     constants = {name: x for name, x in given.items() if name not in ("query", "key")}
@@ -261,7 +264,7 @@ def test_no_derivative_is_computed_twice(monkeypatch):
         (total, ["attend"]),
         (jax.grad(total), ["attend", "backward"]),
         (penalty, ["attend", "backward"]),
-        # The gradient of the penalty with respect to the output goes through attention once more.
+        # The gradient of the penalty with respect to the output goes through attention again.
         (jax.grad(penalty), ["attend", "backward", "double_backward", "backward"]),
     ):
         jax.block_until_ready(jax.jit(function)(query))

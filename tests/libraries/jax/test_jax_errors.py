@@ -1,4 +1,5 @@
-"""What the call on JAX arrays refuses, when it is traced wherever that can be known."""
+"""Test invalid arguments of the call on JAX arrays, which are refused during tracing if they can be
+known then."""
 
 import numpy as np
 import pytest
@@ -156,7 +157,7 @@ def test_numbers_of_jax_and_numpy_are_numbers():
 
 
 def test_numbers_of_heads_are_exact_unless_traced():
-    """Also if JAX has no float64."""
+    """This holds even if JAX has no float64."""
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(x.shape).astype(np.float32) for x in ARRAYS]
     scale = random.standard_normal(4)
@@ -236,4 +237,4 @@ def test_the_package_is_imported_only_by_who_asks(output_of):
     except ImportError as error:
         print(error)
     """
-    assert output_of(script) == "regard.jax needs the package jax: pip install 'regard[jax]'"
+    assert output_of(script) == "regard.jax needs the jax package: pip install 'regard[jax]'"

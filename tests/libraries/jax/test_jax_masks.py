@@ -1,4 +1,5 @@
-"""Sparse masks of the call on JAX arrays: the bits of dense masks, under every transformation."""
+"""Sparse masks in the call on JAX arrays give the bits of dense masks, under every
+transformation."""
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_gradients_of_gradients(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_64_bits(name):
-    """Numbers of keys and spans are passed in full all the same."""
+    """Numbers of keys and spans are still passed in full."""
     with jax.enable_x64(False):
         actual = jax.jit(lambda query: attend(query, *ARRAYS[1:], MASKS[name]))(ARRAYS[0])
         wanted = attend(*ARRAYS, dense(MASKS[name], KV_LEN))
@@ -96,7 +97,7 @@ def test_without_64_bits(name):
 
 
 def test_other_shapes():
-    """Arrays without heads, and masks of fewer axes than the batch."""
+    """Arrays may have no heads, and masks fewer axes than the batch."""
     query, key, value = (x[0, 0] for x in ARRAYS)
     wanted = regard.scaled_dot_product_attention(query, key, value, MASKS["ranges"])
     assert_same_bits(np.asarray(attend(query, key, value, MASKS["ranges"])), wanted)

@@ -1,4 +1,4 @@
-"""Programs that run on XLA's threads and on regard's at once: none waits for another forever."""
+"""Programs run on XLA's threads and on regard's at once, and none waits for another forever."""
 
 import pytest
 
@@ -23,7 +23,8 @@ def normal(*shape):
 
 @pytest.mark.parametrize("threads", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_large_arrays_on_several_threads(output_of, threads):
-    """Of a size that XLA copies and computes on its threads, in four programs at once."""
+    """The arrays are so large that XLA copies and computes them on its threads, in four programs at
+    once."""
     script = (
         COMMON
         + """
@@ -70,7 +71,8 @@ print(faults)
 
 
 def test_several_devices(output_of):
-    """Attention of an array that lies on two devices in parts, and of one on the second."""
+    """Compute attention for an array that is divided among two devices, and for one on the
+    second."""
     script = (
         COMMON
         + """
@@ -99,7 +101,8 @@ print("done")
 
 @pytest.mark.slow
 def test_a_compiled_program_means_the_same_in_another_process(output_of, tmp_path):
-    """JAX may keep programs on disk: they hold no number that another process reads otherwise."""
+    """JAX may keep programs on disk: they contain no number that means something else in another
+    process."""
     script = (
         COMMON
         + """
@@ -136,7 +139,7 @@ print("over")
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_program(output_of):
-    """By an error of JAX where XLA computes on the main thread."""
+    """If XLA computes on the main thread, the program ends with a JAX error."""
     script = (
         COMMON
         + """

@@ -1,4 +1,4 @@
-"""Models of torchvision and timm, with random weights, compute the same with regard."""
+"""Models of torchvision and timm, with random weights, compute the same results with regard."""
 
 import contextlib
 import warnings
@@ -22,7 +22,7 @@ def vision_transformer():
     return torchvision.models.VisionTransformer(32, 8, 2, 4, 32, 64)
 
 
-# Names of timm, and what makes them small.
+# Names in timm, and the options that make the models small.
 SMALL = {
     "beit_base_patch16_224": {"depth": 2, "embed_dim": 64, "num_heads": 4},
     "cait_xxs24_224": {"depth": 2},

@@ -12,7 +12,7 @@ from torch_problems import scaled_dot_product_attention, torch
 from regard.torch import block_mask, scaled_dot_product_attention_ragged  # isort: skip
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
-# PyTorch says that FlexAttention is slow without torch.compile.
+# PyTorch warns that FlexAttention is slow without torch.compile.
 pytestmark = pytest.mark.filterwarnings("ignore:.*flex_attention called without:UserWarning")
 
 DOCUMENT = torch.arange(300) // 70
@@ -54,7 +54,7 @@ each_mod = pytest.mark.parametrize("name", MODS)
 
 
 def made(name, lengths=(290, 300), size=128, planes=(1, 1)):
-    """A block mask, and the same mask as a tensor."""
+    """Return a block mask, and the same mask as a tensor."""
     planes, lengths = OF_PLANES.get(name, planes), LENGTHS.get(name, lengths)
     given = flex.create_block_mask(MODS[name], *planes, *lengths, device="cpu", BLOCK_SIZE=size)
     return given, flex.create_mask(MODS[name], *planes, *lengths, device="cpu")
@@ -91,7 +91,8 @@ def results_of(function, lengths):
 
 @each_mod
 def test_attention_and_gradients_are_flex_attentions(name):
-    """Its output is that of FlexAttention, whose gradients need a GPU: those are of the formula."""
+    """The output is compared with FlexAttention. Its gradients need a GPU, so gradients are
+    compared with the formula."""
     given, dense = made(name)
     lengths = given.shape[-2:]
     mask = block_mask(given)
@@ -110,7 +111,7 @@ def test_attention_and_gradients_are_flex_attentions(name):
     torch.testing.assert_close(output, wanted, rtol=0, atol=1e-13)
     for one, other in zip(gradients, of_formula, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
-    if name != "none":  # FlexAttention wants a value_dim of its own kind there
+    if name != "none":  # FlexAttention requires a special value_dim there
         with torch.no_grad():
             tensors = [
                 torch.from_numpy(drawn((2, 3, n, 8), np.float64, i))
@@ -162,7 +163,7 @@ FROM_LISTS = [
 @pytest.mark.parametrize("mod", [None, lambda b, h, q, k: (q + k) % 3 == 0])
 @pytest.mark.parametrize("axes", [0, 1, 2])
 def test_from_kv_blocks(lists, lengths, mod, axes):
-    """Whole blocks are those of the second list, whatever the function says of them."""
+    """Whole blocks are those in the second list, whatever the function returns for them."""
     numbers, indices, of_whole, whole = (
         None if x is None else torch.tensor(x, dtype=torch.int32) for x in lists
     )
@@ -187,7 +188,7 @@ def test_from_kv_blocks(lists, lengths, mod, axes):
 
 
 def test_one_block_larger_than_the_mask():
-    """As FlexAttention makes it where it gets no mask."""
+    """FlexAttention makes such a mask if it gets none."""
     one = torch.ones(1, 1, 1, dtype=torch.int32)
     given = flex.BlockMask.from_kv_blocks(
         one, one[..., None] * 0, BLOCK_SIZE=1 << 30, mask_mod=causal, seq_lengths=(300, 200)
@@ -196,7 +197,7 @@ def test_one_block_larger_than_the_mask():
 
 
 def test_hidden_blocks_are_neither_called_nor_stored():
-    """A window of a text whose dense mask would take 69 GB."""
+    """A window in a text whose dense mask would take 69 GB."""
     rows = 2048
     row = torch.arange(rows, dtype=torch.int32)
     indices = torch.stack([row, (row - 1).clamp(min=0)], dim=-1)[None, None]

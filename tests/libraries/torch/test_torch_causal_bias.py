@@ -1,4 +1,4 @@
-"""PyTorch's `CausalBias`, whose memory holds nothing, means what it means in PyTorch's call."""
+"""PyTorch's `CausalBias`, whose memory holds nothing, has the same meaning as in PyTorch's call."""
 
 import itertools
 import re
@@ -18,7 +18,7 @@ each_variant = pytest.mark.parametrize("variant", MAKERS)
 
 def made(variant, q_len, kv_len):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch says that rows see nothing, as they do here
+        warnings.simplefilter("ignore")  # PyTorch warns of fully masked rows, as there are here
         return MAKERS[variant](q_len, kv_len)
 
 
@@ -32,7 +32,8 @@ def drawn(q_len, kv_len):
 @pytest.mark.parametrize("lengths", [(7, 7), (3, 9), (9, 3), (1, 6), (6, 1), (70, 300), (300, 70)])
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_results_are_pytorchs(variant, lengths, is_recorded):
-    """Also where the first rows see no key, and where regard replaces PyTorch's function."""
+    """This also holds if the first rows are fully masked, and if regard replaces PyTorch's
+    function."""
     tensors = [x.requires_grad_(is_recorded) for x in drawn(*lengths)]
     mask = made(variant, *lengths)
     wanted = theirs(*tensors, mask, enable_gqa=True)
@@ -50,7 +51,8 @@ def test_results_are_pytorchs(variant, lengths, is_recorded):
 
 @each_variant
 def test_other_options_hold_too(variant):
-    """Keys that do not exist move nothing; windows count from where the bias puts the queries."""
+    """Missing keys shift nothing; windows count from the positions that the bias gives the
+    queries."""
     tensors, mask = drawn(4, 9), made(variant, 4, 9)
     offset = 5 if variant == "lower right" else 0
     options = {"enable_gqa": True, "key_lengths": torch.tensor([9, 7]), "window": (3, None)}
@@ -75,17 +77,17 @@ def test_compiled(dynamic):
 
 BIAS = bias.causal_lower_right(5, 9)
 ERRORS = {
-    "wide": ({"attn_mask": bias.causal_upper_left(5, 8)}, ValueError, "got one for (5, 8)"),
+    "wide": ({"attn_mask": bias.causal_upper_left(5, 8)}, ValueError, "got lengths (5, 8)"),
     "square": (
         {"attn_mask": bias.causal_lower_right(4, 4)},
         ValueError,
-        "attn_mask must be a CausalBias for the lengths of query and key, (5, 9), got one for (4,",
+        "attn_mask must be a CausalBias for the lengths of query and key, (5, 9), got lengths (4,",
     ),
     "causal": ({"attn_mask": BIAS, "is_causal": True}, ValueError, "got is_causal=True"),
     "offset": ({"attn_mask": BIAS, "query_offset": 4}, ValueError, "query_offset=4"),
     "end": ({"attn_mask": BIAS, "query_offset": "end"}, ValueError, "query_offset='end'"),
-    "view": ({"attn_mask": BIAS[None]}, TypeError, "got the result of an operation on one"),
-    "type": ({"attn_mask": BIAS.double()}, TypeError, "got the result of an operation on one"),
+    "view": ({"attn_mask": BIAS[None]}, TypeError, "the result of an operation on a CausalBias"),
+    "type": ({"attn_mask": BIAS.double()}, TypeError, "the result of an operation on a CausalBias"),
     "pair": ({"attn_mask": (torch.ones(9) > 0, BIAS)}, TypeError, "attn_mask must have elements"),
     "sinks": ({"sinks": BIAS}, TypeError, "sinks must have elements, got a CausalBias"),
     "lengths": ({"key_lengths": BIAS}, TypeError, "key_lengths must have elements"),

@@ -1,4 +1,4 @@
-"""The operators as compilers see them."""
+"""Test the operators as compilers see them."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_sizes_and_offsets_of_one_compiled_function():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of what inductor imports
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # from imports of inductor
 def test_inductor():
     torch._dynamo.reset()
     query, key, value = torch.rand(3, 2, 4, 16, 8).unbind()
@@ -185,7 +185,7 @@ DIMENSIONS = {
 
 @pytest.mark.parametrize(("of_query", "of_key", "options"), DIMENSIONS.values(), ids=DIMENSIONS)
 def test_export_with_dynamic_batch_heads_and_lengths(of_query, of_key, options):
-    """The three tensors share dimensions, of which each is one symbol."""
+    """The three tensors share dimensions, each of which is one symbol."""
 
     class Module(torch.nn.Module):
         def forward(self, query, key, value):

@@ -16,13 +16,13 @@ def tensors(**others):
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # PyTorch says that nested tensors are a prototype
+    warnings.simplefilter("ignore")  # PyTorch warns that nested tensors are a prototype
     NESTED, JAGGED = (
         torch.nested.nested_tensor([torch.zeros(3, 8), torch.zeros(7, 8)], layout=layout)
         for layout in (torch.strided, torch.jagged)
     )
 NOT_NESTED = "must be a dense tensor, got a nested tensor: "
-OTHER_LAYOUT = NOT_NESTED + "make it with layout=torch.jagged"
+OTHER_LAYOUT = NOT_NESTED + "create it with layout=torch.jagged"
 ALL_OR_NONE = NOT_NESTED + "query, key and value must all be nested"
 PAD = NOT_NESTED + "pass a dense tensor, such as its torch.nested.to_padded_tensor"
 ERRORS = {
@@ -41,12 +41,12 @@ ERRORS = {
     "sparse mask": (
         {"attn_mask": torch.zeros(5, 9).to_sparse()},
         TypeError,
-        r"attn_mask must be a dense tensor, got one of torch.sparse_coo: .*to_dense\(\)",
+        r"attn_mask must be a dense tensor, got layout torch.sparse_coo: .*to_dense\(\)",
     ),
     "sparse option": (
         {"sinks": torch.zeros(4).to_sparse()},
         TypeError,
-        "sinks must be a dense tensor, got one of torch.sparse_coo",
+        "sinks must be a dense tensor, got layout torch.sparse_coo",
     ),
     "nested": (
         {"query": NESTED, "key": NESTED, "value": NESTED},
@@ -82,7 +82,8 @@ ERRORS = {
     "groups of key and value": (
         {"query": torch.zeros(2, 6, 5, 8), "key": torch.zeros(2, 3, 9, 8), "enable_gqa": True},
         ValueError,
-        "number of heads of query must be a multiple of those of key and value, got 6, 3 and 4",
+        "number of heads of query must be a multiple of the numbers for key and value, got 6, 3 "
+        "and 4",
     ),
     "no heads": (
         {"key": torch.zeros(2, 0, 9, 8), "enable_gqa": True},
@@ -194,7 +195,7 @@ def test_bfloat16_without_ml_dtypes(run_python):
         regard.torch.scaled_dot_product_attention(*[x.bfloat16()] * 3)
         """
     )
-    assert re.search(r"bfloat16 tensors needs the package ml_dtypes: pip", done.stderr)
+    assert re.search(r"bfloat16 tensors needs the ml_dtypes package: pip", done.stderr)
 
 
 def test_without_pytorch(run_python):
@@ -206,7 +207,7 @@ def test_without_pytorch(run_python):
         import regard.torch
         """
     )
-    assert "ImportError: regard.torch needs the package torch: pip install 'regard[torch]'" in (
+    assert "ImportError: regard.torch needs the torch package: pip install 'regard[torch]'" in (
         done.stderr
     )
 
@@ -272,7 +273,7 @@ def test_numbers_of_heads(name, requires_grad):
 def test_a_seed_on_another_device_is_refused_or_not_made():
     given = tensors(dropout_p=0.5)
     given["query"].requires_grad_(True)
-    with pytest.raises(ValueError, match="dropout_seed must hold a number"):
+    with pytest.raises(ValueError, match="dropout_seed must contain a number"):
         scaled_dot_product_attention(**given, dropout_seed=torch.tensor(3, device="meta"))
     want = scaled_dot_product_attention(**given, dropout_seed=3)
     with torch.device("meta"):
@@ -285,7 +286,7 @@ def test_a_seed_on_another_device_is_refused_or_not_made():
 
 @pytest.mark.parametrize("name", ["key_lengths", "alibi_slopes"])
 def test_an_option_may_change_after_the_call(name):
-    """Gradients are those of the call that was made."""
+    """Gradients belong to the call as it was made."""
     option = {"key_lengths": np.array([7, 3]), "alibi_slopes": np.array([0.1, 0.2, 0.3, 0.4])}[name]
     given = {k: torch.randn(v.shape) for k, v in tensors().items()}
     given["query"].requires_grad_(True)

@@ -1,4 +1,5 @@
-"""`torch.func` and both modes of autograd, in combination, beside the formula's derivatives."""
+"""Test `torch.func` and both modes of autograd, in combination, against the formula's
+derivatives."""
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from gradient_cases import More, build
 from torch_formula import INPUTS, as_tensors, formula
 from torch_problems import attend, scaled_dot_product_attention, torch
 
-# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**40 + 1}
@@ -87,7 +88,8 @@ TRANSFORMS = {
 
 
 def functions_of(case):
-    """Ours and the formula, as functions of query, key and value, and these."""
+    """Return regard's call and the formula, as functions of query, key and value, and these
+    tensors."""
     problem = build(case, np.dtype(np.float64), dropout=None if isinstance(case, More) else 0.0)
     tensors = as_tensors(problem)
     three, others = tensors[:3], tensors[3:]
@@ -154,7 +156,7 @@ each_other = pytest.mark.parametrize(
 
 
 def other(name):
-    """A function of a mask, slopes, a table or sinks, and these."""
+    """Return a function of a mask, slopes, a table or sinks, and its argument."""
     shape = {"attn_mask": (4, 5), "distance_bias": (2, 3)}.get(name, (2,))
     *tensors, option = drawn((2, 4, 3), (2, 5, 3), (2, 5, 3), shape)
     return lambda x: scaled_dot_product_attention(*tensors, **{name: x}), option

@@ -1,4 +1,4 @@
-"""Tensors and arrays that share memory."""
+"""Test tensors and arrays that share memory."""
 
 import gc
 import sys
@@ -84,7 +84,7 @@ def test_an_array_keeps_its_tensor_and_nothing_else():
 
 
 class Claims:
-    """What a type says of its memory may be anything."""
+    """A type may make any claim about its memory."""
 
     def __init_subclass__(cls, offer=None):
         cls.__dlpack_c_exchange_api__ = offer
@@ -133,7 +133,7 @@ def test_elements_that_a_view_negates():
 
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_memory_that_is_not_aligned(is_recorded):
-    """The kernels cannot read it in place, and nothing else may take its result's place."""
+    """The kernels cannot read it in place, and no other result may replace theirs."""
     numbers = np.random.default_rng(0).standard_normal(3 * 2 * 5 * 4).astype(np.float32)
     memory = bytearray(b"x" + numbers.tobytes())
     odd = torch.frombuffer(memory, dtype=torch.float32, offset=1).reshape(3, 2, 5, 4)

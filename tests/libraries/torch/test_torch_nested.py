@@ -1,4 +1,4 @@
-"""Jagged nested tensors: bitwise what a dense call for each sequence gives, with gradients."""
+"""Jagged nested tensors have the bits of a dense call for each sequence, with gradients."""
 
 import itertools
 import warnings
@@ -11,7 +11,7 @@ from torch_problems import scaled_dot_product_attention, torch
 
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 
-# PyTorch says that nested tensors are a prototype.
+# PyTorch warns that nested tensors are a prototype.
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested tensor:UserWarning")
 
 HEADS, HEAD_DIM, VALUE_DIM = 4, 8, 6
@@ -31,14 +31,14 @@ def offsets_of(lengths):
 
 
 def jagged(offsets, heads, dim, dtype=torch.float32, seed=0):
-    """A leaf of shape (batch, length, heads, dim), as a projection of a model makes it."""
+    """Return a leaf of shape (batch, length, heads, dim), as a projection of a model makes it."""
     array = drawn((int(offsets[-1]), heads, dim), np.float64, seed)
     values = torch.from_numpy(array).to(dtype)
     return torch.nested.nested_tensor_from_jagged(values, offsets.clone()).requires_grad_()
 
 
 def inputs_of(lengths, dtype=torch.float32, kv_heads=HEADS, value_dim=VALUE_DIM):
-    """Query, key and value, of which the last two have the same offsets."""
+    """Return query, key and value, where key and value have the same offsets."""
     query = jagged(offsets_of(lengths[0]), HEADS, HEAD_DIM, dtype)
     key = jagged(offsets_of(lengths[1]), kv_heads, HEAD_DIM, dtype, 1)
     values = torch.from_numpy(drawn((sum(lengths[1]), kv_heads, value_dim), np.float64, 2))
@@ -47,7 +47,7 @@ def inputs_of(lengths, dtype=torch.float32, kv_heads=HEADS, value_dim=VALUE_DIM)
 
 
 def one_by_one(query, key, value, **options):
-    """The values of the results of a dense call for each sequence."""
+    """Return the values of the results of a dense call for each sequence."""
     output = []
     bounds = zip(*(itertools.pairwise(x.offsets().tolist()) for x in (query, key)), strict=True)
     for number, ((first, last), (first_key, last_key)) in enumerate(bounds):
@@ -59,13 +59,13 @@ def one_by_one(query, key, value, **options):
         origin = {"dropout_origin": (number, 0, 0)} if "dropout_p" in options else {}
         one = scaled_dot_product_attention(*parts, **options, **origin)
         output.append(one.transpose(0, 1))
-    # Zero, as a function of all inputs, so that they have gradients without any sequence.
+    # Zero, as a function of all inputs, so that they have gradients even without any sequence.
     zero = sum(x.values().sum() for x in (query, key, value)) * 0
     return torch.cat([query.values().new_zeros(0, HEADS, value.shape[-1]) + zero, *output])
 
 
 def with_gradients(function, tensors, **options):
-    """The values of a result, and the gradients of the values of query, key and value."""
+    """Return the values of a result, and the gradients of the values of query, key and value."""
     values = function(*tensors, **options)
     gradients = torch.autograd.grad(values.float().sin().sum(), tensors)
     return [values.detach(), *(gradient.values() for gradient in gradients)]
@@ -78,7 +78,7 @@ def through_heads(query, key, value, **options):
     assert output.shape == (*query.transpose(1, 2).shape[:-1], value.shape[-1])
     assert output.is_nested
     assert output.dtype == query.dtype
-    # What models do next.
+    # The next step in a model.
     flat = output.transpose(1, 2).flatten(-2)
     assert flat.offsets() is query.offsets()
     return flat.values().reshape(-1, HEADS, value.shape[-1])
@@ -128,7 +128,7 @@ def test_grouped_queries():
 
 
 def test_other_ways_to_make_them():
-    """From lists, by views of one projection, and with heads first in memory."""
+    """Tensors come from lists, from views of one projection, and with heads first in memory."""
     parts = [torch.from_numpy(drawn((n, 3, HEADS, HEAD_DIM), np.float32, n)) for n in (3, 5)]
     both = torch.nested.nested_tensor([part.flatten(1) for part in parts], layout=torch.jagged)
     query, key, value = (
@@ -176,7 +176,7 @@ def test_lse_is_nested_too():
 
 
 def test_sequences_of_one_length_in_a_ragged_batch():
-    """The axis after the batch is ragged: sequences of 5 tokens, as PyTorch's call reads them."""
+    """The axis after the batch is ragged: sequences have 5 tokens, as PyTorch's call reads them."""
     made = [torch.from_numpy(drawn((n, 5, 8), np.float32, n)) for n in (3, 2)]
     tensor = torch.nested.nested_tensor(made, layout=torch.jagged)
     output = scaled_dot_product_attention(tensor, tensor, tensor, is_causal=True)
@@ -247,7 +247,7 @@ ERRORS = {
     "lengths": (
         {"value": heads(3, 6)},
         ValueError,
-        r"value must have sequences of the lengths of key: its offsets are \[0, 3, 9\], and those",
+        r"value must have sequences of the lengths of key: its offsets are \[0, 3, 9\], and the",
     ),
     "axes": (
         {"value": heads(3, 7).transpose(1, 2)},

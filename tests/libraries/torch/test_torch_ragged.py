@@ -1,4 +1,4 @@
-"""Packed sequences of tensors: bitwise what a call for each sequence gives, with gradients."""
+"""Packed sequences of tensors have the bits of a call for each sequence, with gradients."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def sequences():
 
 
 def one_by_one(query, key, value, attn_mask=None, **options):
-    """A dense call for each sequence."""
+    """Make a dense call for each sequence."""
     results = []
     for number, ((first, last), (first_key, last_key)) in enumerate(sequences()):
         own = dict(options)
@@ -57,7 +57,7 @@ def one_by_one(query, key, value, attn_mask=None, **options):
 
 
 def results_of(function, attn_mask, options, requires_grad):
-    """Output and lse, and the gradients of all that has some."""
+    """Return output and lse, and the gradients of all inputs that have one."""
     inputs = tensors()
     options = {
         name: option.clone() if isinstance(option, torch.Tensor) else option
@@ -87,7 +87,8 @@ def test_results_are_those_of_each_sequence(options):
 
 
 def assert_close(found, wanted):
-    """Bits of outputs, lse and what belongs to one sequence; sums over sequences to rounding."""
+    """Compare the bits of outputs, lse and everything that belongs to one sequence; sums over
+    sequences agree up to rounding."""
     for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
         assert one.dtype == other.dtype
         if i < 5:
@@ -120,7 +121,7 @@ def test_masks_have_a_row_for_each_query(mask, requires_grad):
 
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_a_sparse_mask(requires_grad):
-    """With the axis of heads first."""
+    """The mask has the axis of heads first."""
     dense = MASKS["bool"]
     sparse = regard.masks.Blocks.from_dense(dense.transpose(0, 1).numpy(), block=(4, 8))
     query, key, value = (x.requires_grad_(requires_grad) for x in tensors())
@@ -137,7 +138,8 @@ def test_a_sparse_mask(requires_grad):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("order", ["rows first", "heads first", "one tensor"])
 def test_types_and_strides(dtype, order):
-    """Bits are those of contiguous tensors, and the output lies in memory as the query does."""
+    """The bits equal the results for contiguous tensors, and the output has the memory layout of
+    the query."""
     dtype = getattr(torch, dtype)
     inputs = [x.to(dtype) for x in tensors(kv_heads=HEADS)]
     starts = [0, 4, 11]

@@ -1,4 +1,4 @@
-"""Packed sequences under compilers, `torch.vmap` and `torch.func`."""
+"""Test packed sequences under compilers, `torch.vmap` and `torch.func`."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 from regard.torch import _operators, scaled_dot_product_attention_ragged  # isort: skip
 from regard.torch._options import call_with  # isort: skip
 
-# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 

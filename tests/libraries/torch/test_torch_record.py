@@ -1,4 +1,4 @@
-"""Recordings of PyTorch modules: what they contain, how large they may be, and who is recorded."""
+"""Test recordings of PyTorch modules: their contents, their size limits, and what is recorded."""
 
 import math
 import threading
@@ -18,7 +18,7 @@ EPS = np.finfo(np.float64).eps
 
 
 class Calls(nn.Module):
-    """Attention by a function, to itself and then with grouped heads."""
+    """Attention by calls of a function: self-attention, then attention with grouped heads."""
 
     def __init__(self, function):
         super().__init__()
@@ -74,7 +74,7 @@ class PaddedEncoder(nn.Module):
 PADDING = torch.arange(7)[None] >= torch.tensor([[7], [5], [2]])
 CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
 FAST = {"need_weights": False}
-# Each with the names of its layers.
+# Each module with the names of its layers.
 MODULES = {
     "function": (lambda: Calls(by_another_name), ["Calls", "Calls:2"]),
     "multi-head": (lambda: MultiHead(batch_first=True, options=FAST), ["attention"]),
@@ -97,7 +97,7 @@ MODULES = {
         lambda: nn.TransformerEncoderLayer(SIZE, HEADS, 32, 0.0, batch_first=True),
         ["self_attn"],
     ),
-    # Without a recording, this one would pack the texts into a nested tensor.
+    # Without a recording, this module would pack the texts into a nested tensor.
     "padded encoder": (PaddedEncoder, ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
     "decoder": (Decoder, ["layer.self_attn", "layer.multihead_attn"]),
     "transformer": (
@@ -135,7 +135,7 @@ def test_weights(name, is_training, monkeypatch):
     if name == "function":
         module.function = F.scaled_dot_product_attention
     with torch.no_grad():
-        output = module(x)  # in train mode, which has no fast path around the function
+        output = module(x)  # train mode has no fast path around the function
     monkeypatch.undo()
     if name == "function":
         module.function = by_another_name
@@ -213,7 +213,7 @@ def test_options_of_regard_and_masks_of_all_kinds():
     x = x_of(3, 4, 7, 8)
     (layer,) = regard.torch.record(Module(), x)
     assert layer.mask[0] is mask
-    assert layer.mask[1].shape == (3, 1, 7, 7)  # what was broadcast is stored once
+    assert layer.mask[1].shape == (3, 1, 7, 7)  # broadcast data is stored once
     assert layer.options.keys() == options.keys() - {"dropout_p", "threads"}
     del options["dropout_p"], options["threads"]
     options["sinks"] = options["sinks"].detach().numpy()
@@ -309,7 +309,7 @@ def test_some_layers(layers, names):
 
 
 class Counting(nn.Module):
-    """Counts its runs, and may look at the elements of a tensor."""
+    """Count the runs of the module, and optionally look at the elements of a tensor."""
 
     def __init__(self, looks):
         super().__init__()
@@ -319,7 +319,7 @@ class Counting(nn.Module):
     def forward(self, x):
         self.runs += 1
         self.state += 1
-        self.made = x * 2  # a copy must not leave anything here
+        self.made = x * 2  # a copy must leave nothing here
         if self.looks and x.sum() == 0:
             return x
         for _ in range(10):
@@ -513,12 +513,12 @@ ERRORS = [
     (
         lambda: regard.torch.record(ByRegard(), X.to("meta"), max_bytes=None),
         NotImplementedError,
-        "device meta",
+        "meta device",
     ),
     (
         lambda: regard.torch.record(Vmapped(), X),
         NotImplementedError,
-        "tensors without memory of their own",
+        "tensors without their own memory",
     ),
     (
         lambda: regard.torch.record(Packed(), X),

@@ -61,7 +61,7 @@ class Whole(nn.Module):
 
 
 class Biased(nn.Module):
-    """Attention with a `CausalBias`, whose memory nobody has written."""
+    """Attention with a `CausalBias`, whose memory has not been written."""
 
     def __init__(self, make):
         super().__init__()
@@ -83,7 +83,7 @@ def encoder_layer(**words):
 
 PADDING = torch.arange(7)[None] >= torch.tensor([[7], [5], [2]])
 CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
-# How often each reaches regard.
+# The number of calls of each that reach regard.
 MODULES = {
     "function": (lambda: Projected(F.scaled_dot_product_attention), 1),
     "another name": (lambda: Projected(by_another_name), 1),
@@ -133,14 +133,14 @@ def test_modules(name, is_training):
     assert (calls.by_regard, calls.by_pytorch) == (count, {})
     assert_near(actual, wanted)
     for mode in (torch.no_grad, torch.inference_mode):
-        with regard.torch.replacing_sdpa() as calls, mode():  # in eval mode, the fast path's case
+        with regard.torch.replacing_sdpa() as calls, mode():  # eval mode uses the fast path
             assert torch.equal(module(x), actual[0])
         assert calls.by_regard == count
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors():
-    """They are one packed call."""
+    """Nested tensors make one packed call."""
     parts = [torch.randn(n, 2, 8, dtype=torch.float64) for n in (3, 5, 1)]
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
     x = nested.transpose(1, 2)
@@ -303,7 +303,7 @@ def compiled(function):
 @pytest.mark.parametrize("first_within", [True, False])
 @pytest.mark.parametrize("name", ["function", "multi-head", "encoder layer"])
 def test_compiled(name, first_within):
-    """A function keeps a graph of each kind, whichever it was compiled with first."""
+    """A function keeps one graph of each kind, whichever kind was compiled first."""
     torch._dynamo.reset()
     module = MODULES[name][0]().double()
     x = torch.randn(3, 7, SIZE, dtype=torch.float64)
@@ -365,7 +365,7 @@ def test_functional_gradients():
 
 
 def test_nothing_is_kept():
-    """The kernel of a block that ended holds no tensor."""
+    """The kernel of a block that has ended holds no tensor."""
     with regard.torch.replacing_sdpa():
         x = torch.randn(2, 3, 4, requires_grad=True)
         output = by_another_name(x, x, x)

@@ -1,4 +1,5 @@
-"""Results and gradients of `regard.torch` are, to the last bit, those of regard's NumPy calls."""
+"""Results and gradients of `regard.torch` equal, to the last bit, the results of regard's NumPy
+calls."""
 
 import dataclasses
 
@@ -14,7 +15,7 @@ CASES = [*AXES, *FEW]
 
 
 def check_forward(problem):
-    """Without gradients, and through the operator."""
+    """Check the call without gradients, and through the operator."""
     wanted = problem.attend()
     for names in ((), NAMES[:1]):
         leaves = leaves_of(problem, names)

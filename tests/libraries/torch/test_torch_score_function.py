@@ -1,4 +1,4 @@
-"""Score functions in calls of `regard.torch`, beside the formula in PyTorch's operators."""
+"""Test score functions in calls of `regard.torch` against the formula in PyTorch operators."""
 
 import gc
 
@@ -12,14 +12,15 @@ from torch_problems import scaled_dot_product_attention, torch
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 from regard.torch import _score_function  # isort: skip
 
-# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 BATCH, HEADS, LENGTH = 2, 3, 11
 
 
 def make(factor=0.5, dtype="float64", has_derivative=True):
-    """``factor * score**2`` and a bias of the distance, which grows with the head and the entry."""
+    """Make ``factor * score**2`` and a bias of the distance, which grows with the head and the
+    entry."""
 
     @regard.ScoreFunction.c_type(dtype)
     def function(scores, queries, keys, stride, positions, first_key, head, entry, _):
@@ -128,7 +129,7 @@ def test_compiled_calls():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of what inductor imports
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # from imports of inductor
 def test_inductor():
     torch._dynamo.reset()
     own = make()

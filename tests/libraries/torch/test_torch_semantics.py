@@ -1,4 +1,4 @@
-"""What `regard.torch` shares with PyTorch's own call, and how it treats tensors."""
+"""Test what `regard.torch` has in common with PyTorch's own call, and how it handles tensors."""
 
 import itertools
 import os
@@ -82,7 +82,7 @@ def test_groups_of_a_key_without_an_axis_of_heads():
 @pytest.mark.parametrize("value_dim", [16, 5])
 @pytest.mark.parametrize("is_traced", [False, True])
 def test_output_has_the_layout_of_the_query(order, value_dim, is_traced):
-    """Of its axes but the last one, which lies innermost, these are permuted in memory."""
+    """All axes but the last one, which is innermost, are permuted in memory."""
     sizes = 2, 4, 7
     (query,) = drawn((*(sizes[i] for i in order), 16))
     query = query.permute(*(order.index(i) for i in range(3)), 3).requires_grad_(is_traced)

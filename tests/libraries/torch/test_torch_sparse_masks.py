@@ -1,4 +1,4 @@
-"""Sparse masks give, to the last bit, what the same bool tensor gives."""
+"""Sparse masks give, to the last bit, the results of the same bool tensor."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from torch_problems import scaled_dot_product_attention, torch
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 from regard.torch import _arguments, _operators, _sparse  # isort: skip
 
-# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 21, 47
@@ -26,7 +26,7 @@ def tensors(dtype=np.float32):
 
 
 def arguments(mask, is_pair):
-    """The sparse mask and the same tensor, each alone or in a pair with a bias."""
+    """Return the sparse mask and the same tensor, each by itself or in a pair with a bias."""
     other = torch.from_numpy(dense(mask, KV_LEN))
     if not is_pair:
         return mask, other
@@ -114,7 +114,7 @@ def test_masks_of_one_kind_share_a_graph():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of what inductor imports
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # from imports of inductor
 def test_inductor():
     torch._dynamo.reset()
     compiled = torch.compile(scaled_dot_product_attention, fullgraph=True)
@@ -189,5 +189,5 @@ def test_errors(make, error, match, is_recorded):
 
 
 def test_a_cuda_device_has_no_sparse_masks():
-    with pytest.raises(TypeError, match="kernels for GPUs do not read sparse masks"):
+    with pytest.raises(TypeError, match="GPU kernels do not read sparse masks"):
         _arguments.masks(MASKS["blocks"], torch.device("cuda"))

@@ -1,4 +1,4 @@
-"""Tensors whose elements are not simply in memory: computed correctly, or refused by name."""
+"""Tensors whose elements are not simply in memory are computed correctly, or refused by name."""
 
 import warnings
 
@@ -13,7 +13,7 @@ from torch.masked import masked_tensor  # isort: skip
 from torch.testing._internal.two_tensor import TwoTensor  # isort: skip
 from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
-# PyTorch says that masked tensors are a prototype.
+# PyTorch warns that masked tensors are a prototype.
 pytestmark = pytest.mark.filterwarnings("ignore:.*prototype:UserWarning")
 
 
@@ -22,11 +22,11 @@ def elements():
 
 
 class Mine(torch.Tensor):
-    """Without semantics of its own."""
+    """A class that adds no semantics."""
 
 
 class Logged(torch.Tensor):
-    """Sees every function of PyTorch that is called with it."""
+    """A class that intercepts every PyTorch function called with it."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -34,7 +34,7 @@ class Logged(torch.Tensor):
 
 
 class Doubled(torch.Tensor):
-    """Stands for twice the tensor that it holds, in every operator."""
+    """A class that stands for twice the tensor that it holds, in every operator."""
 
     @staticmethod
     def __new__(cls, half):
@@ -52,7 +52,7 @@ class Doubled(torch.Tensor):
 
 
 class Opaque(torch.Tensor):
-    """Its class handles no operator."""
+    """A class that handles no operator."""
 
     @staticmethod
     def __new__(cls, shape):
@@ -64,7 +64,7 @@ class Opaque(torch.Tensor):
 
 
 def negated(dtype):
-    """A view that negates its elements when they are read."""
+    """Return a view that negates its elements when they are read."""
     return torch._neg_view(-elements().to(dtype))
 
 
@@ -98,7 +98,7 @@ each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 
 def plain(tensor):
-    """The elements that PyTorch's own operators read."""
+    """Return the elements that PyTorch's own operators read."""
     tensor = getattr(tensor, "a", tensor)
     return torch.Tensor.__add__(tensor.detach(), 0).as_subclass(torch.Tensor)
 
@@ -174,7 +174,7 @@ REFUSED = {
 @pytest.mark.parametrize(("make", "error", "match"), REFUSED.values(), ids=REFUSED)
 def test_refused(make, error, match, name, call):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what PyTorch says of some of these
+        warnings.simplefilter("ignore")  # PyTorch warns about some of these
         tensor = make()
     others = elements() if tensor.dtype is not torch.bfloat16 else elements().bfloat16()
     given = {each: tensor if each == name else others for each in ("query", "key", "value")}

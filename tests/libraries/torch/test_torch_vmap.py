@@ -1,11 +1,11 @@
-"""`torch.vmap` gives each sample what a call with it alone gives."""
+"""`torch.vmap` gives each sample the result of a call with only that sample."""
 
 import numpy as np
 import pytest
 
 from torch_problems import scaled_dot_product_attention, torch
 
-# PyTorch's forward mode compiles its decompositions with what PyTorch has deprecated.
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 SAMPLES = 3
@@ -93,7 +93,7 @@ def drawn(name, shape, random):
 
 
 def problem(kind, mapped):
-    """The arguments, and which axis of each is mapped."""
+    """Return the arguments, and which axis of each is mapped."""
     random = np.random.default_rng([len(kind), *map(len, mapped)])
     tensors, dims = [], []
     for name, shape in SHAPES[kind].items():

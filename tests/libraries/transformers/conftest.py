@@ -3,7 +3,7 @@ import pytest
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The modules that have called regard's attention, in order."""
+    """Return the modules that have called regard's attention, in order."""
     transformers = pytest.importorskip("transformers")
     interface = transformers.AttentionInterface()
     attend, modules = interface["regard"], []
@@ -18,7 +18,8 @@ def calls(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Tiny models gain nothing from PyTorch's threads, which wait for each other in loops."""
+    """Use one thread: tiny models gain nothing from PyTorch's threads, which wait for each other in
+    loops."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -28,7 +29,8 @@ def one_thread():
 
 @pytest.fixture
 def biases(monkeypatch):
-    """What position biases have become, call by call: tables of distances, nothing, or arrays."""
+    """Return how position biases were passed, call by call: as tables of distances, nothing, or
+    arrays."""
     library = pytest.importorskip("regard.torch", exc_type=ImportError)
     attend, kinds = library.scaled_dot_product_attention, []
 

@@ -1,8 +1,8 @@
 """Models that compute in float64 throughout.
 
-Many models go to float32 for a softmax, a norm or their rotary angles, whatever type their
-parameters have. A difference in the last bit of a float64 would then become one in the last bit of
-a float32.
+Many models use float32 for a softmax, a norm or their rotary angles, whatever type their parameters
+have. A difference in the last bit of a float64 would then become a difference in the last bit of a
+float32.
 """
 
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _INSTEAD = {torch.Tensor.float: torch.Tensor.double}
 
 @contextmanager
 def in_float64():
-    """Whoever asks PyTorch for float32, or for no type, gets float64."""
+    """Replace float32, or no type, by float64 in every request to PyTorch."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -1,10 +1,10 @@
-"""What a model computes, and how far that is from what it should compute."""
+"""The results of a model, and their distance from the right results."""
 
 from zoo import result_of, torch
 
 
 def outcome(model, implementation, inputs):
-    """The result where there are tokens, and the gradients of all parameters."""
+    """Return the result at real tokens, and the gradients of all parameters."""
     model.set_attn_implementation(implementation)
     model.zero_grad(set_to_none=True)
     result = result_of(model(**inputs))
@@ -22,7 +22,8 @@ def widened(inputs):
 
 
 def errors(outcome, wanted):
-    """The greatest errors of the result and the gradients, in units of the greatest numbers."""
+    """Return the largest errors of the result and the gradients, in units of the largest
+    numbers."""
     result, gradients = outcome
     wanted_result, wanted_gradients = wanted
     known = [name for name, gradient in gradients.items() if gradient is not None]

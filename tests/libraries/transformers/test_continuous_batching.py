@@ -1,4 +1,4 @@
-"""Continuous batching writes what each prompt alone gives."""
+"""Continuous batching generates what each prompt by itself generates."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def prompts():
 
 
 def alone(model):
-    """What each prompt gives with eager attention."""
+    """Return what each prompt generates with eager attention."""
     model.set_attn_implementation("eager")
     written = []
     for prompt in prompts():
@@ -31,7 +31,7 @@ def alone(model):
 
 
 def batched(model, **changes):
-    """What all prompts give in steps of at most 16 tokens, with pages of 4."""
+    """Return what all prompts generate in steps of at most 16 tokens, with pages of 4."""
     words = {"page_size": 4, "num_blocks": 40, "max_batch_tokens": 16} | changes
     results = model.generate_batch(
         prompts(),
@@ -58,7 +58,7 @@ def test_same_tokens(model_type, calls):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_types(dtype, calls):
-    """The first tokens, before a rounding decides."""
+    """Only the first tokens are compared, before rounding changes a choice."""
     pytest.importorskip("ml_dtypes", reason="pip install ml_dtypes")
     model = build("llama", dtype)
     wanted = [each[0] for each in alone(model)]
@@ -146,7 +146,7 @@ def test_what_is_refused(name, words):
 
 
 def test_a_module_that_leaves_the_cache_to_attention():
-    """As in transformers 5.23."""
+    """transformers 5.23 has such modules."""
     module = torch.nn.Module()
     module.layer_idx, module.is_causal = 3, True
     random = torch.Generator().manual_seed(1)

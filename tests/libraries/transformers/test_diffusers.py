@@ -1,4 +1,4 @@
-"""Models of diffusers, which call PyTorch's own function, with regard's in its place."""
+"""diffusers models, which call PyTorch's own function, run with regard in its place."""
 
 import contextlib
 import warnings
@@ -21,7 +21,7 @@ def numbers(*shape):
 
 
 def unet():
-    """Attention to itself and to a text, through the older processors."""
+    """Make a model with self-attention and attention to a text, through the older processors."""
     model = diffusers.UNet2DConditionModel(
         sample_size=8,
         in_channels=4,
@@ -46,7 +46,7 @@ def unet():
 
 
 def flux():
-    """Text and image in one sequence, through the dispatch of backends."""
+    """Make a model with text and image in one sequence, through the dispatch of backends."""
     model = diffusers.FluxTransformer2DModel(
         in_channels=4,
         num_layers=1,

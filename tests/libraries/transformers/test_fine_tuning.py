@@ -1,4 +1,4 @@
-"""Models that are trained with regard's attention learn what they learn with PyTorch's."""
+"""Models trained with regard's attention learn what they learn with PyTorch's attention."""
 
 from contextlib import nullcontext
 
@@ -13,7 +13,7 @@ TYPES = ["llama", "mistral", "bert", "t5"]
 
 
 def labeled(model_type, config):
-    """A batch with padding, which has no labels."""
+    """Return a batch with padding, which has no labels."""
     inputs = inputs_of(model_type, config, padding="right")
     if model_type == "t5":
         return inputs | {"labels": inputs.pop("decoder_input_ids")}
@@ -26,7 +26,7 @@ def labeled(model_type, config):
 
 
 def losses(model_type, implementation, dtype):
-    """The loss before each step, without dropout."""
+    """Return the loss before each step, without dropout."""
     words = {"decoder_start_token_id": 1} if model_type == "t5" else {}
     model = build(model_type, dtype, **words)
     model.set_attn_implementation(implementation)
@@ -46,7 +46,7 @@ def losses(model_type, implementation, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", TYPES)
 def test_training(model_type, calls):
-    """In float64 the losses agree. In float32 they are at most twice as far away from these."""
+    """In float64 the losses agree. In float32 they are at most twice as far from these."""
     wanted = losses(model_type, "sdpa", torch.float64)
     assert not calls
     actual = losses(model_type, "regard", torch.float64)

@@ -1,4 +1,4 @@
-"""What models write with regard's attention is what they write with their own."""
+"""Models generate the same text with regard's attention as with their own."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from in_float64 import in_float64
 from zoo import build, inputs_of, torch, types
 
 NEW = 9
-# How generate() is called. With windows of 4 tokens, all caches of windows roll.
+# The ways to call generate(). With windows of 4 tokens, all window caches roll.
 WAYS = {
     "greedy": {"output_logits": True},
     "static cache": {"output_logits": True, "cache_implementation": "static"},

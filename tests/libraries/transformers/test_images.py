@@ -1,4 +1,4 @@
-"""Models that read images and text together, with both in one sequence."""
+"""Test models that read images and text together, with both in one sequence."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tiny import tiny_config
 from zoo import result_of, torch, transformers
 
 IMAGE_TOKEN = 60
-# How many tokens an image of 16 x 16 is, and how the configurations say which token stands for one.
+# The number of tokens of a 16 x 16 image, and the configuration entries for the image token.
 MODELS = {
     "llava": (16, {"image_token_id": IMAGE_TOKEN}),
     "paligemma": (16, {"image_token_id": IMAGE_TOKEN, "projection_dim": 32}),

@@ -1,4 +1,4 @@
-"""Models in training and in evaluation: dropout, checkpoints, types, weights, switches."""
+"""Test models in training and in evaluation: dropout, checkpoints, types, weights, switches."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +41,8 @@ def test_dropout_follows_from_the_seed(model_type):
 
 
 def test_dropout_keeps_the_mean():
-    """Of one attention call, since a model is not linear in its weights. The sum of a row's
-    weights is 1 in the mean."""
+    """This tests one attention call, since a model is not linear in its weights. The mean sum of a
+    row's weights is 1."""
     torch.manual_seed(1)
     query = torch.randn(1, 4, 64, 8, dtype=torch.float64)
     ones = torch.ones(1, 4, 64, 8, dtype=torch.float64)
@@ -59,7 +59,7 @@ def test_dropout_keeps_the_mean():
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "bert"])
 def test_gradient_checkpointing(model_type, use_reentrant):
-    """What is computed a second time drops the same weights."""
+    """Recomputation drops the same weights."""
     changes = {"bert": {"attention_probs_dropout_prob": 0.4}}.get(
         model_type, {"attention_dropout": 0.4}
     )
@@ -74,7 +74,7 @@ def test_gradient_checkpointing(model_type, use_reentrant):
 
 
 def functional(model):
-    """The logits as a function of the parameters and one batch entry."""
+    """Return the logits as a function of the parameters and one batch entry."""
 
     def logits(parameters, ids):
         words = {"use_cache": False}
@@ -121,7 +121,7 @@ def test_other_derivatives(model_type, derive):
 
 
 def test_an_entry_of_padding_alone():
-    """The other entry has its results and gradients."""
+    """The other entry keeps its results and gradients."""
     model = build("llama")
     inputs = inputs_of("llama", model.config)
     inputs["attention_mask"][0] = 0
@@ -179,7 +179,7 @@ def test_without_gradients(context):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
-    """The error is at most twice that of `sdpa`."""
+    """The error is at most twice the error of `sdpa`."""
     pytest.importorskip("ml_dtypes", reason="pip install ml_dtypes")
     wide = build("llama")
     inputs = inputs_of("llama", wide.config)
@@ -211,7 +211,7 @@ def test_autocast():
 
 
 def test_saved_and_loaded(tmp_path):
-    """A saved model does not say which attention it had, so that it loads without regard."""
+    """A saved model does not record which attention it had, so it loads without regard."""
     model = build("llama")
     model.set_attn_implementation("regard")
     inputs = inputs_of("llama", model.config)
@@ -233,7 +233,7 @@ def test_a_part_of_a_model(calls):
 
 
 def test_weights_are_not_returned():
-    """As with `sdpa`, whether a configuration or a call asks for them."""
+    """As with `sdpa`, they are not returned, whether a configuration or a call requests them."""
     model = build("bert")
     inputs = inputs_of("bert", model.config)
     for implementation in ("sdpa", "regard"):
@@ -308,7 +308,7 @@ def test_missing_packages(missing, output_of):
         print(error)
     """
     told = output_of(script)
-    assert f"needs the package {missing}" in told
+    assert f"needs the {missing} package" in told
     assert "pip install 'regard[" in told
 
 

@@ -1,5 +1,5 @@
-"""Biases of T5-like models that are made as tables: models make no array of all pairs of tokens,
-and whatever else reads a bias finds the elements and the gradients of the array."""
+"""Biases of T5-like models are made as tables: models make no array of all pairs of tokens, and any
+other code that reads a bias gets the elements and the gradients of the array."""
 
 import pytest
 
@@ -15,7 +15,8 @@ LENGTH, TARGETS = 53, 59
 
 
 class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
-    """No operator returns as many elements as pairs of tokens that attend to each other."""
+    """Check that no operator returns as many elements as pairs of tokens that attend to each
+    other."""
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         result = operator(*args, **(kwargs or {}))
@@ -38,7 +39,8 @@ def long_inputs(model_type, padding):
 @pytest.mark.parametrize("padding", [0, 5])
 @pytest.mark.parametrize("model_type", TYPES)
 def test_no_square(model_type, padding, biases, monkeypatch):
-    """Of tokens that see each other: the zeros of cross attention are the model's own."""
+    """This covers tokens that see each other: the model itself makes the zeros of cross
+    attention."""
     model = build(model_type)
     inputs = long_inputs(model_type, padding)
     wanted = outcome(model, "eager", inputs)
@@ -90,12 +92,12 @@ def test_other_decoders(name, biases):
 
 
 def self_attention():
-    """The module of an encoder that computes the bias."""
+    """Return the module of an encoder that computes the bias."""
     return build("t5").encoder.block[0].layer[0].SelfAttention
 
 
 def lazily(module, q_len=7, kv_len=7, offset=0):
-    """What a module computes where regard reads it, and what it computes otherwise."""
+    """Return what a module computes if regard reads it, and what it computes otherwise."""
     regard.transformers._lazy_bias.compute_lazily(type(module.config))
     found = []
     for name in ("regard", "eager"):
@@ -171,7 +173,7 @@ EDITS = {add: ALL, write: ALL, detach: OF_DISTANCES, new_leaf: ALL}
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_lazy_bias_that_is_changed(edit, biases):
-    """It has the gradients that it has as an array."""
+    """The lazy bias has the same gradients as the array."""
     module = self_attention()
     hidden = torch.randn(2, 7, 32, dtype=torch.float64)
     outcomes = []
@@ -241,7 +243,7 @@ def test_a_bias_of_more_than_distances():
 
 
 def test_models_of_others_are_not_changed():
-    """Only classes of transformers are known to compute their biases by distances."""
+    """Only transformers classes are known to compute their biases from distances."""
 
     class Config(transformers.T5Config):
         pass

@@ -1,4 +1,4 @@
-"""Masks whose shape is not (q_len, kv_len) mean what they mean for `"sdpa"`."""
+"""Masks whose shape is not (q_len, kv_len) have the same meaning as for `"sdpa"`."""
 
 import pytest
 
@@ -27,7 +27,7 @@ BROADCAST = {
 
 
 def call(q_length, kv_length, q_offset, padding, function):
-    """A module, query, key and value, and arguments of a mask."""
+    """Return a module, query, key and value, and the arguments of a mask."""
     random = torch.Generator().manual_seed(2)
     lengths = Q_LEN, KV_LEN, KV_LEN
     tensors = [torch.randn(BATCH, 4, n, 8, generator=random, dtype=torch.float64) for n in lengths]
@@ -73,8 +73,8 @@ def test_what_hides_nothing_has_no_shape():
 
 @pytest.mark.parametrize("chunk", [2, 3])
 def test_a_prompt_of_an_encoder_decoder_in_parts(chunk):
-    """transformers cuts the mask of the encoder too: whatever that hides is refused, as eager
-    attention does."""
+    """transformers cuts the mask of the encoder too. If it then hides all keys, it is refused, as
+    in eager attention."""
     model = build("bart")
     inputs = inputs_of("bart", model.config, padding=None)
     words = {"do_sample": False, "min_new_tokens": 6, "max_new_tokens": 6}

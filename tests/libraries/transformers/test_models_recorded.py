@@ -1,4 +1,4 @@
-"""Recordings of models contain the weights that the models' own, eager attention computes."""
+"""Recordings of models contain the weights that the models' own eager attention computes."""
 
 import gc
 import threading
@@ -25,7 +25,7 @@ CROSS = ("encoder_attn", "EncDecAttention", "cross_attn")
 
 
 def weights_of(layer):
-    """The weights of a recorded layer, and which rows see a key."""
+    """Return the weights of a recorded layer, and which rows see a key."""
     _, weights, lse = regard.scaled_dot_product_attention(
         layer.query,
         layer.key,
@@ -39,7 +39,7 @@ def weights_of(layer):
 
 
 def eager_weights(model, inputs):
-    """The weights that a model returns, by the part that computes them."""
+    """Return the weights that a model returns, by the part that computes them."""
     with torch.no_grad():
         outputs = model(**inputs, output_attentions=True)
     parts = {
@@ -62,7 +62,7 @@ def part_of(name, has_two):
 
 
 def assert_weights(recording, wanted):
-    """The recording has the weights of the model, layer by layer."""
+    """Check that the recording has the weights of the model, layer by layer."""
     actual = {}
     for layer in recording:
         if layer.name.endswith(("_input", "_residual")):
@@ -94,10 +94,10 @@ def test_weights_of_the_eager_attention(model_type):
 
 
 def packed(model, inputs):
-    """Two texts in each row, told apart by their positions."""
+    """Return two texts in each row, distinguished by their positions."""
     positions = torch.cat([torch.arange(4), torch.arange(LENGTH - 4)])
     given = {"input_ids": inputs["input_ids"], "position_ids": positions.expand(BATCH, -1)}
-    return given | {"use_cache": False}  # with a cache, transformers takes them for one text
+    return given | {"use_cache": False}  # with a cache, transformers reads them as one text
 
 
 def with_holes(model, inputs):
@@ -221,7 +221,7 @@ def test_the_output_is_not_kept():
 
 
 class Tokenizer:
-    """Removes the space before a token, as those of SentencePiece do."""
+    """Remove the space before a token, like SentencePiece tokenizers."""
 
     def decode(self, numbers, *, skip_special_tokens):
         assert skip_special_tokens is False
@@ -245,7 +245,7 @@ def test_tokens():
         keys = sources if "EncDec" in layer.name else targets
         assert layer.query_tokens.tolist() == targets.tolist()
         assert layer.key_tokens.tolist() == keys.tolist()
-    same = inputs | {"decoder_input_ids": sources.flip(0)}  # lengths do not tell them apart
+    same = inputs | {"decoder_input_ids": sources.flip(0)}  # their lengths do not distinguish them
     cross = regard.transformers.record(model, **same)[-1]
     assert cross.query_tokens.tolist() == sources.flip(0).tolist()
     assert cross.key_tokens.tolist() == sources.tolist()

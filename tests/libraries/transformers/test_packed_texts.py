@@ -1,4 +1,5 @@
-"""Texts packed into one row compute what each text computes alone, without a square of the row."""
+"""Texts packed into one row have the results of each text by itself, without a square of the
+row."""
 
 import pytest
 
@@ -21,12 +22,12 @@ def texts():
 
 
 def collated(**words):
-    """One row, as transformers packs it for training."""
+    """Return one row, as transformers packs it for training."""
     collate = transformers.DataCollatorWithFlattening(return_tensors="pt", **words)
     return dict(collate([{"input_ids": text} for text in texts()]))
 
 
-# Rotary angles depend on distances, so that positions may count through the row.
+# Rotary angles depend on distances, so positions may count through the whole row.
 WAYS = {
     "positions": {},
     "flash": {"return_flash_attn_kwargs": True, "return_position_ids": False},
@@ -41,14 +42,14 @@ def gradients(model, loss):
 
 
 def loss_of(logits, labels):
-    """The sum over all labels, so that texts add up."""
+    """Return the sum over all labels, so that texts add up."""
     return torch.nn.functional.cross_entropy(
         logits[0, :-1], labels[0, 1:], ignore_index=-100, reduction="sum"
     )
 
 
 def alone(model):
-    """Each text by itself, with eager attention."""
+    """Compute each text by itself, with eager attention."""
     model.set_attn_implementation("eager")
     logits, loss = [], 0
     for text in texts():
@@ -64,7 +65,8 @@ def assert_close(actual, wanted):
 
 
 class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
-    """No operator returns a tensor whose last axes are both of the whole row."""
+    """Check that no operator returns a tensor whose last two axes both have the length of the
+    row."""
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         result = operator(*args, **(kwargs or {}))
@@ -73,7 +75,8 @@ class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
         return result
 
 
-# transformers counts the chunks of Llama 4 by positions, and makes the masks of gpt-oss without.
+# transformers counts the chunks of Llama 4 by positions, and makes the masks of gpt-oss without
+# positions.
 IMPOSSIBLE = {("llama4_text", "flash"), ("gpt_oss", "positions")}
 CASES = [
     pytest.param(model_type, way, marks=[pytest.mark.slow] if model_type in SLOW else [])
@@ -106,7 +109,7 @@ ROWS = [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]]
 
 @pytest.mark.parametrize("model_type", ["llama", "mistral"])
 def test_dropout_and_checkpoints(model_type):
-    """What is computed a second time drops the same weights."""
+    """Recomputation drops the same weights."""
     model = build(model_type, attention_dropout=0.4)
     model.set_attn_implementation("regard")
     inputs = collated(return_flash_attn_kwargs=True)
@@ -132,7 +135,7 @@ def test_dropout_and_checkpoints(model_type):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model_type", ["llama", "mistral"])
 def test_compiled(model_type, way):
-    """What is traced cannot read where texts begin, and is one graph."""
+    """A traced call cannot read where texts begin, and is one graph."""
     torch._dynamo.reset()
     model = build(model_type)
     model.set_attn_implementation("regard")
@@ -148,7 +151,7 @@ def test_compiled(model_type, way):
 
 
 def one_row():
-    """A module that is not causal, and a row of 6 queries, keys and values."""
+    """Return a module that is not causal, and a row of 6 queries, keys and values."""
     module = torch.nn.Module()
     module.is_causal = False
     random = torch.Generator().manual_seed(2)
@@ -237,7 +240,7 @@ def test_texts_of_other_keys():
     )
     assert_close(actual.transpose(1, 2), wanted)
     module.is_causal = True
-    with pytest.raises(ValueError, match="must be equal where a mask is causal"):
+    with pytest.raises(ValueError, match="must be equal if a mask is causal"):
         attend(module, query, key, value, None, cu_seq_lens_q=GOOD, cu_seq_lens_k=starts(0, 1, 6))
 
 

@@ -1,4 +1,4 @@
-"""Masks that are known by their pattern show what the masks of `sdpa` show, and behave alike."""
+"""Masks known by their pattern show what the masks of `sdpa` show, and behave like them."""
 
 import copy
 import itertools
@@ -14,7 +14,7 @@ make_mask = regard.transformers._masks.make_mask
 PatternMask = regard.transformers._pattern_mask.PatternMask
 BATCH = 3
 # (q_length, kv_length, q_offset, kv_offset): from the start, within a growing cache, a token, an
-# empty and a filled static cache, a window that has moved, and queries that see nothing yet.
+# empty and a filled static cache, a moved window, and queries that do not see any key yet.
 SHAPES = [
     (6, 6, 0, 0),
     (3, 9, 6, 0),
@@ -58,7 +58,7 @@ OTHERS = {
 
 
 def padding(name, length):
-    """Which tokens are there. The chunks of entry 0 begin at 2 and those of entry 2 at 1."""
+    """Return which tokens are real. The chunks of entry 0 begin at 2 and those of entry 2 at 1."""
     if name is None:
         return None
     tokens = torch.ones(BATCH, length, dtype=torch.bool)
@@ -79,7 +79,7 @@ PADDINGS = [None, "none", "left", "right", "both", "holes", "an empty entry"]
 
 
 def masks(shape, function, tokens, **changes):
-    """What regard makes, and what `sdpa` does."""
+    """Return regard's mask, and the mask of `sdpa`."""
     words = dict(zip(("q_length", "kv_length", "q_offset", "kv_offset"), shape, strict=True))
     words |= {"batch_size": BATCH, "mask_function": function, "attention_mask": tokens} | changes
     wanted = masking_utils.sdpa_mask(**words, allow_is_causal_skip=False)
@@ -87,7 +87,7 @@ def masks(shape, function, tokens, **changes):
 
 
 def shown_by(mask):
-    """What the options of a mask show, by the reference of the tests."""
+    """Return what the options of a mask show, according to the tests' reference."""
     options, array = mask.options_or_array()
     assert array is None
     options = {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
@@ -130,7 +130,7 @@ def test_chunks_that_begin_in_what_is_no_padding(function):
 
 
 def packed(function, positions, text=None):
-    """What transformers makes of a mask function and positions that restart."""
+    """Return what transformers makes of a mask function and positions that restart."""
     text = masking_utils.find_packed_sequence_indices(positions) if text is None else text
     return masking_utils.and_masks(
         masking_utils.remap_positions_for_packed_sequence(function, positions),
@@ -181,7 +181,7 @@ def test_what_is_like_packed_texts(function):
 
 
 def test_packed_texts_of_other_lengths():
-    """Texts are of all tokens, and the mask begins with the first."""
+    """The texts cover all tokens, and the mask begins with the first."""
     shape = (4, 4, 2, 2)
     mask, wanted = masks(shape, packed(CAUSAL, POSITIONS), None)
     assert type(mask) is torch.Tensor
@@ -202,7 +202,7 @@ def test_what_hides_nothing_may_be_left_out():
 
 
 def test_functions_that_a_model_adds():
-    """transformers makes such masks by vmap, which does not work within an operator."""
+    """transformers makes such masks with vmap, which does not work within an operator."""
     mask, wanted = masks(SHAPES[0], FUNCTIONS["both windows"], padding("left", 6), use_vmap=True)
     assert type(mask) is PatternMask
     assert torch.equal(mask & True, wanted)

@@ -1,4 +1,4 @@
-"""Biases of T5-like models: those of distances become a table, and others are added as they are."""
+"""Biases of T5-like models: biases of distances become a table, and others are added unchanged."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_models(model_type, padding, biases):
     wanted = outcome(model, "eager", inputs)
     actual = outcome(model, "regard", inputs)
     assert max(errors(actual, wanted)) <= 1e-10
-    # LongT5's encoder has an attention of its own.
+    # LongT5's encoder has its own attention.
     layers = {"longt5": 0, "switch_transformers": model.config.num_layers}.get(model_type, 2)
     decoder = model.config.num_decoder_layers if model_type == "switch_transformers" else 2
     assert biases == [OF_DISTANCES] * layers + [OF_DISTANCES, NOTHING] * decoder
@@ -35,7 +35,7 @@ TRAINED = {
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("settings", TRAINED.values(), ids=TRAINED)
 def test_gradient_checkpoints(settings, biases):
-    """Biases that a checkpoint copies are not recognized, and have the same gradients."""
+    """Biases that a checkpoint copies are not recognized, but have the same gradients."""
     model = build("t5", dropout_rate=0.0)
     inputs = inputs_of("t5", model.config)
     wanted = outcome(model, "eager", inputs)
@@ -59,7 +59,7 @@ def test_without_gradients(mode, biases):
 
 @pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
 def test_a_prompt_that_is_read_in_parts(biases):
-    """Later queries have an offset. One query has a bias that is no larger than the table."""
+    """Later queries have an offset. For one query, the bias is no larger than the table."""
     model = build("t5")
     model.set_attn_implementation("regard")
     inputs = inputs_of("t5", model.config)
@@ -77,7 +77,7 @@ def test_a_prompt_that_is_read_in_parts(biases):
 
 
 def self_attention():
-    """The first self-attention of an encoder, which computes the bias, and its input."""
+    """Return the first self-attention of an encoder, which computes the bias, and its input."""
     module = build("t5").encoder.block[0].layer[0].SelfAttention
     return module, torch.randn(2, 7, 32, dtype=torch.float64)
 
@@ -141,7 +141,7 @@ def test_types(dtype, biases):
 
 
 def test_other_models_add_their_biases(biases):
-    """UDOP's biases depend on the places of words on a page."""
+    """UDOP's biases depend on the positions of words on a page."""
     config = transformers.UdopConfig(
         **{"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2},
         **{"num_heads": 4, "image_size": 16, "patch_size": 4},

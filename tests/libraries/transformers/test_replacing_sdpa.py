@@ -1,4 +1,4 @@
-"""Models with `"sdpa"` whose calls of PyTorch's function are computed by regard."""
+"""regard computes the calls that `"sdpa"` models make of PyTorch's function."""
 
 import pytest
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("model_type", types())
 def test_zoo(model_type, calls):
-    """Results and gradients are those of eager attention."""
+    """Results and gradients equal the results of eager attention."""
     model = build(model_type)
     if not model._supports_sdpa:
         pytest.skip("the model does not call PyTorch's function")

@@ -1,4 +1,4 @@
-"""sentence-transformers hands the name of an attention implementation on to transformers."""
+"""sentence-transformers passes the name of an attention implementation on to transformers."""
 
 import warnings
 
@@ -17,7 +17,7 @@ TEXTS = ["one", "two words", "three words more", "a text of five words", ""]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A tiny BERT with a tokenizer of whole words."""
+    """Return a folder with a tiny BERT and a tokenizer of whole words."""
     words = sorted({word for text in TEXTS for word in text.split()})
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab.txt").write_text("\n".join([*special, *words]), encoding="utf-8")

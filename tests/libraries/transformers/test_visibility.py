@@ -1,4 +1,4 @@
-"""What tokens see, in whole models: masks of users, packed texts, parts of a text, and edits."""
+"""Test what tokens see in whole models: users' masks, packed texts, parts of a text, and edits."""
 
 import inspect
 
@@ -30,7 +30,7 @@ def assert_same(model, where=slice(None), **inputs):
 
 
 class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
-    """No operator returns a tensor whose last axes are two lengths."""
+    """Check that no operator returns a tensor whose last two axes are both the length."""
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         result = operator(*args, **(kwargs or {}))
@@ -99,7 +99,8 @@ def test_packed_texts(model_type):
 
 
 def prefix_mask():
-    """Everyone sees the first three tokens, and what is not after them."""
+    """Return a mask in which all tokens see the first three tokens, and the tokens up to
+    themselves."""
     mask = torch.ones(11, 11, dtype=torch.bool).tril()
     mask[:, :3] = True
     return mask.expand(2, 1, 11, 11)
@@ -108,7 +109,7 @@ def prefix_mask():
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "gpt_oss", "bert"])
 @pytest.mark.parametrize("heads", [1, 4])
 def test_bool_masks_of_users(model_type, heads):
-    """The eager attention wants them as floats."""
+    """Eager attention needs the masks as floats."""
     model, mask = build(model_type), prefix_mask().expand(2, heads, 11, 11).clone()
     mask[:, -1:, 7, 1:4] = False
     (actual,) = results(model, "regard", input_ids=tokens(11), attention_mask=mask)
@@ -124,12 +125,12 @@ def test_bool_masks_of_users(model_type, heads):
 )
 @pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
 def test_a_text_in_parts(model_type, kind):
-    """Parts of 5, 3, 1 and 8 tokens. The first entry begins with padding."""
+    """The text comes in parts of 5, 3, 1 and 8 tokens. The first entry begins with padding."""
     model, ids = build(model_type), tokens(17)
     mask = torch.ones(2, 17, dtype=torch.int64)
     mask[0, :PADDING] = 0
     written = {}
-    # transformers has renamed the argument in 5.24.
+    # transformers 5.24 renamed the argument.
     names = inspect.signature(model.forward).parameters
     name = "cache" if "cache" in names else "past_key_values"
     for implementation in ("eager", "regard"):
@@ -162,7 +163,7 @@ def test_guessed_tokens(model_type):
 
 @pytest.mark.parametrize("model_type", ["llama", "mistral"])
 def test_a_decoder_that_is_not_causal(model_type):
-    """The configuration says it, and mask and modules must agree."""
+    """The configuration specifies it, and mask and modules must agree."""
     model = build(model_type, is_causal=False)
     inputs = inputs_of(model_type, model.config)
     assert_same(model, where=inputs["attention_mask"].bool(), **inputs)
@@ -192,7 +193,7 @@ def test_a_model_that_edits_its_mask():
 
 @pytest.mark.parametrize("model_type", ["llama", "bert", "t5"])
 def test_padding_changes_no_bit(model_type):
-    """What is padding may hold anything."""
+    """Padding may hold anything."""
     model = build(model_type)
     model.set_attn_implementation("regard")
     inputs = inputs_of(model_type, model.config)

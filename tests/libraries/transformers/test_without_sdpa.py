@@ -1,5 +1,5 @@
-"""Models that `"sdpa"` refuses compute what they compute with eager attention, also in the parts
-that look into masks themselves, or say of themselves that they are causal where they are not."""
+"""Models that `"sdpa"` refuses have the results of eager attention, even in parts that look into
+masks themselves, or that claim to be causal but are not."""
 
 import copy
 import warnings
@@ -33,7 +33,8 @@ def of_type(model_type, auto="AutoModel"):
 
 
 def bridgetower():
-    """One row of its mask is for all queries; images have none, and modules that say causal."""
+    """Return a model in which one mask row serves all queries, images have no mask, and modules
+    claim to be causal."""
     config = transformers.BridgeTowerConfig(
         hidden_size=128,
         num_hidden_layers=2,
@@ -45,7 +46,7 @@ def bridgetower():
 
 
 def gemma4_audio():
-    """Its attention takes blocks of a mask for itself."""
+    """Return a model whose attention cuts blocks from a mask itself."""
     config = transformers.Gemma4AudioConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4
     )
@@ -66,7 +67,8 @@ MODELS = {
     "megatron-bert": lambda: of_type("megatron-bert"),
     "gemma2": lambda: of_type("gemma2"),
 }
-# The text of this one computes attention itself, but its configuration refuses unknown names.
+# The text part of this model computes attention itself, but its configuration refuses unknown
+# names.
 SWITCHED = {"git": lambda: of_type("git")}
 
 
@@ -135,7 +137,7 @@ def test_sdpa_refuses(name):
 @pytest.mark.parametrize("padding", [None, "left"])
 @pytest.mark.parametrize("name", ["splinter", "roformer", "gemma2", "git"])
 def test_compiled(name, padding):
-    """What is traced cannot look into a mask, and gets one with elements."""
+    """A traced call cannot look into a mask, and gets one with elements."""
     torch._dynamo.reset()
     inputs = inputs_of(name, padding)
     model = built((MODELS | SWITCHED)[name], "eager")
@@ -150,7 +152,8 @@ def test_compiled(name, padding):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_what_is_visible_to_regard_is_added_for_others(known, calls, monkeypatch):
-    """A mask is sparse or bool for regard, and its elements are added where a hook reads them."""
+    """regard gets a sparse or bool mask; if a hook reads the mask, it gets elements that are
+    added."""
     if not known:
         monkeypatch.setattr(regard.transformers._masks, "read_pattern", lambda *_: None)
     model = built(MODELS["gemma2"], "eager")

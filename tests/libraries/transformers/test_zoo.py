@@ -1,4 +1,4 @@
-"""Models with regard's attention compute what they compute with their own, eager one."""
+"""Models have the same results with regard's attention as with their own eager attention."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def assert_near(actual, wanted, name=""):
 
 @pytest.mark.parametrize("model_type", types())
 def test_float32(model_type):
-    """The error is at most twice that of the eager attention, beyond a few roundings."""
+    """The error is at most twice the error of eager attention, plus a few roundings."""
     wide, model = build(model_type), build(model_type, torch.float32)
     inputs = inputs_of(model_type, model.config, torch.float32)
     with in_float64():

@@ -1,7 +1,7 @@
-"""Tiny configurations of the model types of transformers.
+"""Tiny configurations of the transformers model types.
 
-Configurations of different types name the same sizes with the same words, or with one of a few.
-Here every size that a configuration has is made small, in its parts too.
+Configurations of different types name the same sizes with the same word, or with one of a few
+words. Here every size of a configuration is small, in its parts too.
 """
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
@@ -65,14 +65,14 @@ SIZES = {
     "num_mel_bins": 8,
     "type_vocab_size": 2,
 }
-# Weights that are large enough for attention to be far from uniform.
+# Weights are large enough for attention to be far from uniform.
 SPREADS = {"initializer_range": 0.2, "init_std": 0.2, "initializer_factor": 2.0}
 # Small enough for every vocabulary.
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
 def tiny_config(model_type, **changes):
-    """The configuration of a type, tiny, with some changes."""
+    """Return the tiny configuration of a type, with some changes."""
     return _shrunk(CONFIG_MAPPING[model_type], changes)
 
 
@@ -91,7 +91,8 @@ def _shrunk(kind, changes):
 
 
 def _own(config, name):
-    """An attribute of a configuration, or None if it has none, or another in each layer."""
+    """Return an attribute of a configuration, or None if it is missing or differs between
+    layers."""
     try:
         return getattr(config, name, None)
     except RuntimeError:

@@ -1,4 +1,5 @@
-"""Print the table of docs/guide/transformers.md: how far regard's attention is from the eager one.
+"""Print the table of docs/guide/transformers.md: how far regard's attention is from eager
+attention.
 
 python tests/libraries/transformers/worst_errors.py
 """
@@ -14,8 +15,8 @@ from zoo import KINDS, build, inputs_of, torch
 
 
 def errors_of(model_type):
-    """Of regard in float64, of the eager attention in float32, and of regard in float32: the
-    errors of results and of gradients, in units of the greatest of each."""
+    """Return the errors of results and of gradients, in units of the largest of each: of regard in
+    float64, of eager attention in float32, and of regard in float32."""
     model = build(model_type)
     inputs = inputs_of(model_type, model.config, torch.float32)
     with in_float64():

@@ -1,6 +1,6 @@
-"""The model types that are tested: tiny models of them, and inputs that fit.
+"""The tested model types: tiny models of them, and inputs that fit.
 
-A test module that imports this one is skipped where transformers or PyTorch is not installed.
+A test module that imports this module is skipped if transformers or PyTorch is not installed.
 """
 
 import warnings
@@ -21,13 +21,13 @@ regard.transformers.register()
 transformers.logging.set_verbosity_error()
 
 BATCH, LENGTH, TARGETS = 2, 11, 7
-# With these many tokens of the first entry being padding.
+# This many tokens of the first entry are padding.
 PADDING = 3
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a model is for, and with which class of transformers."""
+    """The use of a model, and the transformers class that makes it."""
 
     name: str
     auto: str
@@ -58,7 +58,8 @@ KINDS = [
             "qwen3_next": {"layer_types": LINEAR_FIRST},
             "qwen3_5_text": {"layer_types": LINEAR_FIRST},
             "bamba": {"mamba_n_heads": 4, "mamba_d_head": 16, "attn_layer_indices": [1]},
-            # With other weights, float32's errors of a draw differ by factors, in both directions.
+            # With other weights, the errors of float32 vary by factors between draws, in both
+            # directions.
             "gemma4_text": {
                 "initializer_range": 0.1,
                 "head_dim": 8,
@@ -96,7 +97,7 @@ KINDS = [
     Kind(
         "encoder",
         "AutoModelForMaskedLM",
-        # It has no norms, and with larger weights its attention would be all or nothing.
+        # It has no norms, and larger weights would make its attention all or nothing.
         {
             "mobilebert": {"initializer_range": 0.05},
             "esm": {"vocab_size": VOCABULARY},
@@ -157,13 +158,13 @@ KINDS = [
     ),
 ]
 KIND_OF = {model_type: kind for kind in KINDS for model_type in kind.types}
-# One of each way to use the interface.
+# One model for each way to use the interface.
 QUICK = {"llama", "mistral", "gemma2", "gpt_oss", "llama4_text", "bert", "t5", "vit", "whisper"}
 
 
 def build(model_type, dtype=torch.float64, **changes):
-    """A model with eager attention, in evaluation mode, the same one each time."""
-    # Weights are drawn in this type, so that they are the same numbers in any other.
+    """Build a model with eager attention, in evaluation mode, identical in each call."""
+    # Weights are drawn in this type, so they are the same numbers in any other type.
     assert torch.get_default_dtype() == torch.float32
     kind = KIND_OF[model_type]
     config = tiny_config(model_type, **kind.changes.get(model_type, {}) | changes)
@@ -177,7 +178,7 @@ def build(model_type, dtype=torch.float64, **changes):
 
 
 def inputs_of(model_type, config, dtype=torch.float64, *, padding="left"):
-    """The arguments of a model's call."""
+    """Return the arguments of a model's call."""
     generator = torch.Generator().manual_seed(1)
     kind = KIND_OF[model_type].name
 
@@ -202,7 +203,7 @@ def inputs_of(model_type, config, dtype=torch.float64, *, padding="left"):
 
 
 def audio_inputs(model_type, config, numbers, tokens):
-    """Spectrograms, or the samples of a sound."""
+    """Return spectrograms, or the samples of a sound."""
     if model_type == "audio-spectrogram-transformer":
         return {"input_values": numbers(BATCH, config.max_length, config.num_mel_bins)}
     if model_type in ("hubert", "wav2vec2"):
@@ -223,11 +224,11 @@ def audio_inputs(model_type, config, numbers, tokens):
 
 
 def result_of(output):
-    """What a model computes: logits, or else the last hidden states."""
+    """Return what a model computes: logits, or else the last hidden states."""
     return output.logits if "logits" in output else output.last_hidden_state
 
 
 def types(*names):
-    """The types of some kinds, or all, to parametrize a test with. Most of them are slow."""
+    """Return the types of some kinds, or all, to parametrize a test with. Most of them are slow."""
     chosen = [each for kind in KINDS if not names or kind.name in names for each in kind.types]
     return [x if x in QUICK else pytest.param(x, marks=pytest.mark.slow) for x in chosen]

@@ -1,8 +1,9 @@
-// Runs a kernel's own source on the CPU: a fiber for each CUDA thread, one block at a time. Between the points where
-// threads must meet, they run in random order. What goes wrong ends the program with a message: a barrier or an
-// instruction of a warp that not all threads reach, or that they reach at different places; reads of shared memory
-// that nothing was written to, or that lies beyond its end; copies whose data is read before it has arrived. Under
-// ThreadSanitizer each CUDA thread is a thread, ordered only by barriers.
+// Runs a kernel's own source on the CPU: with a fiber for each CUDA thread, one block at a time.
+// Threads run in random order between the points at which they must meet. An error ends the program
+// with a message. Errors are: a barrier or a warp instruction that not all threads reach, or that
+// they reach at different places; reads of shared memory that has not been written, or beyond its
+// end; and copies whose data is read before it has arrived. Under ThreadSanitizer each CUDA thread
+// is a thread, ordered only by barriers.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace emulation {
 
 constexpr int kLanes = 32;
 
-// Of up to 16 bytes, into shared memory.
+// A copy of up to 16 bytes into shared memory.
 struct Copy {
   unsigned char* to;
   const unsigned char* from;
@@ -35,18 +36,18 @@ struct Thread {
   int number = 0;
   dim3 index;
   bool is_done = false;
-  // Where it waits for others, and what it brings there and takes away.
+  // The point at which it waits for others, and its input and output there.
   const char* what = "";
   const char* file = "";
   int line = 0;
   const void* input = nullptr;
   void* output = nullptr;
   std::vector<Copy> copies;               // since the last commit
-  std::vector<std::vector<Copy>> groups;  // that are under way
+  std::vector<std::vector<Copy>> groups;  // pending groups
 };
 
 struct Statistics {
-  std::int64_t conflicts = 0;  // accesses to shared memory that wait for another one to the same bank
+  std::int64_t conflicts = 0;  // accesses to shared memory that wait for another access to the same bank
   std::int64_t accesses = 0;
   std::int64_t products = 0;
 };
@@ -89,7 +90,7 @@ inline Fiber& next_fiber() {
     for (const Thread& thread : b.threads)
       if (!thread.is_done) {
         running = const_cast<Thread*>(&thread);
-        fail("deadlock, threads wait for others that are gone or elsewhere", thread.what, thread.file, thread.line);
+        fail("deadlock, threads wait for others that have ended or are elsewhere", thread.what, thread.file, thread.line);
       }
   }
   if (b.runnable.empty()) return b.main;
@@ -117,7 +118,7 @@ inline void entry() {
     const Unwatched engine;
     const auto is_under_way = [](const std::vector<Copy>& group) { return !group.empty(); };
     if (!me.copies.empty() || std::any_of(me.groups.begin(), me.groups.end(), is_under_way))
-      fail("a thread ends while copies are under way", "cp.async", "", 0);
+      fail("a thread ends while copies are pending", "cp.async", "", 0);
     me.is_done = true;
     --block->left;
     other = &next_fiber();
@@ -126,7 +127,8 @@ inline void entry() {
   std::abort();
 }
 
-// An instruction of a warp: `compute` gets what all lanes bring, and the last one to arrive executes it.
+// A warp instruction: `compute` receives the inputs of all lanes, and the last lane to arrive
+// executes it.
 template <class Input, class Output, class Compute>
 Output of_warp(const char* what, const char* file, int line, const Input& input, const Compute& compute) {
   const Unwatched engine;
@@ -157,7 +159,7 @@ Output of_warp(const char* what, const char* file, int line, const Input& input,
   return output;
 }
 
-// A barrier of the block. Says whether the condition holds in any thread.
+// A barrier of the block. Returns whether the condition holds in any thread.
 inline bool of_block(const char* what, const char* file, int line, bool condition) {
   Block& b = this_block();
   void* point;
@@ -195,7 +197,7 @@ inline bool of_block(const char* what, const char* file, int line, bool conditio
   return result;
 }
 
-// Checks an access to shared memory, and notes what is written.
+// Checks an access to shared memory, and returns its offset.
 inline std::size_t offset_in_shared(const void* address, std::size_t bytes, const char* what, const char* file,
                                     int line) {
   const Block& b = *block;
@@ -212,10 +214,11 @@ inline void mark(std::size_t offset, std::size_t bytes, bool is_written) {
 inline void check_read(const void* address, std::size_t bytes, const char* what, const char* file, int line) {
   const std::size_t offset = offset_in_shared(address, bytes, what, file, line);
   for (std::size_t i = offset / 2; i < (offset + bytes) / 2; ++i)
-    if (!block->is_written[i]) fail("shared memory is read that nothing has arrived in", what, file, line);
+    if (!block->is_written[i]) fail("shared memory is read before data has arrived", what, file, line);
 }
 
-// Counts conflicts of `lanes` lanes that access `bytes` each at once: a bank serves one of its words at a time.
+// Counts bank conflicts of `lanes` lanes that access `bytes` bytes each at once: a bank serves one
+// of its words at a time.
 template <class Address>
 void count_conflicts(int lanes, int bytes, const Address& address) {
   std::vector<std::uintptr_t> words[32];
@@ -252,7 +255,7 @@ inline void run(const std::function<void()>& kernel, unsigned blocks, int thread
   for (const unsigned index : order) {
     b.index = {index, 1, 1};
     b.left = threads;
-    // Ends where shared memory ends, so that AddressSanitizer sees what lies beyond.
+    // The allocation ends with shared memory, so that AddressSanitizer detects accesses beyond it.
     const std::size_t aligned = (shared_bytes + 127) / 128 * 128;
     b.memory.reset(new unsigned char[aligned + 128]);
     b.shared = b.memory.get() + (128 - reinterpret_cast<std::uintptr_t>(b.memory.get()) % 128) % 128;

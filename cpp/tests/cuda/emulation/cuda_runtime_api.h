@@ -1,4 +1,5 @@
-// The few names of the CUDA runtime that the host's side of the kernels uses, for machines without a toolkit.
+// The few names of the CUDA runtime that the host side of the kernels uses, for machines without a
+// toolkit.
 #pragma once
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };

@@ -1,6 +1,6 @@
-// What the instructions of cpp/cuda/instructions.hpp mean, on the CPU: this header takes its place where the compiler
-// is not nvcc. The layouts follow the PTX ISA (9.7.14, matrix instructions); test_instructions.cpp compares them with
-// a table that was written apart from this file.
+// Implements the instructions of cpp/cuda/instructions.hpp on the CPU. This header replaces it if
+// the compiler is not nvcc. The layouts follow the PTX ISA (9.7.14, matrix instructions);
+// test_instructions.cpp compares them with a table that was written independently of this file.
 #pragma once
 
 #include <math.h>
@@ -20,7 +20,7 @@
 #define threadIdx (emulation::self().index)
 #define blockIdx (emulation::this_block().index)
 
-// Where a wrapper is called from: threads that meet must come from the same place.
+// The call site of a wrapper: threads that meet must come from the same place.
 #define REGARD_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 namespace regard::cuda {
@@ -32,7 +32,7 @@ struct alignas(16) Words4 {
 
 inline unsigned char* dynamic_shared() { return emulation::this_block().shared; }
 
-// A quarter of a warp at a time where each lane has 16 bytes.
+// A quarter of a warp at a time if each lane has 16 bytes.
 template <class T>
 void count_accesses(const unsigned char* const* const* addresses) {
   constexpr int kLanesAtOnce = sizeof(T) == 16 ? 8 : 32;
@@ -47,7 +47,7 @@ T load_shared(const unsigned char* from, REGARD_SITE) {
     emulation::check_read(from, sizeof(T), "load", file, line);
   }
   T value;
-  std::memcpy(&value, from, sizeof value);  // by the lane itself, so that the race detector sees who reads
+  std::memcpy(&value, from, sizeof value);  // by the lane itself, so that the race detector sees which lane reads
   emulation::of_warp<const unsigned char*, int>(
       "load", file, line, from, [](const unsigned char* const** addresses, int**) { count_accesses<T>(addresses); });
   return value;
@@ -69,7 +69,8 @@ inline void arrive(const emulation::Copy& copy) {
   std::memset(copy.to + copy.bytes, 0, static_cast<std::size_t>(16 - copy.bytes));
 }
 
-// The data arrives at once or only when it is waited for. In both cases it counts as missing until then.
+// The data arrives at once, or only when a thread waits for it. In both cases it counts as missing
+// until then.
 inline void copy_async(unsigned char* to, const void* from, int bytes, REGARD_SITE) {
   const emulation::Copy copy{to, static_cast<const unsigned char*>(from), bytes};
   bool arrives_now;
@@ -184,7 +185,7 @@ inline float exp2_approximate(float x) {
   return std::fpclassify(power) == FP_SUBNORMAL ? 0.0f : power;
 }
 
-// To the nearest, and of two the even one. NaN stays NaN.
+// To nearest, ties to even. NaN stays NaN.
 template <class T>
 std::uint32_t rounded(float value) {
   if constexpr (T::kElement == Element::float16) {

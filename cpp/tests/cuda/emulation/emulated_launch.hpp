@@ -1,4 +1,4 @@
-// Runs a kernel where cpp/cuda/launch.hpp would start it.
+// Runs a kernel in place of cpp/cuda/launch.hpp, which would start it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@ namespace regard::cuda {
 
 using Kernel = void (*)(Arguments);
 
-// Of the order in which threads and blocks run, and of when copies arrive.
+// The seed of the order in which threads and blocks run, and of the arrival of copies.
 inline unsigned launch_seed = 0;
 
 // Every device from compute capability 8.0 on allows a block this much.

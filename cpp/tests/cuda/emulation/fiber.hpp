@@ -1,5 +1,6 @@
-// A fiber: a stack and what is needed to leave it and come back. On x86-64 a switch is a few instructions, elsewhere
-// that of the C library. The sanitizers are told of every switch.
+// A fiber: a stack, and the state needed to leave it and come back. On x86-64 a switch takes a few
+// instructions; elsewhere it is a switch of the C library. The sanitizers are notified of every
+// switch.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ void AnnotateIgnoreWritesEnd(const char*, int);
 #include <ucontext.h>
 #endif
 
-// The race detector must not see what belongs to the emulation.
+// The race detector must not see accesses of the emulation itself.
 #define EMULATION_UNWATCHED __attribute__((no_sanitize("thread"), noinline))
 
 namespace emulation {
@@ -52,7 +53,7 @@ struct Context {
   void prepare(char* stack, std::size_t bytes, void (*entry)()) {
     const auto end = reinterpret_cast<std::uintptr_t>(stack + bytes) & ~std::uintptr_t{15};
     auto* top = reinterpret_cast<std::uintptr_t*>(end) - 2;
-    *top = reinterpret_cast<std::uintptr_t>(entry);  // `ret` takes it, and leaves the stack as after a call
+    *top = reinterpret_cast<std::uintptr_t>(entry);  // `ret` pops it, and leaves the stack as after a call
     for (int i = 0; i < 6; ++i) *--top = 0;
     stack_pointer = top;
   }
@@ -81,7 +82,7 @@ struct Fiber {
   const void* bottom = nullptr;  // of the stack, for AddressSanitizer
   std::size_t bytes = 0;
   void* fake_stack = nullptr;
-  void* race_detector = nullptr;  // ThreadSanitizer's idea of this fiber
+  void* race_detector = nullptr;  // ThreadSanitizer's handle of this fiber
 
   Fiber() = default;
   Fiber(Fiber&&) = default;
@@ -122,7 +123,7 @@ EMULATION_UNWATCHED inline void switch_fibers(Fiber& from, Fiber& to, bool ends)
 #endif
 }
 
-// To be called first on a new fiber. `main` is what it was started from.
+// To be called first on a new fiber. `main` is the fiber that started it.
 inline void begin_fiber(Fiber& main) {
   static_cast<void>(main);
 #if defined(__SANITIZE_ADDRESS__)
@@ -136,7 +137,7 @@ inline void begin_fiber(Fiber& main) {
 #endif
 }
 
-// What the emulation itself reads and writes is none of the race detector's business.
+// Hides reads and writes of the emulation itself from the race detector.
 struct Unwatched {
 #if defined(__SANITIZE_THREAD__)
   Unwatched() {
@@ -152,7 +153,7 @@ struct Unwatched {
 #endif
 };
 
-// What happened before `release` of a point is known after `acquire` of it.
+// Everything that happened before `release` of a point is visible after `acquire` of it.
 inline void release(void* point) {
   static_cast<void>(point);
 #if defined(__SANITIZE_THREAD__)

@@ -1,4 +1,4 @@
-"""Scales that never change: what numbers of float8 are multiplied by, for each layer and head."""
+"""Scales that never change: the factors of float8 numbers, for each layer and head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_LEAST, _MOST = 2.0**-100, 2.0**100  # far from what float32 cannot hold
+_LEAST, _MOST = 2.0**-100, 2.0**100  # well within the range of float32
 
 
 class FixedScales(NamedTuple):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 # Default number of tokens in a page: a multiple of the 96 keys in a block of a kernel, so that no
-# block crosses a page and is copied.
+# block crosses a page boundary, which would need a copy.
 _PAGE_TOKENS = 192
 MOST_LAYERS = 2**16 - 1
 MOST_PAGES = 2**31 - 1  # page tables have 32-bit entries

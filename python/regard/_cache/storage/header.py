@@ -7,7 +7,7 @@ Scales that never change follow, if there are any, with a checksum before them, 
 the layout of `rows.PageLayout`.
 
 A record has a number and a checksum. The whole record with the highest number counts: if a process
-dies while it writes one record, the other record is left.
+dies while it writes one record, the other record is still whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAGIC = b"regardKV"
 VERSION = 4
 # magic, version, checksum of all with this field 0; type, layers, kv_heads, head_dim, value_dim,
-# keep_last, keep_first, capacity, page_size. -1 stands for None.
+# keep_last, keep_first, capacity, page_size. -1 means None.
 _DESCRIPTION = struct.Struct("<8sII16s8q")
 RECORDS = 512
 _RECORD = struct.Struct("<QI4x")  # number, checksum of it and of the numbers that follow
@@ -57,7 +57,7 @@ def _described(name: bytes, numbers: list[int]) -> bytes:
 
 
 def describe_scales(scales: FixedScales) -> tuple[int, bytes]:
-    """Return the bytes that a file has of scales, and where."""
+    """Return the offset of the scales in a file, and their bytes."""
     content = b"".join(scales)
     return SCALES, _CHECKSUM.pack(zlib.crc32(content)) + content
 

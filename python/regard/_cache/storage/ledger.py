@@ -1,4 +1,4 @@
-"""The state of a cache in its file, which is from before or after a call if the process dies.
+"""The state of a cache in its file. If the process dies, it is the state before or after a call.
 
 A ledger has two records of the length and the number of evicted pages of each entry. The page table
 follows at the next multiple of 64 bytes: 32-bit integers, one line per entry. The ledger is in one
@@ -135,7 +135,7 @@ class Ledger:
         return fits or state.pages is self.committed.pages
 
     def _write_anew(self, state: State) -> None:
-        """Write a new ledger, and let the header point to it."""
+        """Write a new ledger, and make the header point to it."""
         batch, columns = state.pages.shape
         place = self._next_place(bytes_for(batch, columns))
         room = self._room()
@@ -144,7 +144,7 @@ class Ledger:
         lines.records[...] = 0
         lines.write_record(state)
         if self._lines is not None and columns > self._lines.table.shape[1]:
-            room.flush()  # this is rare, and a power failure now would cost all
+            room.flush()  # this is rare, and a power failure now would lose everything
         self._point_to(lines)
         before, self._lines = self._lines, lines
         self._keep_spare(before)
@@ -160,7 +160,7 @@ class Ledger:
         self._moves += 1
 
     def _next_place(self, size: int) -> int:
-        """Return a place for a ledger of this size, which is never the present place."""
+        """Return a place for a ledger of this size, which is never the current place."""
         if size <= header.AREA_BYTES:
             return 1 if self._lines is not None and self._lines.place == 0 else 0
         needed = -(-size // self._room().layout.stride)
@@ -188,7 +188,7 @@ class Ledger:
         return pool
 
     def _room(self) -> FileRoom:
-        """Return the present room of the file."""
+        """Return the current room of the file."""
         room = self._open_pool().room
         assert isinstance(room, FileRoom)
         return room

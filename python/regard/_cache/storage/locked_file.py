@@ -136,7 +136,7 @@ class LockedFile:
         with suppress(OSError):
             is_own = os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
             if sys.platform == "win32":
-                self.close()  # an open file cannot be deleted there
+                self.close()  # Windows does not delete open files
             if is_own:
                 os.unlink(self.path)
         self.close()

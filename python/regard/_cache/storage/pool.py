@@ -164,7 +164,7 @@ class Pool:
         return pages
 
     def _check_budget(self, pages: int) -> None:
-        """Raise MemoryError if this many pages take more than `max_bytes`."""
+        """Raise MemoryError if this many pages need more than `max_bytes`."""
         page = self.room.layout.stride
         if self.max_bytes is not None and pages * page > self.max_bytes:
             raise MemoryError(

@@ -52,7 +52,7 @@ def quantized(
         given = rows = [np.where(is_real, each, SCALE_TYPE.type(0)) for each in rows]
     if geometry.scales is not None:
         fixed = [scales[layer][:, None, None] for scales in geometry.scales.arrays(geometry.layers)]
-        with np.errstate(over="ignore", under="ignore"):  # what is infinite is refused
+        with np.errstate(over="ignore", under="ignore"):  # infinite numbers are refused
             rows = [each / scales for each, scales in zip(given, fixed, strict=True)]
     numbers, found = [], []
     for number, (name, each) in enumerate(zip(("key", "value"), rows, strict=True)):
@@ -67,7 +67,7 @@ def quantized(
 def _as_floats(rows: Array) -> Array:
     if rows.dtype == SCALE_TYPE:
         return np.ascontiguousarray(rows)
-    with np.errstate(over="ignore"):  # what is infinite is refused
+    with np.errstate(over="ignore"):  # infinite numbers are refused
         return np.ascontiguousarray(rows, SCALE_TYPE)
 
 
@@ -133,7 +133,7 @@ _FLOAT8 = _float8_numbers()
 
 
 def _rotated_back(rows: Array, stored: StoredType) -> Array:
-    """Return keys from rotated ones."""
+    """Return keys from rotated keys."""
     dim = rows.shape[-1]
     rows = _times_h(rows)
     if stored.scaled == "rows":  # which have been divided by the size of a group

@@ -127,7 +127,7 @@ class Rows:
 
 
 def _fixed_scales(layout: PageLayout, shape: tuple[int, ...]) -> Iterator[list[Array]]:
-    """Yield the fixed scales of each layer as those of rows, which share a head's number."""
+    """Yield the fixed scales of each layer as scales of rows, which share their head's number."""
     pages, layers, kv_heads, tokens, _ = shape
     if layout.fixed_scales is None:
         yield from [[] for _ in range(layers)]

@@ -1,4 +1,4 @@
-"""The present state of a cache, which changes as a whole or not at all."""
+"""The current state of a cache, which changes as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     PerEntry = int | Array  # one int for all batch entries, or an int64 array
 
-_NOT_SHORT = np.iinfo(np.int64).max  # in `recent`: whatever the last append gave is enough
+_NOT_SHORT = np.iinfo(np.int64).max  # in `recent`: the last append was not too short
 
 
 class State(NamedTuple):
@@ -26,7 +26,7 @@ class State(NamedTuple):
     evicted: PerEntry  # evicted pages after the pages of the first tokens; they have no column
     # The number of tokens that fit into the unshared last page of each entry and evict nothing.
     spare: int
-    # The number of tokens that the last append gave each entry, if the numbers were unequal.
+    # The number of tokens that the last append added to each entry, if the numbers were unequal.
     recent: Array | None = None
     # The lengths before the last append, and `recent` then.
     before: tuple[PerEntry, Array | None] | None = None
@@ -54,7 +54,7 @@ class State(NamedTuple):
         return State(self.pages, lengths, longest, self.evicted, self.spare - most, recent, before)
 
     def chosen(self, entries: Array) -> State:
-        """Return the state of some entries, with an empty one for -1, which share their pages."""
+        """Return the state of some entries, which share their pages; -1 is an empty entry."""
         if self.batch == 0:
             return State.empty(len(entries))
         lengths, evicted = self.all_lengths()[entries], self.all_evicted()[entries]
@@ -92,7 +92,7 @@ class State(NamedTuple):
     def truncated(self, lengths: PerEntry, evicted: PerEntry, spare: int) -> State:
         """Return the state without the last tokens, whose pages the table still has.
 
-        If that undoes the last append, `recent` is what it was before.
+        If that undoes the last append, `recent` has its previous value.
         """
         longest = lengths if isinstance(lengths, int) else int(lengths.max())
         recent = None

@@ -28,11 +28,11 @@ class StoredType(NamedTuple):
     name: str
     numbers: DType  # of the array of numbers
     numbers_per_item: int = 1
-    # What numbers are multiplied by or measured from: "rows" have scales of their own, "heads" have
-    # scales that never change, "groups" of a row have a scale and a minimum each.
+    # The parts that share a scale: each of the "rows" has a scale, each of the "heads" has a scale
+    # that never changes, and each of the "groups" of a row has a scale and a minimum.
     scaled: str | None = None
-    form: str = ""  # how _core.quantize_rows names it
-    note: str = ""  # what `explain` says of it
+    form: str = ""  # its name in _core.quantize_rows
+    note: str = ""  # its description in `explain`
 
     def __str__(self) -> str:
         return self.name
@@ -74,7 +74,7 @@ _QUANTIZED = {
             np.dtype(np.int8),
             scaled="rows",
             form="int8",
-            note="8-bit integers, and a scale for each row of them",
+            note="8-bit integers, with a scale for each row",
         ),
         StoredType(
             "float8_e4m3fn",
@@ -89,7 +89,7 @@ _QUANTIZED = {
             numbers_per_item=2,
             scaled="groups",
             form="q4_1",
-            note="4-bit integers, with a scale and a minimum for each 32 of them",
+            note="4-bit integers, with a scale and a minimum for every 32 numbers",
         ),
     )
 }
@@ -105,7 +105,7 @@ def stored_type(dtype: DTypeLike) -> StoredType:
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError("dtype bfloat16 needs the package ml_dtypes") from None
+            raise TypeError("dtype bfloat16 needs the ml_dtypes package") from None
         dtype = ml_dtypes.bfloat16
     wanted = dtype_of("dtype", dtype, _WANTED)
     if dtype is None or wanted.name not in STORED_TYPES:

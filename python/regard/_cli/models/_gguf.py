@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from regard._cli.models._model import Array
 
 # Decoders with RMS norms before attention and before a gated feed-forward layer, and whether the
-# rows of their projections are ordered so that neighboring columns are rotated. Mistral has the
+# rows of their projections are ordered so that neighboring columns are rotated. Mistral uses the
 # name of Llama.
 _INTERLEAVED = {"llama": True, "qwen2": False, "qwen3": False}
 _NAMES = ParameterNames(
@@ -55,10 +55,10 @@ def is_gguf(path: str | os.PathLike[str]) -> bool:
 def open_gguf(path: str | os.PathLike[str], **tokenizer: Any) -> Model:
     """Return the model of a GGUF file.
 
-    Parameters are read layer by layer, and quantized ones become float32. Entries of `tokenizer`
-    replace those of the metadata after "tokenizer.ggml.". Raises OSError if the file is unreadable,
-    and ValueError if it is damaged, is one of several parts, does not contain a model of the Llama
-    family, or has a tokenizer of another kind.
+    Parameters are read layer by layer, and quantized parameters become float32. Entries of
+    `tokenizer` replace the metadata entries that begin with "tokenizer.ggml.". Raises OSError if
+    the file is unreadable, and ValueError if it is damaged, is one of several parts, does not
+    contain a model of the Llama family, or has a tokenizer of another kind.
     """
     name = file_path(path)
     for module in ("gguf", "tokenizers"):
@@ -69,7 +69,7 @@ def open_gguf(path: str | os.PathLike[str], **tokenizer: Any) -> Model:
     if facts.get("split.count", int, 1) > 1:
         raise ValueError(f"{name} is one of {metadata['split.count']} parts: join them first")
     if facts.own("expert_count", int, 0):
-        raise ValueError(f"{name} must have one feed-forward layer a block, got experts")
+        raise ValueError(f"{name} must have one feed-forward layer per block, got experts")
     heads = facts.own("attention.head_count", int)
     kv_heads = facts.own("attention.head_count_kv", int, heads)
     width = facts.own("embedding_length", int)
@@ -144,7 +144,7 @@ def _rotary(facts: _Facts, file: GgufFile, head_dim: int) -> dict[str, Any]:
     base = facts.own("rope.freq_base", float, 10_000.0)
     kind = facts.own("rope.scaling.type", str, "none")
     if _FACTORS in file.names:
-        # Llama 3.1 stores what each frequency is divided by.
+        # Llama 3.1 stores the divisor of each frequency.
         factors = file.parameters(_FACTORS)[_FACTORS].astype(np.float64)
         frequencies = base ** -(np.arange(0, head_dim, 2) / head_dim)
         if factors.shape != frequencies.shape:

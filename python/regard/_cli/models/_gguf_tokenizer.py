@@ -37,7 +37,7 @@ _BEGIN_BY_DEFAULT = ("llama-bpe", "llama3", "llama-v3")
 def tokenizer_of(where: str, metadata: Mapping[str, Any]) -> Any:
     """Return the tokenizer that the metadata describe, or raise ValueError.
 
-    It is byte-pair encoding of bytes, as of GPT-2, or of characters by scores, as of SentencePiece.
+    It is byte-pair encoding of bytes, as in GPT-2, or of characters by scores, as in SentencePiece.
     """
     library = needed("tokenizers", "a model's file", "models")
     own = {

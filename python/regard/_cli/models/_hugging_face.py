@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Decoders with RMS norms before attention and before a gated feed-forward layer.
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-_BESIDE = "the model's file needs its config.json and tokenizer.json beside it"
+_BESIDE = "the model's file needs its config.json and tokenizer.json next to it"
 _EMBEDDING = "model.embed_tokens.weight"
 _NAMES = ParameterNames(
     needed={
@@ -109,7 +109,7 @@ def _config(path: str) -> dict[str, Any]:
         raise ValueError(f"{path}: hidden_act must be 'silu', got {config['hidden_act']!r}")
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_size", "rms_norm_eps"):
         if key not in config:
-            raise ValueError(f"{path}: {key} must be there, got a configuration without it")
+            raise ValueError(f"{path}: {key} must be present, got a configuration without it")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     if config.get("head_dim") is None:
         config["head_dim"] = config["hidden_size"] // max(config["num_attention_heads"], 1)

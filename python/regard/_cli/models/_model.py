@@ -40,7 +40,7 @@ class Model(NamedTuple):
 
 
 class ParameterNames(NamedTuple):
-    """The names of a layer's parameters in a kind of file, after what names the layer."""
+    """The names of a layer's parameters in a kind of file, after the part that names the layer."""
 
     needed: Mapping[str, str]
     optional: Mapping[str, str]
@@ -96,9 +96,9 @@ def embedded(where: str, embedding: Any, numbers: NDArray[np.int64]) -> Array:
 def spans(text: str, encoding: Any) -> list[str]:
     """Return the text of each token of an encoding.
 
-    A token for a part of a character has the whole character. A token without text has its name.
+    A token for a part of a character gets the whole character. A token without text gets its name.
     """
-    # The space that SentencePiece puts before a text would have the text's first character.
+    # The space that SentencePiece puts before a text would get the text's first character.
     return [
         " " if name == SPACE else text[first:end] if end > first else name
         for (first, end), name in zip(encoding.offsets, encoding.tokens, strict=True)

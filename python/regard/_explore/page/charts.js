@@ -40,7 +40,7 @@ function drawChart(id, values, marked, label, choose, ends = [0, values.length -
   } else {
     let before = NaN;
     for (let c = 0; c < columns; c++) {
-      // from the least to the largest of what a column stands for, joined to the one before
+      // from the smallest to the largest value of a column, joined to the previous column
       let low = before === before ? before : Infinity,
         high = before === before ? before : -Infinity;
       for (

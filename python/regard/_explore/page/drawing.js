@@ -48,7 +48,7 @@ function draw(data, tiles) {
   pen.rect(plot.left, plot.top, plot.width, plot.height);
   pen.clip();
   pen.imageSmoothingEnabled = false;
-  // Where single weights could be seen, blocks are pale, lest one is taken for many weights.
+  // If single weights could be seen, blocks are pale, so that none is taken for many weights.
   const isClose = !facts.exact && plot.height / (q1 - q0) >= 1.5 && plot.width / (k1 - k0) >= 1.5;
   pen.fillStyle = style("--paper");
   pen.fillRect(plot.left, plot.top, plot.width, plot.height);
@@ -94,7 +94,7 @@ function draw(data, tiles) {
   canvas.setAttribute("aria-label", pictureLabel());
   drawLegend(data);
 }
-// What the pixels are, for those who see them.
+// Describe the pixels, for those who see them.
 function pixelsInWords(level, tiles, regions, isClose) {
   if (level.height === facts.q_len && level.width === facts.kv_len)
     return "Each pixel is a weight.";
@@ -125,7 +125,7 @@ function pictureLabel() {
   const minus = state.other ? ` minus ${headName(...state.other.split(".").map(Number))}` : "";
   return `Picture of ${what} of ${headName(state.layer, state.head)}${minus}: queries ${q0} to ${q1 - 1} down, keys ${k0} to ${k1 - 1} across`;
 }
-// Closer than blocks: the top keys of each query where they are.
+// Closer than blocks: the top keys of each query at their places.
 function drawTopKeys(pen, data, x, y) {
   const [q0, q1] = state.view,
     height = Math.max(1, y(1) - y(0)),

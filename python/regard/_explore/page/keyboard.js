@@ -1,4 +1,4 @@
-// Keys: each has its line in the help.
+// Keys: each has a line in the help.
 const stepped = (name, step, length) =>
   change(
     {
@@ -45,14 +45,14 @@ const KEYS = [
   [
     ["ArrowUp", "ArrowDown"],
     "↑ ↓",
-    "the query before, after; 10 with Shift",
+    "the previous, next query; 10 queries with Shift",
     (event) =>
       stepped("query", (event.key === "ArrowUp" ? -1 : 1) * (event.shiftKey ? 10 : 1), facts.q_len),
   ],
   [
     ["ArrowLeft", "ArrowRight"],
     "← →",
-    "the key before, after; 10 with Shift",
+    "the previous, next key; 10 keys with Shift",
     (event) =>
       stepped(
         "key",
@@ -76,13 +76,13 @@ const KEYS = [
   [
     ["h", "H"],
     "h H",
-    "the next head, the head before",
+    "the next, the previous head",
     (event) => otherHead(event.key === "h" ? 1 : -1),
   ],
   [
     ["l", "L"],
     "l L",
-    "the next layer, the layer before",
+    "the next, the previous layer",
     (event) => otherLayer(event.key === "l" ? 1 : -1),
   ],
   [
@@ -107,17 +107,22 @@ const KEYS = [
   [
     ["c"],
     "c",
-    "compare: later heads minus this one; again to end",
+    "compare: show later heads minus this one; press again to end",
     () => change({ other: state.other ? "" : `${state.layer}.${state.head}` }),
   ],
   [
     ["g"],
     "g",
-    "go to the grid of heads, in which arrows choose",
+    "go to the grid of heads, where the arrow keys select",
     () => cells.get(`${state.layer}.${state.head}`).focus(),
   ],
   [["p"], "p", "go to the picture", () => byId("picture").focus()],
-  [["/"], "/", "find a token; Enter and Shift Enter go through them", () => byId("find").focus()],
+  [
+    ["/"],
+    "/",
+    "find a token; Enter and Shift Enter step through the matches",
+    () => byId("find").focus(),
+  ],
   [["?"], "?", "this help", () => byId("help").showModal()],
   [["Escape"], "Esc", "leave: the search, the comparison, the key", leave],
 ];

@@ -1,4 +1,4 @@
-// One way in: `change` says what is new, and `render` draws what is shown, once a frame.
+// All updates: `change` changes the state, and `render` draws the page, once per frame.
 let isDrawing = false,
   isNew = false,
   thumbnails = "";
@@ -16,7 +16,7 @@ function render() {
   requestAnimationFrame(async () => {
     try {
       while (isNew) {
-        // what changes while a head is read is drawn after it, never before
+        // changes while a head is read are drawn after it, never before
         isNew = false;
         await show();
       }

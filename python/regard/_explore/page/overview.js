@@ -4,7 +4,7 @@ function makeGrid() {
   const grid = byId("grid");
   const most = Math.max(...facts.layers.map((layer) => layer.heads.length));
   const several = facts.layers.length > 1;
-  // So that the heads of a layer are in one line if that leaves something to see.
+  // The heads of a layer are on one line if that leaves them large enough to see.
   const room = byId("overview").clientWidth - 62;
   const size = several ? clamp(Math.floor(room / most) - 4, 14, 64) : most > 24 ? 40 : 68;
   if (several) grid.className = "layers";
@@ -47,7 +47,7 @@ function neighbor(key) {
     at = all.indexOf(cells.get(`${state.layer}.${state.head}`));
   const steps = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 };
   if (key in steps) return all[steps[key]];
-  // The nearest cell of the line above or below, as the lines are broken now.
+  // The nearest cell on the line above or below, with the current line breaks.
   const { left, top } = all[at].getBoundingClientRect(),
     sign = key === "ArrowUp" ? -1 : 1;
   const lines = all

@@ -1,4 +1,4 @@
-// What the page holds, decoded when it is needed. `_encoding.py` writes it.
+// The data of the page, decoded when they are needed. `_encoding.py` writes them.
 const facts = JSON.parse(document.getElementById("facts").textContent);
 const READERS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array };
 
@@ -62,7 +62,7 @@ function decodedOnce(id, described) {
   if (decoded.has(id)) {
     const found = decoded.get(id);
     decoded.delete(id);
-    decoded.set(id, found); // the last to be forgotten
+    decoded.set(id, found); // the last to be evicted
     return found;
   }
   const promise = arraysOf(id, described);

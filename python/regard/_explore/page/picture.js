@@ -61,7 +61,7 @@ function painted({ values, height, width }, table, index, largest) {
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
-// Everything that drawing needs for the chosen head; kept until another one is chosen.
+// Everything that drawing needs for the chosen head; kept until another head is chosen.
 let current = null;
 async function prepared() {
   const wanted = [

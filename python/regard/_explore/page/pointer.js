@@ -1,4 +1,4 @@
-// What the pointer does: it chooses, moves and zooms.
+// The pointer chooses, moves and zooms.
 function cellAt(event) {
   const box = byId("picture").getBoundingClientRect(),
     [q0, q1, k0, k1] = state.view;

@@ -1,4 +1,4 @@
-// What is known of one place in the picture, in words.
+// Describe one place in the picture in words.
 function readout(data, query, key) {
   const found = finestAt(data, query, key),
     { value, queries, keys } = valueAt(found, query, key);
@@ -11,5 +11,5 @@ function readout(data, query, key) {
   const exact = among && !state.other ? `; weight ${number(among.weight, DIGITS)}` : "";
   return `${place}${exact}; ${state.other ? `difference of the ${of}s` : of} of the block (${queries} × ${keys}): ${says}`;
 }
-// The pixel of a query or key: pixel i holds those from i * length / size on, rounded down.
+// The pixel of a query or key: pixel i begins at i * length / size, rounded down.
 const pixelOf = (place, length, size) => Math.ceil(((place + 1) * size) / length) - 1;

@@ -26,8 +26,8 @@ function showRow(data) {
       ? "The weights of this query are not numbers"
       : tops.length
         ? `${many} ${share} of its weight`
-        : "This query sees no key") +
-    ` in ${headName(layer, head)}${position === query ? "" : `, where it stands at position ${position}`}.`;
+        : "This query is fully masked") +
+    ` in ${headName(layer, head)}${position === query ? "" : `, where it is at position ${position}`}.`;
   const body = byId("top-keys").tBodies[0];
   body.replaceChildren(
     ...tops.map(({ key, weight }) => {
@@ -62,7 +62,7 @@ function showRow(data) {
 function distance(steps) {
   return steps === 0 ? "itself" : `${Math.abs(steps)} ${steps > 0 ? "before" : "after"}`;
 }
-// Where each weight is there and the text is short: the text, shaded as the row of the picture.
+// If the page has each weight and the text is short: the text, shaded like the picture's row.
 function showText(data) {
   const box = byId("text");
   box.hidden = !(facts.exact && tokensOfKeys && facts.kv_len <= 600);

@@ -7,14 +7,14 @@ const isDark = matchMedia("(prefers-color-scheme: dark)");
 const colors = () => facts.colors[isDark.matches ? "dark" : "light"];
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Of a color on which black and white have the same contrast, this is 0.179: WCAG 2.2.
+// This is 0.179 for a color on which black and white have the same contrast (WCAG 2.2).
 function luminance(...color) {
   const [red, green, blue] = color
     .map((part) => part / 255)
     .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
-// The index in a table of colors; the last one is that of NaN.
+// The index in a table of colors; the last index is for NaN.
 function weightIndex(weight, largest) {
   if (weight !== weight) return 255;
   if (state.scale === "linear")
@@ -34,7 +34,7 @@ function differenceIndex(difference, largest) {
         : 0;
   return 127 + Math.round(127 * share) * Math.sign(difference);
 }
-// As many digits as the page has: it rounds what goes with pictures of blocks.
+// As many digits as the page has: it rounds the numbers that accompany pictures of blocks.
 const DIGITS = facts.exact ? 3 : 2;
 function number(value, digits = 3) {
   if (value === undefined || value === null || value !== value) return "not a number";

@@ -1,4 +1,4 @@
-// Where a token occurs.
+// The occurrences of a token.
 const MOST_MATCHES = 200;
 let matches = [],
   searched = null;

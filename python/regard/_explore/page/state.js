@@ -1,4 +1,4 @@
-// What is shown, which the address says too.
+// The state of the page, which its address contains too.
 const byId = (id) => document.getElementById(id);
 const clamp = (value, least, most) => Math.min(Math.max(value, least), most);
 const whole = () => [0, facts.q_len, 0, facts.kv_len];
@@ -76,7 +76,7 @@ function writeAddress() {
   try {
     history.replaceState(null, "", written || "#");
   } catch {
-    // A page inside a notebook has no address of its own.
+    // A page inside a notebook has no separate address.
   }
 }
 function setView(q0, q1, k0, k1) {
@@ -100,7 +100,7 @@ function zoom(factor, atQuery = 0.5, atKey = 0.5) {
     k + (1 - atKey) * columns,
   );
 }
-// Move the view, if need be, so that it has the query and the key that were chosen.
+// Move the view, if necessary, so that it contains the chosen query and key.
 function follow() {
   let [q0, q1, k0, k1] = state.view;
   const moved = (first, end, place) =>

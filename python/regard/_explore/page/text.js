@@ -1,4 +1,4 @@
-// Texts: of tokens, which reach the page by textContent alone, and of what there is to choose.
+// Texts of tokens, which reach the page only by textContent, and labels of choices.
 const LABELS = {
   entropy: "entropy (nats)",
   max: "largest weight",
@@ -45,7 +45,7 @@ function element(tag, attributes = {}, ...children) {
   made.append(...children); // strings become text nodes, never markup
   return made;
 }
-// A key among its neighbors, itself emphasized.
+// A key among its neighbors, with the key emphasized.
 function inContext(key, before = 4, after = 3) {
   const box = element("bdi", { class: "context" });
   if (!tokensOfKeys) return box;
@@ -63,7 +63,7 @@ function inContext(key, before = 4, after = 3) {
   );
   return box;
 }
-// Tokens of a language model bring their spaces with them; words do not.
+// The tokens of a language model contain their spaces; words do not.
 const glue =
   tokensOfKeys &&
   tokensOfKeys.filter((token) => /^\s|\s$/.test(token)).length > tokensOfKeys.length / 10
