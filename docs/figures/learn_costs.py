@@ -3,7 +3,7 @@
 import style
 from matplotlib.figure import Figure
 
-# What each stage reads and writes, in arrays of length x length.
+# The arrays that each stage reads and writes, in arrays of length x length.
 STAGES = (
     ("query @ key.T", 0, 1),
     ("scores * factor", 1, 1),

@@ -1,4 +1,4 @@
-"""One lane of a product of bytes beside one lane of a product of float32."""
+"""One lane of a product of float32, and one lane of a product of bytes."""
 
 import style
 from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""The loops of the shipped kernel, and where each loop's data lie."""
+"""The loops of the shipped kernel, and the location of each loop's data."""
 
 import style
 from matplotlib.figure import Figure

@@ -110,4 +110,6 @@ def svg(figure: Figure) -> str:
     picture = content.getvalue()
     # The metadata names the version of matplotlib, and nothing that a page shows.
     picture = re.sub(r"<metadata>.*?</metadata>\s*", "", picture, flags=re.DOTALL)
+    # A path on one line, instead of a line for each of its points.
+    picture = re.sub(r"[ \t]*\n(?!\s*<)[ \t]*", " ", picture)
     return picture[picture.index("<svg") :]

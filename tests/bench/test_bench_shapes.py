@@ -71,7 +71,7 @@ SIZES = r"sizes must be whole numbers from 1 to 2147483648, got "
         (parse_shape, "2/1,8,4,64", "batch must be one size, got '2/1,8,4,64'"),
         (parse_shape, "1,8/3,4,64", "heads must be a multiple of kv_heads, got 8 and 3"),
         (parse_shape, "1,2/8,4,64", "heads must be a multiple of kv_heads, got 2 and 8"),
-        (parse_shape, "9999,9999,9999,9999", r"takes \d+\.\d GB, and \d+\.\d GB are free"),
+        (parse_shape, "9999,9999,9999,9999", r"needs \d+\.\d GB, and \d+\.\d GB are free"),
         (curve_of_four, "1,8,512,64", "must be batch,heads.*such as 1,32/8"),
         (parse_lengths, "128", "must be FIRST:LAST, such as 128:4096, got '128'"),
         (parse_lengths, "128:64", "must not end before it starts"),

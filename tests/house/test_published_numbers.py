@@ -6,6 +6,7 @@ import re
 import pytest
 from benchmarks.published.__main__ import MARKED, PAGES, written
 from benchmarks.published.run import FOLDER, published, reduced
+from benchmarks.published.tables import BRIEF
 from benchmarks.table.cases import CASES, COMPARISONS
 from benchmarks.table.instructions import said
 
@@ -74,3 +75,77 @@ onednn_verbose,v1,info,cpu,isa:Intel AVX2
         "ATen AVX2; oneMKL 2024.0 Update 2 for Intel(R) Architecture processors; isa:Intel AVX2"
     )
     assert said("nothing of the kind") == ""
+
+
+def limits(name):
+    results = published(name).results
+    return results.limit("fma peak") / 1e9, results.limit("read bandwidth") / 1e9
+
+
+def shares(name, engine, first):
+    """The range of the shares of the peak that an engine reaches in products from a size on."""
+    results = published(name).results
+    found = [
+        row.rate(engine) * 1e9 / results.limit("fma peak")
+        for row in results.cases
+        if (size := re.fullmatch(r"matmul (\d+)", row.name)) and int(size[1]) >= first
+    ]
+    return [100 * min(found), 100 * max(found)]
+
+
+def both(*ranges):
+    return min(each[0] for each in ranges), max(each[1] for each in ranges)
+
+
+def over_the_best(*names):
+    """The range of the ratios in the README's table."""
+    found = [
+        row.speed_over(row.best_peer)
+        for name in names
+        for row in published(name).results.cases
+        if row.name in BRIEF
+    ]
+    return min(found), max(found)
+
+
+ZEN_5, XEON, XEON_3, ZEN_3 = (
+    "amd-zen5-x86_v4",
+    "intel-xeon-x86_v4",
+    "intel-xeon-x86_v3",
+    "amd-zen3-x86_v3",
+)
+LIMITS = r"The fma peak is (\d+) GFLOP/s, the read bandwidth (\d+\.\d) GB/s"
+# A sentence of a page, how often it is there before, and what the runs say of its numbers.
+QUOTED = [
+    ("README.md", r"It is (\d\.\d+) to (\d\.\d+) times", 0, over_the_best(ZEN_5, XEON, ZEN_3)),
+    ("docs/performance.md", LIMITS, 0, limits(ZEN_5)),
+    ("docs/performance.md", LIMITS, 1, limits(ZEN_3)),
+    (
+        "docs/performance.md",
+        r"peaks are (\d+) \(x86_v4\) and (\d+) GFLOP/s \(x86_v3\), the read bandwidths "
+        r"(\d+\.\d) and (\d+\.\d) GB/s",
+        0,
+        (limits(XEON)[0], limits(XEON_3)[0], limits(XEON)[1], limits(XEON_3)[1]),
+    ),
+    (
+        "docs/performance.md",
+        r"NumPy and PyTorch reach (\d+) to (\d+)% of the peak from size 512 on",
+        0,
+        both(shares(ZEN_5, "NumPy", 512), shares(ZEN_5, "PyTorch", 512)),
+    ),
+    (
+        "docs/performance.md",
+        r"products of ONNX Runtime (\d+) to (\d+)%",
+        0,
+        shares(ZEN_5, "ONNX Runtime", 512),
+    ),
+]
+
+
+@pytest.mark.parametrize(("page", "pattern", "number", "numbers"), QUOTED)
+def test_numbers_in_sentences_are_those_of_the_runs(page, pattern, number, numbers):
+    text = " ".join((FOLDER.parents[2] / page).read_text(encoding="utf-8").split())
+    quoted = re.findall(pattern, text)[number]
+    for said_, measured in zip(quoted, numbers, strict=True):
+        decimals = len(said_.partition(".")[2])
+        assert said_ == f"{measured:.{decimals}f}"

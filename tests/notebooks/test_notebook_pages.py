@@ -1,7 +1,11 @@
 """The site's notebooks compute the numbers that their source notebooks print, to the digits
 printed."""
 
+import contextlib
+import io
+import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +14,9 @@ import pytest
 from notebooks import assert_prints
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "notebooks"
-CELL = re.compile(
-    r"^```\{code-cell\} python\n(?:---\n.*?^---\n)?(.*?)^```", re.MULTILINE | re.DOTALL
-)
-# The values that each page's variables have in its notebook.
+sys.path.insert(0, str(PAGES.parent))
+import write_results  # noqa: E402
+
 PRINTED = {
     "context-vector": {
         "w_query": "[[-0.1115, 0.1204], [-0.3696, -0.2404], [-1.1969, 0.2093]]",
@@ -92,34 +95,45 @@ PRINTED = {
 ROUNDING = {"causal-mask": 5e-8}
 
 
+def cells(page):
+    """Return the source and the printed output of each code cell."""
+    notebook = json.loads((PAGES / f"{page}.ipynb").read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            streams = [out for out in cell["outputs"] if out["output_type"] == "stream"]
+            yield "".join(cell["source"]), "".join("".join(out["text"]) for out in streams)
+
+
 @pytest.mark.parametrize("page", PRINTED)
 def test_a_page_computes_the_numbers_of_its_notebook(page):
     namespace = {}
-    for cell in CELL.findall((PAGES / f"{page}.md").read_text(encoding="utf-8")):
-        if "plot" not in cell or "assert" in cell:
-            exec(compile(without_pictures(cell), page, "exec"), namespace)
+    for source, printed in cells(page):
+        if "plot" in source and "assert" not in source:
+            continue
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile(without_pictures(source), page, "exec"), namespace)
+        assert write_results.is_same(printed, output.getvalue()), output.getvalue()
     for name, text in PRINTED[page].items():
         assert_prints(np.asarray(namespace[name]), text, rounding=ROUNDING.get(page, 0.0))
 
 
 def without_pictures(cell):
-    """Return the lines of a cell that need no matplotlib."""
+    """The lines of a cell that need no matplotlib."""
     return "\n".join(line for line in cell.splitlines() if "plot" not in line)
 
 
-def test_the_commands_of_the_index_name_files_of_a_clone():
-    """A notebook exists once an earlier command has made it from a page."""
-    commands = re.search(r"^```sh\n(.*?)^```", (PAGES / "index.md").read_text("utf-8"), re.M | re.S)
-    there = {str(path.relative_to(PAGES.parent.parent)) for path in PAGES.glob("*")}
-    opened = []
-    for command in commands[1].splitlines():
-        named = re.findall(r"\S+\.(?:md|ipynb)", command)
-        assert there.issuperset(named), command
-        opened += named
-        if command.startswith("jupytext --to ipynb "):
-            there |= {name.replace(".md", ".ipynb") for name in named}
-    assert any(name.endswith(".ipynb") for name in opened)
+@pytest.mark.parametrize("page", PRINTED)
+def test_notebooks_are_executed(page):
+    """jupyter execute --inplace docs/notebooks/*.ipynb"""
+    notebook = json.loads((PAGES / f"{page}.ipynb").read_text(encoding="utf-8"))
+    outputs = [out for cell in notebook["cells"] for out in cell.get("outputs", ())]
+    assert not [out for out in outputs if out["output_type"] == "error"]
+    pictures = [out for out in outputs if "image/png" in out.get("data", {})]
+    wanted = sum("plot" in source for source, _ in cells(page))
+    assert 0 < len(pictures) <= wanted
 
 
-def test_every_notebook_has_a_page_and_every_page_is_tested():
-    assert {path.stem for path in PAGES.glob("*.md")} == {"index", *PRINTED}
+def test_the_index_names_every_notebook():
+    named = set(re.findall(r"\(([\w-]+)\.ipynb\)", (PAGES / "index.md").read_text("utf-8")))
+    assert named == set(PRINTED) == {path.stem for path in PAGES.glob("*.ipynb")}

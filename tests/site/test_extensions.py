@@ -1,8 +1,7 @@
 """Test what the site's extensions make of docstrings, drawings and notebooks."""
 
-import ast
-import sys
 from pathlib import Path
+from typing import ClassVar
 from xml.etree import ElementTree
 
 import pytest
@@ -14,14 +13,6 @@ pytest.importorskip("myst_nb", reason="pip install 'regard[docs]'")
 pytest.importorskip("latex2mathml", reason="pip install 'regard[docs]'")
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-FIGURES = sorted(
-    path.stem
-    for path in (DOCS / "figures").glob("*.py")
-    if any(
-        isinstance(part, ast.FunctionDef) and part.name == "draw" and not part.args.args
-        for part in ast.parse(path.read_text(encoding="utf-8")).body
-    )
-)
 
 
 @pytest.fixture(autouse=True)
@@ -65,38 +56,60 @@ def test_roles_and_code_stay_as_they_are():
     ]
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_drawing_is_a_part_of_the_page(name, monkeypatch):
-    import drawings
+SVG = """<!-- made -->
+<svg xmlns:xlink="http://www.w3.org/1999/xlink" width="30pt" height="15pt" viewBox="0 0 30 15" \
+xmlns="http://www.w3.org/2000/svg">
+<defs><path id="letter" d="M 0 0"/></defs>
 
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    svg = drawings.svg_of(name, 'A "square" <1>')
+<use xlink:href="#letter" style="fill: #787d84"/>
+</svg>
+"""
+
+
+def rewritten_page(text, tmp_path, monkeypatch):
+    import plain_pages
+
+    class App:
+        srcdir = tmp_path
+
+        class env:
+            seen: ClassVar[list[str]] = []
+            note_dependency = seen.append
+
+    for folder in ("figures", "guide"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "figures" / "square.svg").write_text(SVG)
+    source = [text]
+    plain_pages.rewrite(App, "guide/page", source)
+    return source[0]
+
+
+def test_a_drawing_is_a_part_of_the_page(tmp_path, monkeypatch):
+    text = "before\n\n![A <square>](../figures/square.svg)\n\nafter\n"
+    page = rewritten_page(text, tmp_path, monkeypatch)
+    assert page.startswith("before\n\n```{raw} html\n<figure")
+    svg = page[page.index("<svg") : page.index("</svg>") + 6]
+    assert "\n\n" not in svg
     root = ElementTree.fromstring(svg.replace("xlink:href", "href"))
-    assert root.attrib["aria-label"] == 'A "square" <1>'
+    assert root.attrib["aria-label"] == "A <square>"
     assert "currentColor" in svg
-    assert "#787d84" not in svg.lower()
-    names = [part.attrib["id"] for part in root.iter() if "id" in part.attrib]
-    assert names
-    assert all(each.startswith(f"{name}-") for each in names)
+    assert "#787d84" not in svg
+    assert 'id="square-letter"' in svg
+    assert 'href="#square-letter"' in svg
 
 
-def test_a_downloaded_notebook_has_no_word_of_the_site():
-    import nbformat
-    import notebook_downloads
+def test_contents_and_programs_become_directives(tmp_path, monkeypatch):
+    text = "<!-- contents: one\ntwo/index -->\n\n[docs/learn/a.cpp](programs/a.cpp)\n"
+    page = rewritten_page(text, tmp_path, monkeypatch)
+    assert page == (
+        "```{toctree}\n:hidden:\n\none\ntwo/index\n```\n\n"
+        "```{literalinclude} programs/a.cpp\n:language: c++\n:caption: docs/learn/a.cpp\n```\n"
+    )
 
-    streams = [
-        nbformat.v4.new_output("stream", name="stdout", text=text)
-        for text in ("one\ntwo\n", "two\n")
-    ]
-    cells = [
-        nbformat.v4.new_markdown_cell("# Title\n\n{nb-download}`Get it <a.ipynb>`\n\ntext"),
-        nbformat.v4.new_markdown_cell("```{drawing} merge\n:alt: x\n```"),
-        nbformat.v4.new_code_cell("print()", outputs=streams),
-    ]
-    notebook = notebook_downloads.clean(nbformat.v4.new_notebook(cells=cells))
-    title, code = notebook.cells
-    assert title.source == "# Title\n\ntext"
-    assert [output.text for output in code.outputs] == ["one\ntwo\n"]
+
+def test_other_images_and_links_stay(tmp_path, monkeypatch):
+    text = "![a](../figures/square.png) and [b](programs/a.cpp) in a sentence, ![c](x.svg)\n"
+    assert rewritten_page(text, tmp_path, monkeypatch) == text
 
 
 def test_formulas_become_mathml_that_can_be_read_aloud():

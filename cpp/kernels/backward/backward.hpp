@@ -188,8 +188,8 @@ struct Backward {
       bool sees_some = false;
       for (int s = 0; s < work.strip_count; ++s) {
         Strip& strip = work.strips[s];
-        // With many queries and a short window, most strips see no key of a piece. This test
-        // detects them without visiting each row.
+        // With many queries and a short window, no key of a piece is visible to most strips. This
+        // test detects them without visiting each row.
         const SeenKeys most{{},
                             keys_seen_by_rows(problem.forward, task.forward, strip.first_row,
                                               strip.first_row + strip.rows)};

@@ -13,7 +13,7 @@ template <class Shape>
 struct BandRun {
   int begin;
   int end;
-  VectorRange vectors[Shape::kBandStrips];  // empty for a strip that sees no key
+  VectorRange vectors[Shape::kBandStrips];  // empty for a fully masked strip
 };
 
 template <class Shape>

@@ -1,4 +1,4 @@
-"""How long each stage takes, beside what its operations and bytes need at least."""
+"""The time of each stage, compared with the least time of its operations and bytes."""
 
 import measure
 import numpy as np
@@ -12,7 +12,7 @@ weights /= weights.sum(axis=-1, keepdims=True)
 
 square, thin = scores.nbytes, query.nbytes
 product = 2 * length * length * head_dim
-# What each stage computes in FLOP (of multiply-adds), and the bytes that it reads and writes.
+# For each stage: its FLOP (of multiply-adds), and the bytes that it reads and writes.
 stages = {
     "query @ key.T": (lambda: query @ key.T, product, 2 * thin + square),
     "scores * factor": (lambda: scores * factor, 0, 2 * square),
@@ -35,6 +35,8 @@ if __name__ == "__main__":
 
     needed = measure.work() / peak
     print(f"\nthe two products at the peak would take {needed / total:.0%} of this time")
+    if 2 * square / times["scores * factor"] > bandwidth:
+        measure.cannot_show("the cost of memory, because the scores fit in a cache")
     fused = 4 * thin / bandwidth
     print(
         f"reading query, key and value and writing the output once: {fused / total:.1%} of it"

@@ -42,7 +42,7 @@ def work(*, is_causal: bool = False) -> int:
 
 
 def peak(threads: int = 1) -> float:
-    """Return the multiply-adds from registers alone that `threads` cores reach, in FLOP/s."""
+    """Return the FLOP/s of multiply-adds on registers that `threads` cores reach."""
     return max(_core.fma_peak(False, threads) for _ in range(3))
 
 

@@ -1,4 +1,4 @@
-"""Attention as four stages in NumPy, each an array of its own."""
+"""Attention as four stages in NumPy, each of which makes an array."""
 
 import measure
 import numpy as np

@@ -356,8 +356,9 @@ _ROWS = (
         Allow products with fewer bits, which are faster for long inputs and no longer exact:
         ``"int8"`` for products of queries and keys, or ``"bfloat16"`` for all products. CPUs
         without a suitable instruction compute in float32, as without this option. Caches and
-        gradients accept only ``"bfloat16"``. See the notes of `scaled_dot_product_attention`.
-        By default, everything is computed in the precision of the arrays.
+        gradients accept only ``"bfloat16"``, which is experimental. See the notes of
+        `scaled_dot_product_attention`. By default, everything is computed in the precision of the
+        arrays.
         """,
         refusals={
             "cuda": "leave it out: it is for the CPU only",

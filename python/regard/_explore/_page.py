@@ -94,10 +94,11 @@ class Explorer:
     def serve(self, port: int = 0, *, open_browser: bool = False) -> ExplorerServer:
         """Serve the page to browsers on this machine, with exact tiles of all parts.
 
-        The page shows finer pictures wherever it is zoomed in, down to single weights. The server
-        computes them from the arrays of the `explore` call when they are viewed. The arrays must
-        not change, and remain in memory as long as the `Explorer`. Pages of an unpickled
-        `Explorer`, and pages whose pictures show each weight, are served as they are saved.
+        This method is experimental. The page shows finer pictures wherever it is zoomed in, down to
+        single weights. The server computes them from the arrays of the `explore` call when they are
+        viewed. The arrays must not change, and remain in memory as long as the `Explorer`. Pages of
+        an unpickled `Explorer`, and pages whose pictures show each weight, are served as they are
+        saved.
 
         Parameters
         ----------

@@ -46,7 +46,7 @@ _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plai
 
 @public
 class ExplorerServer:
-    """A running server of a page, returned by `Explorer.serve`.
+    """A running server of a page, returned by `Explorer.serve`. Experimental.
 
     It is a context manager that stops the server at the end of the block. A server that is not
     stopped ends with the process.

@@ -1,4 +1,4 @@
-"""Attention on NVIDIA GPUs, for arrays in GPU memory.
+"""Attention on NVIDIA GPUs, for arrays in GPU memory. This module is experimental.
 
 ``import regard`` does not import this module. `is_available` returns whether CUDA can be used, and
 `status` reports the reason if it cannot.

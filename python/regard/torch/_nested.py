@@ -15,7 +15,7 @@ _NAMES = ("query", "key", "value")
 
 
 def is_jagged(*tensors: Any) -> bool:
-    """Return whether all arguments are nested tensors of PyTorch's layout `jagged`."""
+    """Return whether all arguments are nested tensors with PyTorch's `jagged` layout."""
     return all(
         isinstance(tensor, Tensor) and tensor.is_nested and tensor.layout is torch.jagged
         for tensor in tensors
