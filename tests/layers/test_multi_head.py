@@ -380,7 +380,7 @@ def test_dynamic_scaling_beside_a_cache():
     x = normal((7, 16))
     actual = layer(x[:6], cache=cache)
     np.testing.assert_allclose(actual, layer(x[:6]), rtol=0, atol=4e-6)
-    with pytest.raises(ValueError, match=r"beyond 6 positions, .*; got 7 positions: give"):
+    with pytest.raises(ValueError, match=r"beyond 6 positions, .*; got 7 positions: pass"):
         layer(x[6:], cache=cache)
     assert len(cache) == 6
     held = MultiHeadAttention(

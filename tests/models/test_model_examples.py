@@ -8,7 +8,7 @@ import wave
 import numpy as np
 import pytest
 
-from conftest import EXAMPLES, FILES, file_of
+from model_files import EXAMPLES, FILES, file_of
 
 RUN = """
 import importlib.util, runpy, sys

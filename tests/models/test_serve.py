@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import regard
-from conftest import EXAMPLES
 from inside_cache import assert_owners_are_right, taken
 from messages import says
+from model_files import EXAMPLES
 
 pytest.importorskip("tokenizers")
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import train
-from conftest import EXAMPLES
+from model_files import EXAMPLES
 from training.model import Model, Parameters, Sizes
 from training.run import (
     BETAS,

@@ -177,8 +177,8 @@ def _finish(figure: Any, axis: Any, results: Results) -> None:
     """Add the title and the legend."""
     machine = results.machine
     unit = "thread" if results.threads == 1 else "threads"
-    title = f"regard {machine['regard']}, float32, {results.threads} {unit}, {machine['target']}"
-    figure.suptitle(f"{title}, {machine['cpu']}", color=_INK, fontsize=8.5)
+    title = f"{machine['cpu']}, {machine['target']}, float32, {results.threads} {unit}"
+    figure.suptitle(f"{title}, {results.date[:10]}", color=_INK, fontsize=8.5)
     handles, labels = axis.get_legend_handles_labels()
     legend = figure.legend(
         handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8.5
