@@ -12,6 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 
+import model_files
 import train
 from model_files import EXAMPLES
 from training.model import Model, Parameters, Sizes
@@ -321,7 +322,7 @@ SAVE = """
 @pytest.mark.parametrize("end", ["np.savez = half", "os.fsync = die", "os.replace = die"])
 def test_a_kill_while_writing_leaves_the_last_checkpoint(saved, end):
     before = saved.read_bytes()
-    paths = [os.path.dirname(__file__), str(EXAMPLES)]
+    paths = [os.path.dirname(__file__), os.path.dirname(model_files.__file__)]
     script = textwrap.dedent(SAVE).format(paths=paths, path=str(saved), end=end)
     done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
