@@ -182,6 +182,23 @@ def times_of(name, options):
     return times
 
 
+def bound_of(name, layers):
+    """The speed that a model with sdpa would have if its attention took no time."""
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(**SHAPE, num_hidden_layers=layers)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    run, _ = runner_of(model, *CASES[name])
+    run()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        run()
+    times = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
+    names = ("flash_attention", "scaled_dot_product", "softmax")
+    attention = sum(time for key, time in times.items() if any(part in key for part in names))
+    return 1 / (1 - attention / sum(times.values()))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--match", default="", help="only cases whose name contains this")
@@ -189,10 +206,18 @@ def main():
     parser.add_argument("--rounds", type=int, default=7, help="measurements in a process")
     parser.add_argument("--threads", type=int, default=0, help="0: each library's default")
     parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument(
+        "--bound", action="store_true", help="print the speed if attention took no time"
+    )
     parser.add_argument("--serve", choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options.serve, options.threads, options.layers)
+        return
+    if options.bound:
+        for name in CASES:
+            if options.match in name:
+                print(f"{name:50}{bound_of(name, options.layers):.2f}", flush=True)
         return
     print(f"{'':50}{'sdpa':>11}{'regard':>11}   sdpa / regard (quartiles)")
     for name in CASES:

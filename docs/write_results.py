@@ -25,7 +25,8 @@ RESULT = re.compile(
     r"^(<!-- result: ([\w.]+) -->\n```text\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL
 )
 EXAMPLE = re.compile(
-    r"^```python\n(?P<code>.*?)^```\n(?:\n(?P<opening>```text(?: varies)?)\n(?P<output>.*?)^```\n)?",
+    r"^```python\n(?P<code>.*?)^```\n"
+    r"(?:\n(?P<opening>```text(?: varies)?)\n(?P<output>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
 )
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")

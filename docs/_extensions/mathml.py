@@ -18,7 +18,7 @@ INDEXED = rf"<msu[bp]>{FUNCTION}<m[in]>[^<]*</m[in]></msu[bp]>|(?<!<msub>)(?<!<m
 THIN_SPACE = '<mspace width="0.167em" />'
 BEFORE_FUNCTION = re.compile(rf"(</(?:mi|mn|msub|msubsup|msup)>)(?=<msu[bp]>{FUNCTION}|{FUNCTION})")
 AFTER_FUNCTION = re.compile(rf"({INDEXED})(?!<mo[^>]*>&#x0*28;)(?=<m)")
-# A sign has no space after it; a browser treats a sign after an operator as an operator between two terms.
+# A sign has no space after it; a browser treats a sign after an operator as a binary operator.
 SIGN = re.compile(r"(<mo[^>]*>(?:&#x0*28;|&#x0*5B;|\[|&#x0*3D;|,|&#x0*2C;)</mo>)<mo>(?=&#x0*2212;)")
 # A prime is raised by itself.
 PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0*2032;)</mi></msup>")

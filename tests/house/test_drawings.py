@@ -27,5 +27,6 @@ def test_a_drawing_is_up_to_date(name):
 
 
 def test_every_drawing_is_shown_and_exists():
-    assert {*WRITE.drawings(), "learn_ladder"} == SHOWN
-    assert (DOCS / "figures" / "learn_ladder.svg").exists()
+    assert {*WRITE.drawings(), "learn_ladder"} == SHOWN, "python docs/figures/write.py"
+    ladder = DOCS / "figures" / "learn_ladder.svg"
+    assert ladder.exists(), "python docs/write_results.py --programs ladder.py"

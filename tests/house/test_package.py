@@ -360,7 +360,8 @@ def test_public_names_exist_and_are_documented():
             assert (thing.__doc__ or "").strip(), name
     for module in ("checkpoints", "masks", "positional"):
         public = {name.split(".")[1] for name in BESIDE if name.startswith(f"{module}.")}
-        assert public == set(getattr(regard, module).__all__)
+        listed = set(getattr(regard, module).__all__)
+        assert public == listed, f"signatures in BESIDE, above, for {module}: {public ^ listed}"
     for name, parameters in (SIGNATURES | BESIDE).items():
         for parameter in parameters:
             assert parameter == "*" or re.search(

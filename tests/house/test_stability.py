@@ -40,7 +40,8 @@ def public_names(module):
 def test_every_public_name_has_a_status(module):
     if module in NEEDS:
         pytest.importorskip(NEEDS[module], reason=f"pip install {NEEDS[module]}")
-    assert set(LISTED[module]) == set(public_names(module))
+    differing = set(LISTED[module]) ^ set(public_names(module))
+    assert not differing, f"docs/api/stability.md must list each name of {module}: {differing}"
     assert set(LISTED[module].values()) <= {"stable", "experimental"}
 
 
@@ -67,6 +68,20 @@ def test_experimental_docstrings_say_so(module, name):
     found = importlib.import_module(module)
     documented = found if module == "regard.cuda" else getattr(found, name)
     assert "experimental" in documented.__doc__.lower()
+
+
+@pytest.mark.parametrize("module", LISTED)
+def test_every_name_has_a_place_in_the_reference(module):
+    """A page of docs/api documents each name, and lists it in the table at its top."""
+    pages = [path.read_text(encoding="utf-8") for path in sorted(PAGE.parent.glob("*.md"))]
+    for name in set(LISTED[module]) - {"__version__", "checkpoints", "layers", "masks", "plot"}:
+        if (module, name) == ("regard", "positional"):
+            continue
+        documented = rf"^\.\. auto\w+:: (?:{re.escape(module)}\.)?{name}$"
+        summarized = rf"^   (?:{re.escape(module)}\.)?{name}$"
+        found = [page for page in pages if re.search(documented, page, re.MULTILINE)]
+        assert found, f"no page of docs/api documents {module}.{name}"
+        assert any(re.search(summarized, page, re.MULTILINE) for page in found), name
 
 
 def test_the_page_names_the_version():

@@ -113,9 +113,9 @@ def test_one_entry_of_a_batch():
         assert entry.key_tokens.tolist() == texts[index].tolist()
         assert np.array_equal(weights_of(entry), weights_of(one)[index])
     for wrong, error, message in (
-        (3, ValueError, "place must be at most 2, got 3"),
+        (3, ValueError, "the index of an entry must be at most 2, got 3"),
         ((0, 0), ValueError, r"one number for each batch axis of layer 'a', \(3,\), got 2"),
-        (1.0, TypeError, "place must be an int"),
+        (1.0, TypeError, "the index of an entry must be an int"),
     ):
         with pytest.raises(error, match=message):
             whole.entry(wrong)

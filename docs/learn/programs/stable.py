@@ -8,7 +8,7 @@ from regard import scaled_dot_product_attention
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Return exp(scores) divided by their sums; rows that contain only -inf become rows of zeros."""
+    """Return exp(scores) divided by their sums; rows of only -inf become rows of zeros."""
     largest = scores.max(axis=-1, keepdims=True)
     # -inf - -inf would be NaN: a row in which everything is hidden subtracts 0 instead.
     weights = np.exp(scores - np.where(np.isneginf(largest), 0, largest))

@@ -63,6 +63,36 @@ def refuses_unknown(function: Callable[Parameters, Result]) -> Callable[Paramete
     return checked
 
 
+def with_advice(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate a call so that a TypeError of Python about its keywords becomes advice.
+
+    Python reports missing or unexpected arguments before the call begins, and so before the call
+    can translate the keywords of other libraries. Unlike `refuses_unknown`, a call that succeeds is
+    not checked.
+    """
+    owner, dot, name = function.__qualname__.rpartition(".")
+
+    @functools.wraps(function)
+    def advising(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        try:
+            return function(*args, **keywords)
+        except TypeError as error:
+            # An error from within the call has a traceback of more than this frame.
+            frames = error.__traceback__
+            if keywords and frames is not None and frames.tb_next is None:
+                from regard._arguments.advice import arguments_of
+
+                shown = type(args[0]).__name__ if dot and args else owner
+                call = f"{shown}{dot}{name}"
+                known = arguments_of(call)
+                unknown = keywords.keys() - set(known)
+                if unknown:
+                    refuse_keywords(call, unknown, known)
+            raise
+
+    return advising
+
+
 def refuse_keywords(
     call: str,
     unknown: Iterable[str],

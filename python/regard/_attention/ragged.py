@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from regard import _core
 from regard._arguments.foreign import is_on_cuda, readable, with_arrays
 from regard._arguments.hints import refuse_grid, warn_if_zero_one
+from regard._arguments.keywords import with_advice
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import retry_converted
 from regard._runtime.public import public
@@ -70,6 +71,7 @@ def scaled_dot_product_attention_ragged(
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
 @public
+@with_advice
 @takes_options(AttentionOptions, ResultOptions)
 def scaled_dot_product_attention_ragged(
     query: ArrayLike,

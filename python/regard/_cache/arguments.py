@@ -30,9 +30,11 @@ def new_tokens(
     keys = _with_batch(stored("key", key), batch)
     sizes = (batch, geometry.kv_heads)
     if keys.ndim != 4 or keys.shape[:2] != sizes or keys.shape[3] != geometry.head_dim:
+        swapped = keys.ndim == 4 and (keys.shape[0], keys.shape[2]) == sizes
+        hint = ": pass key.swapaxes(1, 2), and value likewise, if the heads come after the length"
         raise ValueError(
             f"key must be ({batch}, {geometry.kv_heads}, new, {geometry.head_dim}), got shape "
-            f"{np.shape(key)}"
+            f"{np.shape(key)}{hint if swapped else ''}"
         )
     values = _with_batch(stored("value", value), batch)
     wanted = (*keys.shape[:3], geometry.value_dim)

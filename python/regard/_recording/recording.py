@@ -356,11 +356,11 @@ def _checked(index: tuple[Any, ...], layer: RecordedLayer) -> tuple[int, ...]:
     batch = call_of(layer).sizes.batch
     if len(index) != len(batch):
         raise ValueError(
-            f"place must have one number for each batch axis of layer {layer.name!r}, {batch}, got "
-            f"{len(index)}"
+            f"the index of an entry must have one number for each batch axis of layer "
+            f"{layer.name!r}, {batch}, got {len(index)}"
         )
     return tuple(
-        count("place", each, minimum=-size, maximum=size - 1) % size
+        count("the index of an entry", each, minimum=-size, maximum=size - 1) % size
         for each, size in zip(index, batch, strict=True)
     )
 

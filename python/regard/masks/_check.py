@@ -95,12 +95,12 @@ means may attend here (nn.MultiheadAttention's True hides): pass ~mask
     given = as_mask(mask)
     if given is None:
         raise TypeError("mask must be an array of bool or float, got None")
-    array = np.atleast_1d(_distinct(given))
+    array, remedy = np.atleast_1d(_distinct(given)), ""
     if array.size == 0:
         return mask
     if array.dtype == np.bool_:
         _refuse_inverted(partial(_hides_up_to, array), array.shape, _SWAPPED_BOOLS)
-        empty = _no(array)
+        empty, remedy = _no(array), "pass ~mask if its True means hidden, or "
     else:
         added = array.astype(compute_type(array.dtype), copy=False)
         _refuse_numbers(added)
@@ -110,7 +110,7 @@ means may attend here (nn.MultiheadAttention's True hides): pass ~mask
         empty = _no(added > -np.inf)
         _refuse_pushed_down(_no(meant) & ~empty)
     if not allow_empty_rows:
-        _refuse_empty(empty)
+        _refuse_empty(empty, remedy)
     return mask
 
 
@@ -149,7 +149,7 @@ def _check_sparse(mask: SparseMask, allow_empty_rows: bool) -> None:
         return
     _refuse_inverted(partial(_sparse_hides_up_to, once), once.shape, _SWAPPED_BOOLS)
     if not allow_empty_rows:
-        _refuse_empty(~_cells.seeing(*once._cells()))
+        _refuse_empty(~_cells.seeing(*once._cells()), "")
 
 
 def _refuse_inverted(
@@ -214,10 +214,10 @@ def _refuse_pushed_down(rows: Bools) -> None:
         )
 
 
-def _refuse_empty(rows: Bools) -> None:
+def _refuse_empty(rows: Bools, remedy: str) -> None:
     if rows.any():
         raise ValueError(
-            f"mask hides all keys from {_listed(rows)}, whose output is 0: "
+            f"mask hides all keys from {_listed(rows)}, whose output is 0: {remedy}"
             "pass allow_empty_rows=True if that is intended"
         )
 

@@ -116,9 +116,11 @@ def repeat_heads(
     number = next((count for count in heads if count != 1), 1)
     if any(count != 1 and count != number for count in heads):
         shapes = (f"{n} {tuple(t.shape)}" for n, t in zip(_NAMES, tensors, strict=True))
+        swapped = query.ndim > 3 and len({tensor.shape[-2] for tensor in tensors}) == 1
+        hint = "; pass tensor.transpose(-3, -2) if the heads come after the length"
         raise ValueError(
             "query, key and value must have equal numbers of heads, or enable_gqa=True for "
-            f"grouped-query attention, got {', '.join(shapes)}"
+            f"grouped-query attention, got {', '.join(shapes)}{hint if swapped else ''}"
         )
     query, key, value = (
         tensor if tensor.ndim == 2 and number == 1 else _with_heads(tensor, number, axis)
