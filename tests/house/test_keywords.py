@@ -112,6 +112,10 @@ CALLS = [
     (ATTEND, (X, X, X), "dim", "the softmax runs over the keys"),
     (ATTEND, (X, X, X), "is_casual", "did you mean is_causal=?"),
     (regard.scaled_dot_product_attention_ragged, (X, X, X, *STARTS), "attn_mask", "pass mask="),
+    (regard.scaled_dot_product_attention_ragged, (X, X, X), "cu_seqlens_q", "pass query_starts="),
+    (regard.scaled_dot_product_attention_ragged, (), "q", "pass query="),
+    (CACHE.append, (X,), "v", "pass value="),
+    (CACHE.append_ragged, (X, X), "cu_seqlens", "starts"),
     (regard.explain, (X, X, X), "window_size", "pass window=(left, right)"),
     (ATTEND, (X, X, X), "num_heads", "the heads axis is the"),
     (ATTEND, (X, X, X), "sink_tokens", "with keep_first= of a regard.KVCache"),
@@ -260,6 +264,19 @@ def test_calls_give_advice(call, arguments, name, advice):
         call(*arguments, **{name: None})
     assert f"() has no argument {name}: " in str(raised.value)
     assert advice in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: CACHE.append(X), r"^KVCache\.append\(\) missing .* 'value'"),
+        (lambda: regard.scaled_dot_product_attention_ragged(X, X, X), "missing 2 .* 'key_starts'"),
+        (lambda: CACHE.append(X[None, None], X[None, None], lengths="ab"), "^lengths must be"),
+    ],
+)
+def test_other_type_errors_are_those_of_the_call(call, words):
+    with pytest.raises(TypeError, match=words):
+        call()
 
 
 GRID = ((3, 3), (3, 3))

@@ -92,6 +92,14 @@ def test_empty_rows_are_fine_if_meant(name):
         masks.check(mask)
 
 
+def test_an_empty_row_of_a_bool_mask_may_be_inverted():
+    padding = np.array([[[True] * 4], [[False] * 4]])
+    with pytest.raises(ValueError, match=r"0: pass ~mask if its True means hidden, or pass allow"):
+        masks.check(padding)
+    with pytest.raises(ValueError, match=r"0: pass allow_empty_rows=True"):
+        masks.check(masks.as_additive(padding))
+
+
 def test_empty_rows_are_counted():
     mask = np.ones((2, 3, 4, 5), bool)
     mask[0, 2, 1] = mask[1, 0, 3] = False

@@ -134,8 +134,8 @@ def _without_module() -> str:
     if isinstance(_import_error, ModuleNotFoundError) or "cannot import name" in str(_import_error):
         return (
             "regard was built without CUDA: install a CUDA toolkit, version 12.0 or newer, and "
-            "build regard from source (pip install --no-binary regard "
-            "-Ccmake.define.REGARD_CUDA=ON regard)"
+            "build regard from source (in a clone: pip install . "
+            "-Ccmake.define.REGARD_CUDA=ON)"
         )
     return f"regard's CUDA module cannot be loaded: {_import_error}"
 

@@ -70,6 +70,15 @@ ERRORS = {
         ValueError,
         "equal numbers of heads, or enable_gqa=True",
     ),
+    "heads after the length": (
+        {
+            "query": torch.zeros(2, 7, 3, 8),
+            "key": torch.zeros(2, 9, 3, 8),
+            "value": torch.zeros(2, 9, 3, 8),
+        },
+        ValueError,
+        r"pass tensor.transpose\(-3, -2\) if the heads come after the length",
+    ),
     "groups": (
         {
             "key": torch.zeros(2, 3, 9, 8),
