@@ -65,7 +65,7 @@ APPEND = [
     ("key", normal(0, 2, 3, 4, 7), ValueError, ["key", "8", "7"]),
     ("key", normal(0, 2, 2, 4, 8), ValueError, ["key", "3", "2"]),
     ("key", normal(0, 1, 3, 4, 8), ValueError, ["key", "2", "1"]),
-    ("key", normal(0, 2, 4, 3, 8), ValueError, ["key", "4", "swapaxes", "heads"]),
+    ("key", normal(0, 2, 4, 3, 8), ValueError, ["key", "4", "heads", "length"]),
     ("key", normal(0, 3, 4, 8), ValueError, ["key", "(3, 4, 8)"]),
     ("key", normal(0, 1, 2, 3, 4, 8), ValueError, ["key"]),
     ("key", np.float64(1), ValueError, ["key", "()"]),
