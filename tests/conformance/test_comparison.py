@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE, README = (
+    " ".join((ROOT / name).read_text(encoding="utf-8").split())
+    for name in ("docs/comparison.md", "README.md")
+)
 RNG = np.random.default_rng(0)
 
 
