@@ -1,6 +1,7 @@
 """Ctrl-C at a chosen bytecode."""
 
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -13,11 +14,10 @@ STEPS = pytest.mark.parametrize(
 
 
 class Interrupt:
-    """Raise KeyboardInterrupt before the instruction with a given number in the source of
-    layers."""
+    """Raise KeyboardInterrupt before the instruction with a given number in some source files."""
 
-    def __init__(self, number):
-        self.left = number
+    def __init__(self, number, within=("regard/layers/",)):
+        self.left, self._within = number, within
 
     def __enter__(self):
         self._start()
@@ -27,10 +27,16 @@ class Interrupt:
         self._stop()
 
     def _count(self):
+        if threading.current_thread() is not threading.main_thread():
+            return  # no signal handler runs there
         self.left -= 1
         if self.left < 0:
             self._stop()
             raise KeyboardInterrupt
+
+    def _is_watched(self, code):
+        name = code.co_filename.replace("\\", "/")
+        return any(part in name for part in self._within)
 
     if sys.version_info >= (3, 12):  # sys.settrace misses a frame's first instructions
 
@@ -49,7 +55,7 @@ class Interrupt:
                 self._tool = None
 
         def _before(self, code, _offset):
-            if not _is_of_layers(code):
+            if not self._is_watched(code):
                 return sys.monitoring.DISABLE
             self._count()
             return None
@@ -63,7 +69,7 @@ class Interrupt:
             sys.settrace(None)
 
         def _call(self, frame, event, _):
-            if not _is_of_layers(frame.f_code):
+            if not self._is_watched(frame.f_code):
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             return self._step
@@ -72,10 +78,6 @@ class Interrupt:
             if event == "opcode":
                 self._count()
             return self._step
-
-
-def _is_of_layers(code):
-    return "regard/layers/" in code.co_filename.replace("\\", "/")
 
 
 def places(action, step):

@@ -46,7 +46,7 @@ template <class T>
 struct TopKeys {
   T* weights;
   typename LaneNumber<T>::Type* numbers;  // relative to `base`, or -1 - n for the n-th of `keys`
-  std::int64_t* keys;  // as of the last move of `base`; -1 if there are fewer
+  std::int64_t* keys;                     // as of the last move of `base`; -1 if there are fewer
   std::int64_t base;
 };
 

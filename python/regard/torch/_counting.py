@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -49,28 +50,46 @@ class ReplacedCalls:
         return f"ReplacedCalls({self._by_regard} by regard, {total} by PyTorch{reasons})"
 
 
-_of_thread: ContextVar[tuple[ReplacedCalls, ...]] = ContextVar("replacing_sdpa", default=())
+class CountedBlock:
+    """A block whose calls are replaced and counted, as long as this object exists.
+
+    A block that a signal interrupts between two instructions may not reach its end.
+    """
+
+    def __init__(self) -> None:
+        self.calls = ReplacedCalls()
+
+
+_of_thread: ContextVar[tuple[weakref.ref[CountedBlock], ...]] = ContextVar(
+    "replacing_sdpa", default=()
+)
 calls_of_process: list[ReplacedCalls] = []
 """The counter of the calls of all threads, if there is one."""
 
 
 @contextmanager
-def counted_in_thread() -> Iterator[ReplacedCalls]:
-    """Count the calls of this thread, in addition to other counters."""
-    calls = ReplacedCalls()
-    token = _of_thread.set((*_of_thread.get(), calls))
+def counted_in_thread(block: CountedBlock) -> Iterator[None]:
+    """Count the calls of this thread in a block, in addition to other counters."""
+    token = _of_thread.set((*_of_thread.get(), weakref.ref(block)))
     try:
-        yield calls
+        yield
     finally:
         _of_thread.reset(token)
 
 
+def _blocks() -> Iterator[CountedBlock]:
+    for reference in _of_thread.get():
+        block = reference()
+        if block is not None:
+            yield block
+
+
 def is_counted() -> bool:
     """Return whether regard replaces the calls of this thread."""
-    return bool(calls_of_process or _of_thread.get())
+    return bool(calls_of_process) or any(True for _ in _blocks())
 
 
 def count_call(reason: str | None = None) -> None:
     """Count a call that regard computed, or else the reason why it did not."""
-    for calls in (*_of_thread.get(), *calls_of_process):
+    for calls in (*(block.calls for block in _blocks()), *calls_of_process):
         calls._count(reason)

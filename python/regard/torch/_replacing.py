@@ -8,6 +8,8 @@ PyTorch mode would see fewer calls, and would slow down all other functions.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -16,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nested._internal.ops as _of_nested_tensors
 
+from regard._runtime.uninterrupted import uninterrupted
 from regard.torch._attention import scaled_dot_product_attention
 from regard.torch._counting import (
+    CountedBlock,
     ReplacedCalls,
     calls_of_process,
     count_call,
@@ -67,29 +71,25 @@ def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
 
 
 class _Kernel:
-    """The kernel above, which is registered as long as it is needed."""
+    """The kernel above, which is registered as long as it has uses."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self._users = 0
+        self.uses: set[int] = set()
+        self._lock = threading.Lock()
         self._library: Any = None
         self._had_fast_path = True
         self._of_nested: Any = None
 
-    def acquire(self) -> None:
-        with self.lock:
-            if not self._users:
+    def apply(self) -> None:
+        """Register the kernel if it has uses, and unregister it otherwise."""
+        with self._lock:
+            if self.uses and self._library is None:
                 try:
                     self._register()
-                except BaseException:  # an interrupt leaves nothing behind
+                except BaseException:
                     self._unregister()
                     raise
-            self._users += 1
-
-    def release(self) -> None:
-        with self.lock:
-            self._users -= 1
-            if not self._users:
+            elif not self.uses and self._library is not None:
                 self._unregister()
 
     def _register(self) -> None:
@@ -133,6 +133,30 @@ def _compile_anew() -> None:
 
 
 _kernel = _Kernel()
+_numbers = itertools.count()
+
+
+class _Use(CountedBlock):
+    """A use of the kernel, which ends with `end`, or at the latest with this object."""
+
+    _has_ended = False
+    _number = -1  # of none, if an interrupt comes before there is one
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._number = next(_numbers)
+        _kernel.uses.add(self._number)
+        uninterrupted(_kernel.apply)
+
+    def end(self) -> None:
+        _kernel.uses.discard(self._number)
+        uninterrupted(_kernel.apply)
+        self._has_ended = True
+
+    def __del__(self) -> None:
+        if not self._has_ended:
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no thread
+                self.end()
 
 
 @contextmanager
@@ -173,12 +197,16 @@ def replacing_sdpa() -> Iterator[ReplacedCalls]:
     >>> calls
     ReplacedCalls(1 by regard, 0 by PyTorch)
     """
-    _kernel.acquire()
+    use = _Use()
     try:
-        with counted_in_thread() as calls:
-            yield calls
+        with counted_in_thread(use):
+            yield use.calls
     finally:
-        _kernel.release()
+        use.end()
+
+
+_installing = threading.RLock()
+_installed: list[_Use] = []
 
 
 def install() -> ReplacedCalls:
@@ -203,16 +231,18 @@ def install() -> ReplacedCalls:
     1
     >>> regard.torch.uninstall()
     """
-    with _kernel.lock:
+    with _installing:
         if not calls_of_process:
-            _kernel.acquire()
-            calls_of_process.append(ReplacedCalls())
+            use = _Use()
+            _installed[:] = [use]
+            calls_of_process[:] = [use.calls]
         return calls_of_process[0]
 
 
 def uninstall() -> None:
     """Undo `install`. Without a previous `install`, there is no effect."""
-    with _kernel.lock:
-        if calls_of_process:
-            calls_of_process.clear()
-            _kernel.release()
+    with _installing:
+        calls_of_process.clear()
+        for use in _installed:
+            use.end()
+        _installed.clear()

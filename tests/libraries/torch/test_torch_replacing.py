@@ -1,6 +1,8 @@
 """`replacing_sdpa` and `install` reach every call of PyTorch's function, and its gradients."""
 
+import contextlib
 import gc
+import sys
 import threading
 import warnings
 
@@ -9,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
 
 import regard.torch  # noqa: E402
+from interrupts import Interrupt  # noqa: E402
+from regard.torch._counting import is_counted  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 from torch.nn.functional import scaled_dot_product_attention as by_another_name  # noqa: E402
@@ -375,3 +379,35 @@ def test_nothing_is_kept():
     del x, output
     gc.collect()
     assert kept() is None
+
+
+SOURCES = ("regard/torch/_replacing.py", "regard/torch/_counting.py", "_runtime/uninterrupted.py")
+
+
+# Python reports what is raised while an object is destroyed, and goes on.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.exhaustive), 41], ids=["each", "some"]
+)
+def test_an_interrupt_at_any_instruction_leaves_no_kernel(step):
+    x = torch.randn(1, 2, 5, 8)
+    plain = F.scaled_dot_product_attention(x, x, x)
+    had_fast_path = torch.backends.mha.get_fastpath_enabled()
+
+    def block():
+        with regard.torch.replacing_sdpa():
+            F.scaled_dot_product_attention(x, x, x)
+
+    with Interrupt(sys.maxsize, SOURCES) as counter:
+        block()
+    instructions = sys.maxsize - counter.left
+    assert instructions > 100
+    for number in range(0, instructions, step):
+        with contextlib.suppress(KeyboardInterrupt), Interrupt(number, SOURCES):
+            block()
+        assert torch.backends.mha.get_fastpath_enabled() == had_fast_path, number
+        assert not is_counted(), number
+        assert torch.equal(F.scaled_dot_product_attention(x, x, x), plain), number
+    with regard.torch.replacing_sdpa() as calls:
+        F.scaled_dot_product_attention(x, x, x)
+    assert calls.by_regard == 1
