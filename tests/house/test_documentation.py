@@ -29,7 +29,7 @@ OPTIONAL = {
 PAGES_THAT_NEED = {
     "docs/guide/arrays.md": ["jax"],
     "docs/guide/beyond-one-machine.md": ["dask"],
-    "docs/guide/patterns.md": ["numba", "scipy"],
+    "docs/guide/patterns.md": ["matplotlib", "numba", "scipy"],
     "docs/guide/pictures.md": ["matplotlib"],
     "docs/guide/recording.md": ["torch", "transformers"],
     "docs/guide/torch.md": ["torch"],
