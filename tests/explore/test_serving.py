@@ -220,6 +220,39 @@ def test_an_open_connection_ends_with_the_server(explorer):
     connection.close()
 
 
+def test_an_interrupted_end_can_be_repeated(explorer, monkeypatch):
+    server = explorer.serve()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server._server, "server_close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            server.close()
+    assert "stopped" not in repr(server)
+    server.close()
+    assert repr(server) == "ExplorerServer(stopped)"
+    assert not server._thread.is_alive()
+
+
+def test_the_logarithms_of_one_layer_of_given_weights_are_kept():
+    weights = [weights_of(*problem(Q_LEN, KV_LEN, seed=seed), **OPTIONS) for seed in range(3)]
+    explorer = regard.explore(weights=weights, detail=32)
+    with explorer.serve() as server:
+        for layer in (0, 1, 2, 0):
+            place = {"layer": layer, "head": 1, "level": 4, "row": 5, "columns": [3]}
+            status, _, content = asked(server, query_of(server, **place))
+            assert status == 200
+            ((rest, text),) = json.loads(content)
+            edges = tuple(
+                slice(at * length // 16, (at + 1) * length // 16)
+                for at, length in ((5, Q_LEN), (3, KV_LEN))
+            )
+            check_tile(text, rest, weights[layer][1][edges], is_exact=True)
+        assert len(explorer._source._calls) == 1
+
+
 def test_a_silent_client_does_not_block_others(explorer):
     with explorer.serve() as server:
         port = int(server.url.rpartition(":")[2].partition("/")[0])

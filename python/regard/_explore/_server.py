@@ -81,14 +81,14 @@ class ExplorerServer:
             self.close()
 
     def close(self) -> None:
-        """Stop the server. Further calls do nothing."""
+        """Stop the server. Further calls do nothing, unless an interrupt ended this one early."""
         with self._lock:
-            was_open, self._is_open = self._is_open, False
-        if was_open:
-            self._server.shutdown()
-            self._thread.join()
-            self._server.server_close()
-            self._server.end_connections()
+            if self._is_open:
+                self._server.shutdown()
+                self._thread.join()
+                self._server.server_close()
+                self._server.end_connections()
+                self._is_open = False
 
     def __enter__(self) -> ExplorerServer:
         return self
@@ -116,16 +116,27 @@ class _Server(ThreadingHTTPServer):
     ) -> None:
         self.token, self.page, self.source = token, page, source
         self.connections: set[socket.socket] = set()
+        self._is_ending = False
         super().__init__(address, _Handler)
         self.hosts = {f"{name}:{self.server_port}" for name in (_ADDRESS, "localhost")}
         if self.server_port == 80:
             self.hosts |= {_ADDRESS, "localhost"}
 
     def end_connections(self) -> None:
-        """Close what browsers keep open, since their threads would go on answering."""
+        """End the open connections, whose threads would otherwise continue to answer."""
+        self._is_ending = True
         for connection in list(self.connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            self._end(connection)
+
+    def begin_connection(self, connection: socket.socket) -> None:
+        """Keep track of a connection, or end it if the server ends."""
+        self.connections.add(connection)
+        if self._is_ending:
+            self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that browsers close early."""
@@ -142,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Begin a connection."""
         super().setup()
-        self.server.connections.add(self.connection)
+        self.server.begin_connection(self.connection)
 
     def finish(self) -> None:
         """End a connection."""

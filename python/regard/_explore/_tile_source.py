@@ -1,4 +1,4 @@
-"""The tiles of a page that is served: computed when they are looked at."""
+"""The tiles of a served page, computed when they are viewed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from regard._explore._plan import TileLevel
     from regard._explore._tiles import Tile
 
-# How many layers keep their lse, and the logarithms of weights that were given.
-_MOST_LAYERS = 8
+# The number of layers whose lse is kept. Of given weights, one layer's logarithms are kept.
+_MOST_LAYERS = 64
 
 
 class TileSource:
@@ -63,9 +63,10 @@ class TileSource:
 
     def _call_of(self, layer: int) -> tuple[CheckedCall, NDArray[Any]]:
         if layer not in self._calls:
-            self._calls[layer] = with_lse(self._layers[layer])
-            if len(self._calls) > _MOST_LAYERS:
+            most = _MOST_LAYERS if self._layers[layer].has_scores else 1
+            while len(self._calls) >= most:
                 self._calls.popitem(last=False)
+            self._calls[layer] = with_lse(self._layers[layer])
         self._calls.move_to_end(layer)
         return self._calls[layer]
 
