@@ -126,7 +126,7 @@ peers() { # pytest's -m
   step "PyTorch, transformers, JAX, Dask: the tests that are $1"
   peers_venv || return 0
   in_venv peers "${pytest[@]}" -m "$1" tests/libraries tests/conformance tests/attention/test_foreign_arrays.py \
-    tests/attention/test_score_function_class.py tests/masks/test_sparse_scipy.py \
+    tests/attention/test_score_function_*.py tests/masks/test_sparse_scipy.py \
     tests/attention/test_stream*.py tests/house/test_documentation.py
 }
 
