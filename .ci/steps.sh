@@ -5,7 +5,8 @@ set -euo pipefail
 root=$PWD
 work=$(mktemp -d)
 clone=$work/clone
-trap 'jobs -p | xargs -r kill 2>/dev/null || true; rm -rf "$work"' EXIT
+# A background job of a shell with `set -m` has its own process group, which ends with all its children.
+trap 'for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done; wait; rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 pytest=(python -m pytest -q -n0 -p no:cacheprovider)
 
@@ -73,15 +74,27 @@ wheel() {
   done
 }
 
+formatters() { # before anything else, because they need no build
+  step "formatters"
+  local wanted
+  mapfile -t wanted < <(python3 -c '
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    lint = tomllib.load(file)["project"]["optional-dependencies"]["lint"]
+print(*(each for each in lint if each.startswith(("ruff", "clang-format"))), sep="\n")')
+  python3 -m venv "$work/formatters"
+  "$work/formatters/bin/pip" install -q "${wanted[@]}"
+  "$work/formatters/bin/ruff" check .
+  "$work/formatters/bin/ruff" format --check .
+  git ls-files 'cpp/kernels/*.[ch]pp' | xargs "$work/formatters/bin/clang-format" --dry-run -Werror
+}
+
 lint() {
-  step "formatters, linters, types, published metadata"
+  step "linters, types, published metadata"
   python3 -m venv "$work/lint"
   "$work/lint/bin/pip" install -q "$(ls "$work"/dist/*.whl)[lint,test]"
   (
     . "$work/lint/bin/activate"
-    ruff check .
-    ruff format --check .
-    git ls-files 'cpp/kernels/*.[ch]pp' | xargs clang-format --dry-run -Werror
     mypy
     twine check --strict "$work"/dist/*
     validate-pyproject pyproject.toml
@@ -144,7 +157,7 @@ pictures() { # pytest's -m
 }
 
 site() {
-  step "the site: build and execute every page, and check its links and loaded resources"
+  step "the site: build it, and check its links and loaded resources"
   site_venv || return 0
   in_venv site python -m sphinx -q -n -W --keep-going -b html docs build/site
   in_venv site python .ci/check_site.py build/site
