@@ -1,5 +1,7 @@
+import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +15,10 @@ import regard._core
 from element_types import TYPES, type_named
 from rotation import Rotation
 
+# A shell starts a command in the background with SIGINT ignored. Our processes would inherit this,
+# and tests that interrupt them would wait forever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # If a GPU is present, JAX would put its arrays there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Python 3.12 and later warn at a fork of a process with several threads, but a process with
@@ -176,6 +182,20 @@ def run_python(tmp_path):
         )
 
     return run
+
+
+@pytest.fixture
+def start():
+    """Start a process, which is killed when the test ends. `with subprocess.Popen` would wait for
+    it forever after an assertion that failed."""
+    with contextlib.ExitStack() as stack:
+
+        def run(command, **options):
+            process = stack.enter_context(subprocess.Popen(command, **options))
+            stack.callback(process.kill)
+            return process
+
+        yield run
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from command_line import COMMAND, ENVIRONMENT, LISTENING
+from command_line import COMMAND, ENVIRONMENT
 
 # Stands in for an engine that takes long to import, and reports which process imports it.
 SLOW = """
@@ -20,22 +20,22 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("arguments", [[], ["bench", "--json", "out.json", "--shape", "1,1,6,2"]])
-def test_ctrl_c_leaves_no_traceback_no_process_and_no_file(without_peers, arguments):
+def test_ctrl_c_leaves_no_traceback_no_process_and_no_file(start, without_peers, arguments):
     (without_peers / "torch.py").write_text(SLOW)
-    with subprocess.Popen(
-        [*LISTENING, *arguments],
+    process = start(
+        [*COMMAND, *arguments],
         cwd=without_peers,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-    ) as process:
-        deadline = time.monotonic() + 60
-        while not (without_peers / "pid").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+    )
+    deadline = time.monotonic() + 60
+    while not (without_peers / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.splitlines()[-1] == "regard: interrupted"
     assert "Traceback" not in errors

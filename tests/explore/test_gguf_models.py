@@ -207,17 +207,16 @@ def test_linear_scaling(written):
     assert np.isfinite(queries_and_keys(model, numbers)[0][-1]).all()
 
 
-def test_the_command_serves_a_page_until_it_is_interrupted(written, tmp_path):
+def test_the_command_serves_a_page_until_it_is_interrupted(start, written, tmp_path):
     path, _ = written("qwen3")
     command = [sys.executable, "-m", "regard", "explore", str(path), TEXT, "--serve"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    ) as process:
-        url, _, rest = process.stdout.readline().partition(" ")
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            assert b"Attention, explored" in answer.read()
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = start(command, cwd=tmp_path, **pipes)
+    url, _, rest = process.stdout.readline().partition(" ")
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        assert b"Attention, explored" in answer.read()
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, rest) == (0, "", "(Ctrl-C ends it)\n"), errors
     assert "Traceback" not in errors
     assert not list(tmp_path.glob("*.html"))

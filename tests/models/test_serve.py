@@ -351,15 +351,15 @@ serve.main()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="no SIGINT")
-def test_ctrl_c_ends_all(tmp_path):
+def test_ctrl_c_ends_all(start, tmp_path):
     script = RUN.format(examples=str(EXAMPLES), tests=str(Path(__file__).parent))
-    process = subprocess.Popen(
+    process = start(
         [sys.executable, "-W", "error", "-c", script, "--port", "0", "--page-size", "16"],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )
-    with process, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         port = int(process.stderr.readline().rpartition(":")[2].removesuffix("/v1\n"))
         body = json.dumps({"prompt": "x", "max_tokens": 500, "stream": True}).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)

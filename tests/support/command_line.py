@@ -10,15 +10,6 @@ ENVIRONMENT = {
     and name not in ("LANG", "TERM", "COLUMNS", "NO_COLOR")
 } | {"PYTHONUTF8": "1"}
 COMMAND = [sys.executable, "-m", "regard"]
-
-# Like COMMAND, but Ctrl-C works even if the tests run in the background, which ignores it.
-LISTENING = [
-    sys.executable,
-    "-c",
-    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "runpy.run_module('regard', run_name='__main__', alter_sys=True)",
-]
-
 # Other engines are slow to import, and are not the subject of these tests.
 PEERS = ("torch", "onnxruntime")
 NOT_INSTALLED = "raise ModuleNotFoundError(name={name!r})"
