@@ -135,12 +135,13 @@ peers_venv() { # with PyTorch, transformers, JAX, Dask; fails if they cannot be 
   have mpirun && "$work/peers/bin/pip" install -q mpi4py || echo "skipped: the ring over MPI"
 }
 
-peers() { # pytest's -m
-  step "PyTorch, transformers, JAX, Dask: the tests that are $1"
+peers() { # pytest's -m, N: run one in N of these tests
+  step "PyTorch, transformers, JAX, Dask: one in $2 of the tests that are $1, and all pages"
   peers_venv || return 0
-  in_venv peers "${pytest[@]}" -m "$1" tests/libraries tests/conformance tests/attention/test_foreign_arrays.py \
-    tests/attention/test_score_function_*.py tests/masks/test_sparse_scipy.py \
-    tests/attention/test_stream*.py tests/house/test_documentation.py
+  in_venv peers "${pytest[@]}" -m "$1" --one-in "$2" tests/libraries tests/conformance \
+    tests/attention/test_foreign_arrays.py tests/attention/test_score_function_*.py \
+    tests/attention/test_stream*.py tests/masks/test_sparse_scipy.py
+  in_venv peers "${pytest[@]}" -m "$1" tests/house/test_documentation.py
 }
 
 site_venv() { # with a browser, matplotlib and Sphinx; fails if they cannot be installed
@@ -186,10 +187,15 @@ clang_package() {
   in_venv clang "${pytest[@]}" -m "not slow" tests/attention tests/notebooks
 }
 
-# The two narrower targets without the widest, which takes longer to compile than both. All targets are compiled from
-# one source, so a wrong index or an overflow appears at any width. .ci/nightly compiles all targets.
-narrower="-DREGARD_TARGETS=x86_v3;neon;baseline"
-sanitized=(-DREGARD_SANITIZE=address,undefined "$narrower")
+# One target, which this machine runs: compiling two of them with sanitizers takes a quarter of an hour. All targets are
+# compiled from one source, so a wrong index or an overflow appears at any width. .ci/nightly compiles all targets.
+one_target="-DREGARD_TARGETS=$(
+  case $(uname -m) in
+    x86_64) grep -qw avx2 /proc/cpuinfo && echo x86_v3 || echo baseline ;;
+    aarch64) echo neon ;;
+    *) echo baseline ;;
+  esac)"
+sanitized=(-DREGARD_SANITIZE=address,undefined "$one_target")
 
 sanitized_module() { # N: run one in N quick tests
   step "the Python module with address and undefined-behavior sanitizers"
@@ -245,10 +251,10 @@ masked_cpus() { # N: run one in N quick tests
   in_venv venv python .ci/masked_cpus.py "${pytest[@]}" -m "not slow" --turn 1 --one-in "$1" tests
 }
 
-emulated_cpus() {
-  step "emulated CPUs without AVX-512, AVX2 or XSAVE"
+emulated_cpus() { # names of CPUs; none: see .ci/emulated_cpus
+  step "emulated CPUs: ${*:-all}"
   [ "$(uname -m)" = x86_64 ] && have qemu-x86_64 || { echo "skipped: no qemu-x86_64"; return; }
-  in_venv venv .ci/emulated_cpus "$work/venv"
+  in_venv venv .ci/emulated_cpus "$work/venv" "$@"
 }
 
 aarch64() { # kernels; or module N: run one in N quick tests
