@@ -93,7 +93,6 @@ def test_user_data_of_every_kind(kind, library):
     assert function.user_data_address == address
     assert type(function.user_data_address) is int
     del data
-    gc.collect()
     assert_computes(function, "float32", 2.5)
 
 

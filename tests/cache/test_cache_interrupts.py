@@ -15,7 +15,7 @@ from inside_cache import assert_owners_are_right
 
 # One moment of this many, or all in an exhaustive run.
 EVERY = pytest.param(1, id="all", marks=pytest.mark.exhaustive)
-STEPS = [pytest.param(61, id="some"), EVERY]
+STEPS = [pytest.param(127, id="some"), EVERY]
 # Python runs signal handlers only after these instructions.
 AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD"}
 
@@ -165,7 +165,7 @@ def test_forking_and_closing_that_are_interrupted(kind, step, tmp_path):
                 assert_usable(kind, cache, model, fork, same, path)
 
 
-@pytest.mark.parametrize("step", [pytest.param(3, id="some"), *STEPS[1:]])
+@pytest.mark.parametrize("step", [pytest.param(7, id="some"), *STEPS[1:]])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "file" in kind])
 def test_wherever_a_process_dies_its_file_has_what_was_before_or_after(

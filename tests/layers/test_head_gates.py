@@ -20,12 +20,18 @@ GIVEN = {
     "zeros": np.zeros(HEADS),
     "integers": [2, 0, -1, 1],
 }
+NAMES = ["plain", "gates", "everything"]
+SHAPES = [((B, 4, D),), ((B, 4, D), (B, 7, D)), ((4, D), (B, 7, D))]
+# Every kind of gates with every layer; the shapes rotate.
+CASES = [
+    (given, name, SHAPES[(i + j) % 3])
+    for i, given in enumerate(GIVEN)
+    for j, name in enumerate(NAMES)
+]
 
 
-@pytest.mark.parametrize("shapes", [((B, 4, D),), ((B, 4, D), (B, 7, D)), ((4, D), (B, 7, D))])
-@pytest.mark.parametrize("name", ["plain", "gates", "everything"])
-@pytest.mark.parametrize("given", GIVEN)
-def test_gradients_beside_the_layer_written_out(given, name, shapes):
+@pytest.mark.parametrize(("given", "name", "shapes"), CASES)
+def test_gradients_are_those_of_the_layer_written_out(given, name, shapes):
     """The given gates and the learned gates are multiplied."""
     inputs = [normal(shape, seed) for seed, shape in enumerate(shapes)]
     check(*build(name), inputs, {"head_gates": GIVEN[given]})
