@@ -1,5 +1,5 @@
-// The dispatch's interface to an attention kernel, in the attention, decode, int8 and bfloat16
-// families.
+// The dispatch's interface to an attention kernel, in the families attention, decode, int8,
+// bfloat16 and groups.
 #pragma once
 
 #include "../problem/attention.hpp"

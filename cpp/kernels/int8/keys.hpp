@@ -15,8 +15,9 @@
 //
 //   NaN, inf  in a key make its scale NaN, and therefore its scores
 //   tiny      a largest magnitude below kSmallest counts as 0, because 127 / it would overflow
-//   mean      of the finite elements of the keys that exist, in double and in order; if it
-//             exceeds kLargestMean, it is not subtracted, so that no difference overflows
+//   mean      the sum of the finite elements of the keys that exist, in double and in order,
+//             divided by the number of these keys; a mean beyond kLargestMean is not subtracted, so
+//             that no difference overflows
 #pragma once
 
 #include "../hadamard.hpp"
