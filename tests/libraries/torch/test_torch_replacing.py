@@ -13,12 +13,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 import regard.torch  # noqa: E402
 from interrupts import Interrupt  # noqa: E402
 from regard.torch._counting import is_counted  # noqa: E402
+from torch_modules import HEADS, SIZE, Decoder, Whole, by_another_name  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
-from torch.nn.functional import scaled_dot_product_attention as by_another_name  # noqa: E402
-
 EPS = torch.finfo(torch.float64).eps
-SIZE, HEADS = 16, 4
 
 
 class Projected(nn.Module):
@@ -43,25 +41,6 @@ class MultiHead(nn.Module):
     def forward(self, x):
         other = x if self.keys is None else x[:, : self.keys]
         return self.attention(x, other, other, **{"need_weights": False} | self.options)[0]
-
-
-class Decoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.TransformerDecoderLayer(SIZE, HEADS, 32, dropout=0, batch_first=True)
-
-    def forward(self, x):
-        return self.layer(x, x[:, :3])
-
-
-class Whole(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.model = nn.Transformer(SIZE, HEADS, 1, 1, 32, dropout=0, batch_first=True)
-
-    def forward(self, x):
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=x.dtype)
-        return self.model(x, x, tgt_mask=mask, tgt_is_causal=True)
 
 
 class Biased(nn.Module):
