@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace regard {
 namespace {
@@ -61,7 +62,7 @@ bool accepts_element(Accepts accepts, Element element) {
       return accepts == Accepts::cache;
     case Element::float16:
     case Element::bfloat16:
-      return accepts == Accepts::storage || accepts == Accepts::cache;
+      return accepts == Accepts::storage || accepts == Accepts::cache || accepts == Accepts::mask;
     default:
       return accepts != Accepts::bool_mask;
   }
@@ -96,6 +97,20 @@ void refuse_beyond_64_bits(const char* name, const py::array& objects) {
                           std::string(py::str(beyond)));
 }
 
+// The part of an array with one element along each axis of stride 0, which holds all its elements.
+py::array distinct_part(const py::array& array) {
+  Shape shape = shape_of(array);
+  bool repeats = false;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis] <= 1 || array.strides(static_cast<py::ssize_t>(axis)) != 0) continue;
+    shape[axis] = 1;
+    repeats = true;
+  }
+  if (!repeats) return array;
+  return py::array(array.dtype(), std::vector<py::ssize_t>(shape.begin(), shape.end()),
+                   std::vector<py::ssize_t>(array.strides(), array.strides() + array.ndim()), array.data(), array);
+}
+
 }  // namespace
 
 std::string describe(py::handle object) {
@@ -113,31 +128,31 @@ std::string to_text(const Shape& shape) {
 
 Shape shape_of(const py::array& array) { return Shape(array.shape(), array.shape() + array.ndim()); }
 
+bool is_masked_array(py::handle object) {
+  if (is_plain_array(object)) return false;
+  static PyObject* const module_name = PyUnicode_InternFromString("numpy.ma");
+  const auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(module_name));
+  if (!module) {
+    if (PyErr_Occurred()) throw py::error_already_set();
+    return false;  // without the module there is no masked array
+  }
+  const py::object type = py::getattr(module, "MaskedArray", py::none());
+  return PyType_Check(type.ptr()) &&
+         PyType_IsSubtype(Py_TYPE(object.ptr()), reinterpret_cast<PyTypeObject*>(type.ptr()));
+}
+
 py::array as_array(const char* name, py::handle object) {
-  const py::module_ numpy = py::module_::import("numpy");
-  if (py::isinstance(object, numpy.attr("ma").attr("MaskedArray")))
+  if (is_plain_array(object)) return py::reinterpret_borrow<py::array>(object);
+  if (is_masked_array(object))
     throw py::type_error(std::string(name) + " must be a plain array, got a masked array, whose mask "
                          "would be ignored");
   try {
-    return numpy.attr("asarray")(object);
+    return py::module_::import("numpy").attr("asarray")(object);
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_ValueError)) throw;
     throw py::value_error(std::string(name) + " must be a number or a regular nested list: " +
                           std::string(py::str(error.value())));
   }
-}
-
-py::array integers_of(const char* name, py::handle object, const char* wanted) {
-  const py::array array = as_array(name, object);
-  const char kind = array.dtype().kind();
-  if (kind == 'i' || kind == 'u') return array;
-  // NumPy gives an empty list the type float64.
-  if (array.size() == 0 && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())))
-    return array.attr("astype")("int64");
-  if (kind == 'O') refuse_beyond_64_bits(name, array);
-  throw py::type_error(std::string(name) + " must be " + wanted + ", got " +
-                       (array.ndim() == 0 ? std::string(Py_TYPE(object.ptr())->tp_name)
-                                          : std::string(py::str(array.dtype()))));
 }
 
 bool is_plain_array(py::handle object) {
@@ -160,6 +175,59 @@ ArrayView view_as(const char* name, const py::array& array, Element element) {
   return view;
 }
 
+ArrayView copy_as(const char* name, const py::array& array, const py::dtype& type, Element element) {
+  const auto& numpy = py::detail::npy_api::get();
+  constexpr int kEnsureCopy = 0x20;  // NPY_ARRAY_ENSURECOPY
+  constexpr int kWanted = py::array::c_style | py::array::forcecast | kEnsureCopy |
+                          py::detail::npy_api::NPY_ARRAY_ALIGNED_ | py::detail::npy_api::NPY_ARRAY_ENSUREARRAY_;
+  const py::array distinct = distinct_part(array);
+  // FromAny steals a reference to the type.
+  const auto copy = py::reinterpret_steal<py::object>(
+      numpy.PyArray_FromAny_(distinct.ptr(), type.inc_ref().ptr(), 0, 0, kWanted, nullptr));
+  if (!copy) throw py::error_already_set();
+  ArrayView view = view_as(name, py::reinterpret_borrow<py::array>(copy), element);
+  for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
+    const py::ssize_t size = array.shape(static_cast<py::ssize_t>(axis));
+    if (view.shape[axis] == size) continue;
+    view.shape[axis] = size;
+    view.strides[axis] = 0;
+  }
+  return view;
+}
+
+ArrayView copied_integers(const char* name, py::handle object, const char* wanted) {
+  py::array array = as_array(name, object);
+  const char kind = array.dtype().kind();
+  if (kind != 'i' && kind != 'u') {
+    // NumPy gives an empty list the type float64.
+    const bool is_empty_list =
+        array.size() == 0 && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()));
+    if (kind == 'O') refuse_beyond_64_bits(name, array);
+    if (!is_empty_list)
+      throw py::type_error(std::string(name) + " must be " + wanted + ", got " +
+                           (array.ndim() == 0 ? std::string(Py_TYPE(object.ptr())->tp_name)
+                                              : std::string(py::str(array.dtype()))));
+  }
+  // Integers, viewed as elements of the same size.
+  const ArrayView copy = copy_as(name, array, py::dtype::of<std::int64_t>(), Element::float64);
+  if (kind == 'u')
+    for (const std::int64_t number : Distinct<std::int64_t>(copy))
+      if (number < 0)
+        throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
+                              std::to_string(static_cast<std::uint64_t>(number)));
+  return copy;
+}
+
+ArrayView copied_numbers(const char* name, py::handle object, Element element) {
+  const py::array given = as_array(name, object);
+  const char kind = given.dtype().kind();
+  if (kind != 'f' && kind != 'i' && kind != 'u' && !is_bfloat16(given.dtype()))
+    throw py::type_error(std::string(name) + " must be an array of real numbers, got " +
+                         (given.ndim() == 0 ? std::string(Py_TYPE(object.ptr())->tp_name) : describe(given)));
+  const bool is_float = element == Element::float32;
+  return copy_as(name, given, is_float ? py::dtype::of<float>() : py::dtype::of<double>(), element);
+}
+
 bool take_view(ArrayView& view, const char* name, py::handle object, Accepts accepts) {
   Element element;
   if (!is_native(object, accepts, element)) return false;
@@ -171,7 +239,7 @@ ArrayView view_of(const char* name, py::handle object, Accepts accepts) {
   ArrayView view;
   if (take_view(view, name, object, accepts)) return view;
   const char* wanted = accepts == Accepts::bool_mask ? "bool"
-                       : accepts == Accepts::mask    ? "bool, float32 or float64"
+                       : accepts == Accepts::mask    ? "bool, float16, bfloat16, float32 or float64"
                        : accepts == Accepts::cache   ? "int8, float16, bfloat16, float32 or float64"
                        : accepts == Accepts::storage ? "float16, bfloat16, float32 or float64"
                                                      : "float32 or float64";

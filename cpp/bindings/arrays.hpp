@@ -47,16 +47,16 @@ Shape shape_of(const py::array& array);
 // np.asarray of a number or a nested list, with errors that name the argument.
 py::array as_array(const char* name, py::handle object);
 
-// The same for integers of any integer type; an empty list is accepted. Throws TypeError with a
-// message that states what is `wanted`, or ValueError if Python integers are beyond 64 bits.
-py::array integers_of(const char* name, py::handle object, const char* wanted);
+// Whether this is a masked array. Imports nothing: an import in a call could wait in a forked child
+// for a thread of its parent.
+bool is_masked_array(py::handle object);
 
 // Element types that an argument may have.
 enum class Accepts {
   floats,     // float32, float64
   storage,    // and float16, bfloat16
   cache,      // and int8
-  mask,       // bool, float32, float64
+  mask,       // bool, float16, bfloat16, float32, float64
   bool_mask,  // bool
 };
 
@@ -69,6 +69,29 @@ bool is_plain_array(py::handle object);
 
 // A view of an array as this element type; alignment and byte order are not checked.
 ArrayView view_as(const char* name, const py::array& array, Element element);
+
+// A private copy of an array, which no other thread can change while the kernels read it. Axes of
+// stride 0, as np.broadcast_to makes them, keep that stride: only distinct elements are copied.
+ArrayView copy_as(const char* name, const py::array& array, const py::dtype& type, Element element);
+
+// The same for integers of any integer type, as 64-bit integers; an empty list is accepted. Throws
+// TypeError with a message that states what is `wanted`, or ValueError if a number is beyond 64 bits.
+ArrayView copied_integers(const char* name, py::handle object, const char* wanted);
+
+// The same for real numbers of any type, as float32 or float64.
+ArrayView copied_numbers(const char* name, py::handle object, Element element);
+
+// The elements of such a copy, each once.
+template <class Number>
+struct Distinct {
+  explicit Distinct(const ArrayView& copy)
+      : first(static_cast<const Number*>(copy.data)),
+        last(first + py::reinterpret_borrow<py::array>(copy.array).size()) {}
+  const Number* begin() const { return first; }
+  const Number* end() const { return last; }
+  const Number* first;
+  const Number* last;
+};
 
 // Takes a view if the array is native.
 bool take_view(ArrayView& view, const char* name, py::handle object, Accepts accepts);

@@ -17,13 +17,7 @@ EntryNumbers entry_numbers_of(const char* name, py::handle object) {
     numbers.single = integer_of(name, object);
     return numbers;
   }
-  const py::array given = integers_of(name, object, "an integer or an array of integers");
-  if (given.dtype().kind() == 'u' && given.size() > 0) {
-    const py::object most = py::module_::import("numpy").attr("max")(given);
-    if (most > py::int_(INT64_MAX))
-      throw py::value_error(std::string(name) + " must fit in 64 bits, got " + std::string(py::str(most)));
-  }
-  numbers.each = given.attr("astype")("int64", py::arg("order") = "C");
+  numbers.each = copied_integers(name, object, "an integer or an array of integers");
   return numbers;
 }
 
@@ -69,27 +63,21 @@ void parse_window(py::handle window, Options& options) {
 enum class Infinity { none, negative, positive };  // that numbers may be
 
 // Real numbers that are finite or the allowed infinity.
-py::array_t<double> head_numbers_of(const char* name, py::handle object, Infinity infinity) {
-  const py::array given = as_array(name, object);
-  const char kind = given.dtype().kind();
-  const bool is_bfloat16 = py::str(given.dtype()).cast<std::string>() == "bfloat16";
-  if (kind != 'f' && kind != 'i' && kind != 'u' && !is_bfloat16)
-    throw py::type_error(std::string(name) + " must be an array of real numbers, got " +
-                         (given.ndim() == 0 ? kind_of(object) : describe(given)));
-  const py::array_t<double> numbers(given.attr("astype")("float64", py::arg("order") = "C"));
-  for (const double* number = numbers.data(); number != numbers.data() + numbers.size(); ++number)
-    if (!std::isfinite(*number) && !(infinity == Infinity::negative && *number < 0) &&
-        !(infinity == Infinity::positive && *number > 0))
+ArrayView head_numbers_of(const char* name, py::handle object, Infinity infinity) {
+  const ArrayView numbers = copied_numbers(name, object, Element::float64);
+  for (const double number : Distinct<double>(numbers))
+    if (!std::isfinite(number) && !(infinity == Infinity::negative && number < 0) &&
+        !(infinity == Infinity::positive && number > 0))
       throw py::value_error(std::string(name) + " must be finite" +
                             (infinity == Infinity::negative   ? " or -inf"
                              : infinity == Infinity::positive ? " or inf"
                                                               : "") + ", got " +
-                            std::string(py::str(py::float_(*number))));
+                            std::string(py::str(py::float_(number))));
   return numbers;
 }
 
 // An array with a number for each head, or none for a single number.
-std::optional<py::array_t<double>> numbers_of_heads(const char* name, py::handle object, Infinity infinity) {
+std::optional<ArrayView> numbers_of_heads(const char* name, py::handle object, Infinity infinity) {
   if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return std::nullopt;
   const bool is_array = py::isinstance<py::array>(object) && py::reinterpret_borrow<py::array>(object).ndim() > 0;
   if (!is_array && !PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) return std::nullopt;
@@ -115,29 +103,24 @@ void parse_softcap(py::handle object, Options& options) {
     options.softcap = softcap_of(object);
     return;
   }
-  const py::array_t<double>& numbers = *options.softcaps;
-  for (const double* number = numbers.data(); number != numbers.data() + numbers.size(); ++number)
-    if (*number <= 0)
+  for (const double number : Distinct<double>(*options.softcaps))
+    if (number <= 0)
       throw py::value_error("softcap must be greater than 0, or inf for a head without a cap, got " +
-                            std::string(py::str(py::float_(*number))));
+                            std::string(py::str(py::float_(number))));
 }
 
 // Arrays of float32 and float64 are read in place; other types are copied.
 ArrayView distance_bias_of(py::handle object) {
   const py::array given = as_array("distance_bias", object);
-  const char kind = given.dtype().kind();
-  const bool is_bfloat16 = py::str(given.dtype()).cast<std::string>() == "bfloat16";
-  if (kind != 'f' && kind != 'i' && kind != 'u' && !is_bfloat16)
-    throw py::type_error("distance_bias must be an array of real numbers, got " +
-                         (given.ndim() == 0 ? kind_of(object) : describe(given)));
-  if (given.ndim() == 0 || given.shape(given.ndim() - 1) % 2 == 0)
-    throw py::value_error("distance_bias must have an odd number of columns, 2 n - 1 for distances of less than n, got shape " +
-                          to_text(shape_of(given)));
   ArrayView view;
-  if (take_view(view, "distance_bias", given, Accepts::floats)) return view;
-  const bool is_narrow = is_bfloat16 || (kind == 'f' && given.itemsize() <= 4);
-  const py::array copy = given.attr("astype")(is_narrow ? "float32" : "float64");
-  return view_as("distance_bias", copy, is_narrow ? Element::float32 : Element::float64);
+  if (!take_view(view, "distance_bias", given, Accepts::floats)) {
+    const bool is_narrow = given.itemsize() <= 2 || (given.dtype().kind() == 'f' && given.itemsize() == 4);
+    view = copied_numbers("distance_bias", given, is_narrow ? Element::float32 : Element::float64);
+  }
+  if (view.axes() == 0 || view.size(1) % 2 == 0)
+    throw py::value_error("distance_bias must have an odd number of columns, 2 n - 1 for distances of less than n, got shape " +
+                          to_text(view.shape));
+  return view;
 }
 
 double dropout_p_of(py::handle object) {
@@ -258,24 +241,29 @@ PerEntry per_entry(const char* name, const EntryNumbers& numbers, const Attentio
     check(numbers.single);
     return {&numbers.single, nullptr};
   }
-  const py::array& array = *numbers.each;
-  const ArrayView view = view_as(name, array, Element::float64);  // of the same size
-  if (!broadcasts_to(view.shape, batch))
+  const ArrayView& view = *numbers.each;
+  if (!broadcasts_to(view.shape, batch)) {
+    Shape column = batch;
+    column.push_back(1);
     throw py::value_error(std::string(name) + " must be an integer or broadcast to the " + entries +
-                          " " + to_text(batch) + ", got shape " + to_text(view.shape));
-  const auto* data = static_cast<const std::int64_t*>(array.data());
-  for (py::ssize_t i = 0; i < array.size(); ++i) check(data[i]);
-  return {data, batch_strides_of(view, 0, problem.batch, memory)};
+                          " " + to_text(batch) + ", got shape " + to_text(view.shape) +
+                          (view.shape == column ? ": pass " + std::string(name) + "[..., 0]" : ""));
+  }
+  for (const std::int64_t number : Distinct<std::int64_t>(view)) check(number);
+  return {static_cast<const std::int64_t*>(view.data), batch_strides_of(view, 0, problem.batch, memory)};
 }
 
+enum class Heads { each, each_or_one };
+
 // One number for every query head, or one for every head of every batch entry; or a scalar if there
-// is one head.
-PerHead per_entry_and_head(const char* name, const py::array_t<double>& numbers,
-                           const AttentionProblem& problem, const Shape& batch, Integers& memory) {
-  const bool is_number = numbers.ndim() == 0 && problem.heads == 1;
-  if (is_number) return {numbers.data(), 0, nullptr};
-  const ArrayView view = view_as(name, numbers, Element::float64);
-  if (view.axes() == 0 || view.size(1) != problem.heads ||
+// is one head. An axis with one number for all heads is accepted only if no gradient has its shape.
+PerHead per_entry_and_head(const char* name, const ArrayView& view, Heads accepted, const AttentionProblem& problem,
+                           const Shape& batch, Integers& memory) {
+  const auto* numbers = static_cast<const double*>(view.data);
+  const bool is_number = view.axes() == 0 && problem.heads == 1;
+  if (is_number) return {numbers, 0, nullptr};
+  const bool is_one = accepted == Heads::each_or_one && view.axes() > 0 && view.size(1) == 1;
+  if (view.axes() == 0 || (view.size(1) != problem.heads && !is_one) ||
       !broadcasts_to(Shape(view.shape.begin(), view.shape.end() - 1), batch)) {
     Shape full = batch;
     full.push_back(problem.heads);
@@ -284,16 +272,17 @@ PerHead per_entry_and_head(const char* name, const py::array_t<double>& numbers,
                           (batch.empty() ? "" : ", or for each batch entry, shape " + to_text(full)) +
                           ", got shape " + to_text(view.shape));
   }
-  return {numbers.data(), view.stride(1), batch_strides_of(view, 1, problem.batch, memory)};
+  return {numbers, view.size(1) == 1 ? 0 : view.stride(1), batch_strides_of(view, 1, problem.batch, memory)};
 }
 
 // One number for every query head; or a scalar if there is one head.
-const double* per_head(const char* name, const py::array_t<double>& numbers, std::int64_t heads) {
-  const bool is_number = numbers.ndim() == 0 && heads == 1;
-  if (!is_number && (numbers.ndim() != 1 || numbers.shape(0) != heads))
-    throw py::value_error(std::string(name) + " must have one number for every query head, shape (" +
-                          std::to_string(heads) + ",), got shape " + to_text(shape_of(numbers)));
-  return numbers.data();
+void set_sinks(AttentionProblem& problem, const ArrayView& sinks) {
+  const bool is_number = sinks.axes() == 0 && problem.heads == 1;
+  if (!is_number && (sinks.axes() != 1 || sinks.shape[0] != problem.heads))
+    throw py::value_error("sinks must have one number for every query head, shape (" +
+                          std::to_string(problem.heads) + ",), got shape " + to_text(sinks.shape));
+  problem.sinks = static_cast<const double*>(sinks.data);
+  problem.sinks_stride = is_number ? 0 : sinks.strides[0];
 }
 
 // A table for every head, for every head of every batch entry, or one for all heads.
@@ -366,8 +355,8 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
                  const char* entries, Integers& memory) {
   problem.scale = options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
   problem.softcap = options.softcap;
-  if (options.scales) problem.scales = per_entry_and_head("scale", *options.scales, problem, batch, memory);
-  if (options.softcaps) problem.softcaps = per_entry_and_head("softcap", *options.softcaps, problem, batch, memory);
+  if (options.scales) problem.scales = per_entry_and_head("scale", *options.scales, Heads::each_or_one, problem, batch, memory);
+  if (options.softcaps) problem.softcaps = per_entry_and_head("softcap", *options.softcaps, Heads::each_or_one, problem, batch, memory);
   set_score_function(problem, options.score_function);
   set_distance_bias(problem, options.distance_bias, batch, memory);
   problem.dropout_origin = options.dropout_origin;
@@ -392,8 +381,8 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
                                      problem.kv_len, memory);
   if (options.alibi_slopes)
     problem.alibi_slopes =
-        per_entry_and_head("alibi_slopes", *options.alibi_slopes, problem, batch, memory);
-  if (options.sinks) problem.sinks = per_head("sinks", *options.sinks, problem.heads);
+        per_entry_and_head("alibi_slopes", *options.alibi_slopes, Heads::each, problem, batch, memory);
+  if (options.sinks) set_sinks(problem, *options.sinks);
 }
 
 }  // namespace regard

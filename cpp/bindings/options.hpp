@@ -21,7 +21,7 @@ namespace regard {
 // An integer for each batch entry, or one for all.
 struct EntryNumbers {
   std::int64_t single = 0;
-  std::optional<py::array> each;  // of int64, in private memory
+  std::optional<ArrayView> each;  // a copy
 };
 
 struct Options {
@@ -33,13 +33,12 @@ struct Options {
   std::optional<EntryNumbers> left_padding;
   std::optional<double> scale;  // 1 / sqrt(head_dim) if not given
   double softcap = 0;           // 0 is no cap
-  std::optional<py::array_t<double>> scales;    // for each head, instead of `scale`
-  std::optional<py::array_t<double>> softcaps;  // likewise
+  std::optional<ArrayView> scales;    // for each head, instead of `scale`; a copy
+  std::optional<ArrayView> softcaps;  // likewise
   ArrayView distance_bias;                      // without an array if not given
   std::optional<ScoreFunctionView> score_function;
-  // In private memory: another thread cannot change them while the kernels read them.
-  std::optional<py::array_t<double>> alibi_slopes;
-  std::optional<py::array_t<double>> sinks;
+  std::optional<ArrayView> alibi_slopes;  // a copy, as are the sinks
+  std::optional<ArrayView> sinks;
   double dropout_p = 0;
   std::optional<std::uint64_t> dropout_seed;
   DropoutOrigin dropout_origin = {0, 0, 0};

@@ -8,18 +8,13 @@
 namespace regard {
 
 Starts starts_of(const char* name, py::handle object) {
-  const py::array given = integers_of(name, object, "an array of integers");
-  if (given.ndim() != 1 || given.shape(0) < 1)
+  const ArrayView given = copied_integers(name, object, "an array of integers");
+  if (given.axes() != 1 || given.shape[0] < 1)
     throw py::value_error(std::string(name) + " must have shape (sequences + 1,), got shape " +
-                          to_text(shape_of(given)));
-  if (given.dtype().kind() == 'u') {
-    const py::object most = py::module_::import("numpy").attr("max")(given);
-    if (most > py::int_(INT64_MAX))
-      throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
-                            std::string(py::str(most)));
-  }
-  const py::array_t<std::int64_t, py::array::c_style | py::array::forcecast> numbers(given);
-  const Starts starts(numbers.data(), numbers.data() + numbers.size());
+                          to_text(given.shape));
+  Starts starts(static_cast<std::size_t>(given.shape[0]));
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    starts[i] = static_cast<const std::int64_t*>(given.data)[static_cast<py::ssize_t>(i) * given.strides[0]];
   if (starts.front() != 0)
     throw py::value_error(std::string(name) + " must begin with 0, got " +
                           std::to_string(starts.front()));

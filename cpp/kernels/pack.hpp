@@ -25,15 +25,17 @@ REGARD_INLINE void rows_to_lanes(const From* const* rows, int row_count, std::in
   for (int lane = 0; lane < row_count; lane += kWidth) {
     const int present = row_count - lane < kWidth ? row_count - lane : kWidth;
     std::int64_t column = 0;
-    if (column_stride == 1) {
-      for (; column + kWidth <= columns; column += kWidth) {
+    if (column_stride == 1 && columns >= kWidth) {
+      for (; column < columns; column += kWidth) {
+        // The last square overlaps the one before it.
+        const std::int64_t at = column + kWidth <= columns ? column : columns - kWidth;
         Vec<T> square[kWidth];
 #pragma GCC unroll 16
         for (int i = 0; i < kWidth; ++i)
-          square[i] = i < present ? load_as<T>(rows[lane + i] + column) : Vec<T>{};
+          square[i] = i < present ? load_as<T>(rows[lane + i] + at) : Vec<T>{};
         transpose<T>(square);
 #pragma GCC unroll 16
-        for (int i = 0; i < kWidth; ++i) store(to + (column + i) * to_stride + lane, op(square[i]));
+        for (int i = 0; i < kWidth; ++i) store(to + (at + i) * to_stride + lane, op(square[i]));
       }
     }
     for (; column < columns; ++column) {

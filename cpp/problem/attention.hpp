@@ -40,6 +40,7 @@ struct AttentionProblem {
   PerHead softcaps;     // likewise
   const ScoreFunction* score_function;  // of capped scores, or null
   const double* sinks;  // one per head, or null
+  std::int64_t sinks_stride;
 
   // Dropout (kernels/strips/dropout.hpp): weights whose random word is not above the limit are
   // dropped.
@@ -83,7 +84,7 @@ struct AttentionProblem {
   // Rows are queries, columns are keys, and heads are query heads. Data is null if not given.
   Operand mask;           // bool: true for visible keys
   const SparseMask* sparse_mask;  // instead of `mask`, or null
-  Operand bias;           // float32 or float64, added to the score; -inf hides
+  Operand bias;           // of any float type, added to the score; -inf hides
   PerHead alibi_slopes;
   // Added to the score of a key that is d after its query: column distances - 1 + d of the head,
   // float32 or float64. Keys beyond the table use the last column on their side. It has no rows.

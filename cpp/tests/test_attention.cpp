@@ -84,7 +84,7 @@ void test_attention(const Case& c) {
   if (c.has_alibi) {
     problem.alibi_slopes = {slopes.data(), 1, nullptr};
   }
-  if (c.has_sinks) problem.sinks = sinks.data();
+  if (c.has_sinks) problem.sinks = sinks.data(), problem.sinks_stride = 1;
   problem.query = operand(query.data(), c.heads, c.q_len, c.head_dim);
   problem.key = operand(key.data(), c.kv_heads, c.kv_len, c.head_dim, c.key_step);
   problem.value = operand(value.data(), c.kv_heads, c.kv_len, c.value_dim, c.key_step);

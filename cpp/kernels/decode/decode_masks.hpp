@@ -19,14 +19,9 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
            (task.row_begin + row) % group * mask.head_stride + key * mask.column_stride;
   };
   if (task.bias) {
-    const std::int64_t first = offset_in(problem.bias), stride = problem.bias.column_stride;
-    const auto add = [&](const auto* added) {
-      for (int k = 0; k < count; ++k) bias[k] = mask_value<T>(added[k * stride]);
-    };
-    if (problem.bias.element == Element::float32)
-      add(static_cast<const float*>(task.bias) + first);
-    else
-      add(static_cast<const double*>(task.bias) + first);
+    const char* const row = static_cast<const char*>(task.bias) +
+                            offset_in(problem.bias) * bytes_of(problem.bias.element);
+    convert_mask_row(problem.bias.element, row, problem.bias.column_stride, count, bias);
     for (int k = 0; k < count; k += kLanes<T>) store(bias + k, in_log2_units<T>(load<T>(bias + k)));
   }
   if (task.alibi_slopes) {

@@ -4,6 +4,7 @@
 
 #include "../mask_value.hpp"
 #include "../../problem/rows.hpp"
+#include "../elements.hpp"
 #include "elements.hpp"
 
 namespace regard {
@@ -29,7 +30,7 @@ REGARD_NOINLINE Vec<T> added_by_mask(const M* mask, std::int64_t stride, std::in
     } else if constexpr (sizeof(M) == 1) {
       lanes[i] = mask[i * stride] ? T(0) : -kInfinity<T>;
     } else {
-      lanes[i] = mask_value<T>(mask[i * stride]);
+      lanes[i] = mask_value<T>(widen(mask[i * stride]));
     }
   }
   return load(lanes);
@@ -46,9 +47,7 @@ REGARD_INLINE auto widen_lanes(Narrow narrow) {
 
 template <class T, class M>
 REGARD_INLINE Vec<T> added_by_dense_mask(const M* mask) {
-  if constexpr (sizeof(M) == sizeof(T)) {
-    return load(mask);
-  } else if constexpr (sizeof(M) == 1) {
+  if constexpr (sizeof(M) == 1) {
     typedef std::uint8_t Bytes __attribute__((vector_size(kLanes<T>), aligned(1), may_alias));
     const auto words = widen_lanes<T, std::int32_t>(
         widen_lanes<T, std::uint16_t>(*reinterpret_cast<const Bytes*>(mask)));
@@ -58,6 +57,8 @@ REGARD_INLINE Vec<T> added_by_dense_mask(const M* mask) {
     else
       shown = widen_lanes<T, std::int64_t>(words);
     return select<T>(shown != Mask<T>{}, Vec<T>{}, broadcast(-kInfinity<T>));
+  } else if constexpr (sizeof(M) <= sizeof(T)) {
+    return load_as<T>(mask);
   } else {
     return added_by_mask<T, M>(mask, 1, kLanes<T>);
   }

@@ -33,8 +33,10 @@ REGARD_NOINLINE void stage_rows(const StageProblem& problem, const StageRows& ro
     case Stage::apply_mask:
       if (problem.mask.element == Element::boolean)
         return mask_rows<T, unsigned char>(problem, rows);
-      if (problem.mask.element == Element::float32) return mask_rows<T, float>(problem, rows);
-      return mask_rows<T, double>(problem, rows);
+      if (problem.mask.element == Element::float64) return mask_rows<T, double>(problem, rows);
+      return with_input_element<T>(problem.mask.element, [&](auto element) {
+        mask_rows<T, typename decltype(element)::Type>(problem, rows);
+      });
   }
 }
 

@@ -12,34 +12,70 @@
 namespace regard {
 namespace {
 
+// Converts `keys` numbers of one row of a float mask to the type of scores, in whole vectors.
+template <class T>
+REGARD_NOINLINE void convert_mask_row(Element element, const void* row, std::int64_t stride,
+                                      int keys, T* to) {
+  const auto convert = [&](const auto* from) {
+    for (int k = 0; k < keys; k += kLanes<T>) {
+      T part[kLanes<T>] = {};
+      for (int i = 0; i < kLanes<T> && i < keys - k; ++i)
+        part[i] = mask_value<T>(widen(from[(k + i) * stride]));
+      store(to + k, load<T>(part));
+    }
+  };
+  switch (element) {
+    case Element::float16:
+      return convert(static_cast<const Float16*>(row));
+    case Element::bfloat16:
+      return convert(static_cast<const BFloat16*>(row));
+    case Element::float32:
+      return convert(static_cast<const float*>(row));
+    default:
+      return convert(static_cast<const double*>(row));
+  }
+}
+
 // bias[key][lane] = the float mask, for `keys` keys starting at `key`.
-template <class Shape, class M, class T = typename Shape::Element>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionTask& task,
                                const StripRows<T>& strip, std::int64_t key, int keys, T* bias) {
-  const int width = strip.vectors * kLanes<T>;
-  const std::int64_t stride = problem.bias.column_stride;
-  const M* rows[Shape::kStripLanes];
-  mask_rows(problem, problem.bias, task.bias, strip, key, rows);
+  constexpr int kWidth = kLanes<T>;
+  const int width = strip.vectors * kWidth;
+  const Element element = problem.bias.element;
+  const std::int64_t bytes = bytes_of(element), stride = problem.bias.column_stride;
+  Operand in_bytes = problem.bias;
+  in_bytes.row_stride *= bytes;
+  in_bytes.head_stride *= bytes;
+  in_bytes.column_stride *= bytes;
+  const char* rows[Shape::kStripLanes];
+  mask_rows(problem, in_bytes, task.bias, strip, key, rows);
   if (lanes_share_a_row(problem, problem.bias)) {
-    const M* row = rows[0];
+    T row[Shape::kBlockKeys + kWidth];
+    convert_mask_row(element, rows[0], stride, keys, row);
     for (int k = 0; k < keys; ++k) {
-      const Vec<T> value = in_log2_units<T>(broadcast(mask_value<T>(row[k * stride])));
-      for (int lane = 0; lane < width; lane += kLanes<T>) store(bias + k * width + lane, value);
+      const Vec<T> value = in_log2_units<T>(broadcast(row[k]));
+      for (int lane = 0; lane < width; lane += kWidth) store(bias + k * width + lane, value);
     }
     return;
   }
-  if constexpr (sizeof(M) == sizeof(T)) {
-    for (int lane = 0; lane < width; lane += kLanes<T>)
-      rows_to_lanes<T>(rows + lane, kLanes<T>, stride, keys, bias + lane, width,
+  const auto load_rows = [&]<class M>(ElementType<M>) {
+    for (int lane = 0; lane < width; lane += kWidth) {
+      const M* from[kWidth];
+      for (int i = 0; i < kWidth; ++i) from[i] = reinterpret_cast<const M*>(rows[lane + i]);
+      rows_to_lanes<T>(from, kWidth, stride, keys, bias + lane, width,
                        [](Vec<T> value) { return in_log2_units<T>(value); });
-  } else {
-    for (int k = 0; k < keys; ++k)
-      for (int lane = 0; lane < width; lane += kLanes<T>) {
-        T gathered[kLanes<T>];
-        for (int i = 0; i < kLanes<T>; ++i) gathered[i] = mask_value<T>(rows[lane + i][k * stride]);
-        store(bias + k * width + lane, in_log2_units<T>(load<T>(gathered)));
-      }
+    }
+  };
+  if (sizeof(T) == 8 || element != Element::float64)
+    return with_input_element<T>(element, load_rows);
+  // Only -inf hides, so float64 is not simply rounded.
+  for (int lane = 0; lane < width; ++lane) {
+    T row[Shape::kBlockKeys + kWidth];
+    convert_mask_row(element, rows[lane], stride, keys, row);
+    for (int k = 0; k < keys; ++k) bias[k * width + lane] = row[k];
   }
+  for (int i = 0; i < keys * width; i += kWidth) store(bias + i, in_log2_units<T>(load(bias + i)));
 }
 
 // bias -= slope |position - key|.

@@ -64,7 +64,8 @@ REGARD_NOINLINE void start_with_sinks(const AttentionProblem& problem, const Att
                                       int lanes) {
   const std::int64_t group = problem.heads / problem.kv_heads;
   for (int lane = 0; lane < lanes; ++lane) {
-    const double sink = problem.sinks[task.first_head + (first_row + lane) % group];
+    const double sink =
+        problem.sinks[(task.first_head + (first_row + lane) % group) * problem.sinks_stride];
     if (sink == -kInfinity<double>) continue;
     state.reference[lane] = nearest_finite<T>(sink * kLog2E);
     state.limit[lane] = state.reference[lane] + T(kThreshold);

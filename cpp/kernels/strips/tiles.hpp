@@ -135,12 +135,8 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
   }
   if (task.bias) {
     const int keys = (last * kRows < block.count ? last * kRows : block.count) - first * kRows;
-    const std::int64_t key = block.begin + first * kRows;
-    T* to = bias + first * tile_lanes;
-    if (problem.bias.element == Element::float32)
-      load_bias<Shape, float>(problem, task, strip, key, keys, to);
-    else
-      load_bias<Shape, double>(problem, task, strip, key, keys, to);
+    load_bias<Shape>(problem, task, strip, block.begin + first * kRows, keys,
+                     bias + first * tile_lanes);
   }
   for (int t = first; t < last; ++t) {
     const std::int64_t key = block.begin + t * kRows;

@@ -52,10 +52,21 @@ def _compute_type(name: str, array: NDArray[Any]) -> np.dtype[Any]:
 
 def as_native(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return `array`, or a copy if its type, alignment or strides cannot be read as they are."""
-    # np.asarray makes a new object if the dtype is equal but not identical.
     is_same = array.dtype == dtype and array.dtype.byteorder == dtype.byteorder
-    readable = array if is_same else np.asarray(array, dtype=dtype)
-    return readable if is_aligned(readable) else readable.copy()
+    return array if is_same and is_aligned(array) else converted(array, dtype)
+
+
+def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    """Return a copy of an array in another type.
+
+    Axes of stride 0, as `numpy.broadcast_to` makes them, keep this stride. The copy is then
+    read-only, and as small as the memory of the array.
+    """
+    sizes = tuple(1 if step == 0 else n for n, step in zip(array.shape, array.strides, strict=True))
+    if sizes == array.shape:
+        return array.astype(dtype)
+    distinct = array[tuple(slice(min(own, n)) for own, n in zip(sizes, array.shape, strict=True))]
+    return np.broadcast_to(distinct.astype(dtype), array.shape)
 
 
 def is_aligned(array: NDArray[Any]) -> bool:
@@ -119,13 +130,13 @@ def stored(name: str, value: ArrayLike) -> NDArray[Any]:
         is_plain = array.dtype.byteorder == "="
         return array if is_plain else array.view(array.dtype.newbyteorder("="))
     if array.dtype.kind in "biu":
-        return array.astype(np.float64)
+        return converted(array, np.float64)
     if array.dtype.name not in _STORED_TYPES:
         raise TypeError(
             f"{name} must be an array of float16, bfloat16, float32 or float64, got {array.dtype}"
         )
     native = array.dtype.newbyteorder("=")
-    return array.view(native) if array.dtype.isnative else array.astype(native)
+    return array.view(native) if array.dtype.isnative else converted(array, native)
 
 
 def as_stored_arrays(**arguments: ArrayLike) -> tuple[NDArray[Any], ...]:
@@ -153,6 +164,12 @@ def result_type(dtypes: Iterable[DType]) -> DType:
 def compute_type(*dtypes: DType) -> DType:
     """Return float64 if any of `dtypes` is float64, else float32."""
     return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
+
+
+def as_computed(derivative: NDArray[Any], *inputs: NDArray[Any]) -> NDArray[Any]:
+    """Return a gradient or a tangent in a type that is not wider than the call's arithmetic."""
+    is_wider = derivative.dtype.itemsize > compute_type(*(each.dtype for each in inputs)).itemsize
+    return converted(derivative, np.float32) if is_wider else derivative
 
 
 def stand_in(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_ADDED_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_ADDED_TYPES = ("float32", "float64", "float16", "bfloat16")
 
 
 def is_sparse(part: Any) -> bool:
@@ -178,7 +178,7 @@ def is_pair(mask: Any) -> bool:
 
 
 def as_mask(mask: Any) -> Any:
-    """Convert one mask to a bool, float32 or float64 array, or raise TypeError.
+    """Return one mask as a bool or float array that the kernels read, or raise TypeError.
 
     None and sparse masks are returned unchanged.
     """
@@ -200,11 +200,8 @@ def as_mask(mask: Any) -> Any:
     array = as_array("mask", mask)
     if array.dtype.kind == "b":
         return as_native(array, np.dtype(np.bool_))
-    if array.dtype.name in ("float16", "bfloat16"):
-        return array.astype(np.float32)
-    native = array.dtype.newbyteorder("=")
-    if native in _ADDED_TYPES:
-        return as_native(array, native)
+    if array.dtype.name in _ADDED_TYPES:
+        return as_native(array, array.dtype.newbyteorder("="))
     if array.dtype.kind in "iu":
         raise TypeError(
             f"mask must be bool (True = may attend) or float (added to the scores), got "

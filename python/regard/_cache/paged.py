@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 
-from regard._arguments.arrays import as_array
+from regard._arguments.arrays import as_array, as_native
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import choice, integers
@@ -267,7 +267,7 @@ def _scales(name: str, given: ArrayLike, rows: tuple[int, ...], heads_at: int) -
     if scales.dtype.kind not in "fiu" and scales.dtype.name != "bfloat16":
         raise TypeError(f"{name} must be an array of floats, got {scales.dtype}")
     with np.errstate(over="ignore"):
-        scales = scales.astype(SCALE_TYPE, copy=not scales.flags.aligned)
+        scales = as_native(scales, SCALE_TYPE)
     per_head = (rows[heads_at],)
     if scales.shape not in ((), per_head, rows):
         raise ValueError(

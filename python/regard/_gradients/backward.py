@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import as_float_arrays, as_lse, as_stored_arrays
+from regard._arguments.arrays import as_computed, as_float_arrays, as_lse, as_stored_arrays
 from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
@@ -76,7 +76,8 @@ def scaled_dot_product_attention_backward(
     Parameters
     ----------
     grad_output : array_like, shape (..., heads, q_len, value_dim)
-        The gradient of the loss with respect to the output.
+        The gradient of the loss with respect to the output. A float64 array is rounded if the call
+        computes in float32.
     query, key, value : array_like
         As passed to `scaled_dot_product_attention`.
     output : array_like, shape (..., heads, q_len, value_dim)
@@ -189,7 +190,8 @@ def scaled_dot_product_attention_ragged_backward(
     Parameters
     ----------
     grad_output : array_like, shape (total_queries, heads, value_dim)
-        The gradient of the loss with respect to the output.
+        The gradient of the loss with respect to the output. A float64 array is rounded if the call
+        computes in float32.
     query, key, value, query_starts, key_starts
         As passed to `scaled_dot_product_attention_ragged`.
     output : array_like, shape (total_queries, heads, value_dim)
@@ -262,6 +264,7 @@ def _gradients(
         query, key, value, grad_output, output = as_stored_arrays(
             query=query, key=key, value=value, grad_output=grad_output, output=output
         )
+        grad_output = as_computed(grad_output, query, key, value)
         lse = as_lse(lse)
         if grad_lse is not None:
             (grad_lse,) = as_float_arrays(grad_lse=grad_lse)
@@ -322,7 +325,7 @@ def _sees_a_key(
     (value,) = as_stored_arrays(value=value)
     left_out = ("sinks", "dropout_p", "dropout_seed", "dropout_origin")
     others = {name: option for name, option in options.items() if name not in left_out}
-    ones = np.ones((*value.shape[:-1], 1), value.dtype)
+    ones = np.broadcast_to(np.ones((), value.dtype), (*value.shape[:-1], 1))
     attention: Any = _core.attention_ragged if starts else _core.attention
     result: Array = attention(query, key, ones, *starts, mask, others)
     return np.asarray(result[..., 0] != 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from regard import _core
-from regard._arguments.arrays import as_stored_arrays
+from regard._arguments.arrays import as_computed, as_stored_arrays
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
@@ -80,6 +80,7 @@ def scaled_dot_product_attention_jvp(
         As in `scaled_dot_product_attention`.
     tangent_query, tangent_key, tangent_value : array_like or None
         The direction: an array of the shape of its input, or None for zero, which saves work.
+        Float64 arrays are rounded if the call computes in float32.
     return_lse : bool, default False
         Also return the log-sum-exp of every row's visible scores and its derivative.
     {options}
@@ -144,7 +145,8 @@ def scaled_dot_product_attention_jvp(
         query, key, value = as_stored_arrays(query=query, key=key, value=value)
         for name, tangent in tangents.items():
             if tangent is not None:
-                (tangents[name],) = as_stored_arrays(**{name: tangent})
+                (stored,) = as_stored_arrays(**{name: tangent})
+                tangents[name] = as_computed(stored, query, key, value)
         converted = query, key, value, Masks.of(mask).argument
         result = _core.attention_jvp(*converted, options, *tangents.values())
     return result  # type: ignore[no-any-return]

@@ -43,7 +43,8 @@ def gradient_of_sinks(sinks: Array, lse: ArrayLike, deltas: Array, is_ragged: bo
     heads = sinks.astype(np.float64).reshape(-1, *(() if is_ragged else (1,)))
     # -inf - -inf is NaN if there is neither a sink nor a key; a wrong lse may have any value.
     with np.errstate(invalid="ignore", over="ignore"):
-        share = np.exp(heads - np.asarray(lse, np.float64, order="C"))
+        # lse includes the sink; in float32 it saturates at 2.36e38, before the sink does.
+        share = np.exp(np.minimum(heads - np.asarray(lse, np.float64, order="C"), 0))
         terms = np.where(np.isneginf(heads), 0.0, -share * deltas)
     sums = np.sum(terms, axis=0 if is_ragged else -1, dtype=np.float64)
     return summed_to(np.asarray(sums), sinks.shape)

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import check_out, is_floating, shares_memory, shown
+from regard._arguments.arrays import (
+    check_out,
+    converted,
+    is_floating,
+    shares_memory,
+    shown,
+)
 from regard._arguments.foreign import readable
 from regard._arguments.masks import is_sparse, parts_of
 from regard._arguments.option_table import DIFFERENTIABLE
@@ -141,12 +147,13 @@ def _option(name: str, options: Mapping[str, Any]) -> Array:
     if given is None:
         raise ValueError(f"with_respect_to contains {name!r}, but the call has no {name}")
     array = np.asarray(readable(name, given))
-    return array.astype(np.float64) if array.dtype.kind in "iu" else _native(array)
+    return converted(array, np.float64) if array.dtype.kind in "iu" else _native(array)
 
 
 def _native(array: Array) -> Array:
     """Return an array in native byte order, which its gradient uses too."""
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    native = array.dtype.newbyteorder("=")
+    return array if array.dtype.isnative else converted(array, native)
 
 
 def _checked_out(

@@ -12,6 +12,7 @@ from regard._arguments.arrays import (
     as_stored_arrays,
     check_out,
     compute_type,
+    converted,
     result_type,
     shares_memory,
 )
@@ -61,7 +62,7 @@ class StreamCall:
         (stored,) = as_stored_arrays(query=query)
         self._query_type = stored.dtype
         # States are not rounded to 16 bits; only the result is rounded, once.
-        self._query = stored.astype(np.float32) if stored.dtype.itemsize == 2 else stored
+        self._query = converted(stored, np.float32) if stored.dtype.itemsize == 2 else stored
         options = with_arrays(options)
         given = {name: options[name] for name in _NAMES if name in options}
         known = {name: each for name, each in given.items() if _is_of_any_keys(name, each)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import as_stored_arrays, check_out, shares_memory
+from regard._arguments.arrays import as_stored_arrays, check_out, converted, shares_memory
 from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import CudaOptions, names_of
@@ -87,7 +87,7 @@ def _single(mask: NDArray[Any]) -> NDArray[Any]:
     if mask.dtype != np.float64:
         return mask
     with np.errstate(over="ignore"):
-        return mask.astype(np.float32)
+        return converted(mask, np.float32)
 
 
 def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:

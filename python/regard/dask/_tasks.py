@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import regard
+from regard._arguments.arrays import as_native
 from regard._arguments.masks import Masks
 from regard._arguments.option_table import DIFFERENTIABLE
 
@@ -37,7 +38,7 @@ def attend_part(
     `dtype` is the type of the arithmetic. Queries are converted to it so that the output is not
     rounded to 16 bits before the merge.
     """
-    query, mask = np.asarray(query, dtype), _mask(shown, bias)
+    query, mask = as_native(query, dtype), _mask(shown, bias)
     return regard.scaled_dot_product_attention(query, key, value, mask, return_lse=True, **options)
 
 
@@ -85,11 +86,11 @@ def gradients_of_part(
     `rows` contains the gradient of the output, the output, lse, and its gradient or None, all for
     whole rows.
     """
-    query = np.asarray(query, _wide(query.dtype, dtype))
-    key = np.asarray(key, _wide(key.dtype, dtype))
-    value = np.asarray(value, _wide(value.dtype, dtype))
+    query = as_native(query, _wide(query.dtype, dtype))
+    key = as_native(key, _wide(key.dtype, dtype))
+    value = as_native(value, _wide(value.dtype, dtype))
     if bias is not None:
-        bias = np.asarray(bias, _wide(bias.dtype, dtype))
+        bias = as_native(bias, _wide(bias.dtype, dtype))
     settings: Any = dict(options)
     for name in settings.keys() & set(DIFFERENTIABLE):
         # Also the type of its gradient, a sum over all rows that is rounded at the end.
