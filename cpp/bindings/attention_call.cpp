@@ -31,8 +31,9 @@ const char* name_of(AttentionMethod method, bool is_decode) {
 bool AttentionCall::take(py::handle query_object, py::handle key_object, py::handle value_object,
                          py::handle mask_object, py::handle keywords, Accepts stored) {
   if (!parse_options(keywords, options)) return false;
-  if (!take_view(query, "query", query_object, Accepts::storage) ||
-      !take_view(key, "key", key_object, stored) || !take_view(value, "value", value_object, stored))
+  if (options.distance_bias.array) keep_input(options.distance_bias);
+  if (!take_input(query, "query", query_object, Accepts::storage) ||
+      !take_input(key, "key", key_object, stored) || !take_input(value, "value", value_object, stored))
     return false;
   if (!take_mask(mask_object)) return false;
   type = is_quantized(key.element) ? result_type_of({&query})
@@ -40,6 +41,16 @@ bool AttentionCall::take(py::handle query_object, py::handle key_object, py::han
   problem.scalar = scalar_of(type.element);
   problem.l2_bytes = l2_cache_bytes();
   return true;
+}
+
+bool AttentionCall::take_input(ArrayView& view, const char* name, py::handle object, Accepts accepts) {
+  if (!take_view(view, name, object, accepts)) return false;
+  keep_input(view);
+  return true;
+}
+
+void AttentionCall::forbid_overlap(const Result& result) const {
+  for (const ArrayView* input : inputs_) result.forbid_overlap(*input, false);
 }
 
 void AttentionCall::set_sizes(py::ssize_t heads, py::ssize_t kv_heads, py::ssize_t q_len,
@@ -50,6 +61,16 @@ void AttentionCall::set_sizes(py::ssize_t heads, py::ssize_t kv_heads, py::ssize
   problem.kv_len = kv_len;
   problem.head_dim = query.size(1);
   problem.value_dim = value.size(1);
+}
+
+void AttentionCall::set_batch(const Shape& batch) {
+  problem.batch = batch_of(batch, memory);
+  std::int64_t rows = problem.batch.count;
+  for (const std::int64_t size : {problem.heads, std::max(problem.q_len, problem.kv_len)})
+    if (__builtin_mul_overflow(rows, std::max<std::int64_t>(size, 1), &rows))
+      throw py::value_error("batch axes " + to_text(batch) + " have more rows than 64 bits can count, with " +
+                            std::to_string(problem.heads) + " heads of " + std::to_string(problem.q_len) +
+                            " queries and " + std::to_string(problem.kv_len) + " keys");
 }
 
 void AttentionCall::set_result_shapes(const Shape& rows) {
@@ -85,13 +106,16 @@ bool AttentionCall::take_mask(py::handle object) {
   if (object.is_none()) return true;
   if (PyTuple_CheckExact(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2) {
     PyObject* const shown = PyTuple_GET_ITEM(object.ptr(), 0);
-    return (sparse_mask.take(shown) || take_view(mask, "mask", shown, Accepts::bool_mask)) &&
-           take_view(bias, "mask", PyTuple_GET_ITEM(object.ptr(), 1), Accepts::floats);
+    return (take_sparse_mask(shown) || take_input(mask, "mask", shown, Accepts::bool_mask)) &&
+           take_input(bias, "mask", PyTuple_GET_ITEM(object.ptr(), 1), Accepts::storage);
   }
-  if (sparse_mask.take(object)) return true;
-  ArrayView view;
-  if (!take_view(view, "mask", object, Accepts::mask)) return false;
-  (view.element == Element::boolean ? mask : bias) = view;
+  return take_sparse_mask(object) || take_input(mask, "mask", object, Accepts::bool_mask) ||
+         take_input(bias, "mask", object, Accepts::storage);
+}
+
+bool AttentionCall::take_sparse_mask(py::handle object) {
+  if (!sparse_mask.take(object)) return false;
+  for (const ArrayView* view : {&sparse_mask.starts, &sparse_mask.spans, &sparse_mask.bits}) keep_input(*view);
   return true;
 }
 
@@ -133,7 +157,7 @@ void AttentionCall::set_sparse_mask() {
                           (is_packed ? "(heads, total, longest kv_len)" : "(..., heads, q_len, kv_len)") + " = " +
                           to_text(full) + ", or have fewer keys, got a sparse mask of shape " + to_text(own));
   sparse_mask_data_ = sparse_mask.mask();
-  const ArrayView starts = sparse_mask.starts();
+  const ArrayView& starts = sparse_mask.starts;
   Operand& operand = sparse_mask_data_.starts;
   operand.data = starts.data;
   operand.element = starts.element;
@@ -160,8 +184,7 @@ int AttentionCall::threads() const { return options.threads ? *options.threads :
 
 py::object AttentionCall::run() {
   const Result output(options.out, type, output_shape);
-  for (const ArrayView* input : {&query, &key, &value, &mask, &bias})
-    if (input->array) output.forbid_overlap(*input, false);
+  forbid_overlap(output);
   problem.output = operand_of(output.view);
   ArrayView weights, lse;
   if (options.return_weights) {

@@ -34,6 +34,10 @@ struct AttentionCall {
   // Sets the problem's heads and dims, which the layout has checked; the layout sets the rest.
   void set_sizes(py::ssize_t heads, py::ssize_t kv_heads, py::ssize_t q_len, py::ssize_t kv_len);
 
+  // Sets the problem's batch axes, after the sizes. Throws ValueError if the rows of all entries and
+  // heads are more than 64 bits can count, as they may be if arrays are broadcast.
+  void set_batch(const Shape& batch);
+
   // Sets the shapes of the results; `rows` is the shape of lse.
   void set_result_shapes(const Shape& rows);
 
@@ -54,6 +58,12 @@ struct AttentionCall {
 
   // The number of batch entries, followed by the sizes.
   py::tuple sizes() const;
+
+  // Takes a view of an array that the kernels read, and keeps it, by reference, for forbid_overlap.
+  bool take_input(ArrayView& view, const char* name, py::handle object, Accepts accepts);
+  void keep_input(const ArrayView& view) { inputs_.push_back(&view); }
+  // Throws ValueError if a result would be written over anything that the kernels read.
+  void forbid_overlap(const Result& result) const;
 
   int threads() const;
   Operand operand_of(const ArrayView& view);
@@ -76,7 +86,9 @@ struct AttentionCall {
 
  private:
   bool take_mask(py::handle object);
+  bool take_sparse_mask(py::handle object);
 
+  FixedVector<const ArrayView*, 16> inputs_;
   SparseMask sparse_mask_data_{};
 };
 

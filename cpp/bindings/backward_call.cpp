@@ -19,8 +19,12 @@ void check_shape(const ArrayView& view, const Shape& shape, const char* meaning)
                         ", got shape " + to_text(view.shape));
 }
 
+bool is_wider(const ArrayView& view, const AttentionCall& call) {
+  return call.problem.scalar == Scalar::float32 && view.element == Element::float64;
+}
+
 void check_type(const ArrayView& view, const AttentionCall& call) {
-  if (call.problem.scalar == Scalar::float64 || view.element != Element::float64) return;
+  if (!is_wider(view, call)) return;
   throw py::type_error(std::string(view.name) + " must be float32, float16 or bfloat16, since query, key and value give " +
                        std::string(py::str(call.type.dtype)) + ", got " + describe(view.array));
 }
@@ -86,12 +90,12 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
   if (call.options.score_function && !call.options.score_function->function.derivative)
     throw py::value_error("gradients need the derivative of score_function: ScoreFunction(function, derivative)");
   ArrayView grad_output, output, lse, grad_lse;
-  if (!take_view(grad_output, "grad_output", arguments.grad_output, Accepts::storage) ||
-      !take_view(output, "output", arguments.output, Accepts::storage) ||
-      !take_view(lse, "lse", arguments.lse, Accepts::floats) ||
-      (!arguments.grad_lse.is_none() && !take_view(grad_lse, "grad_lse", arguments.grad_lse, Accepts::floats)))
+  if (!call.take_input(grad_output, "grad_output", arguments.grad_output, Accepts::storage) ||
+      !call.take_input(output, "output", arguments.output, Accepts::storage) ||
+      !call.take_input(lse, "lse", arguments.lse, Accepts::floats) ||
+      (!arguments.grad_lse.is_none() && !call.take_input(grad_lse, "grad_lse", arguments.grad_lse, Accepts::floats)))
     return not_implemented();
-  check_type(grad_output, call);
+  if (is_wider(grad_output, call)) return not_implemented();  // Python rounds it
   check_type(output, call);
   check_shape(grad_output, call.output_shape, "output");
   check_shape(output, call.output_shape, "the forward call's output");
@@ -112,8 +116,7 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
   for (const Input input : {kQuery, kKey, kValue}) {
     if (!wants(input)) continue;
     gradients[input].emplace(call, *inputs[input], names[input], out_of(input), call.batch_shape);
-    for (const ArrayView* view : {&call.query, &call.key, &call.value, &call.mask, &call.bias, &grad_output, &output, &lse, &grad_lse})
-      if (view->array) gradients[input]->result().forbid_overlap(*view, false);
+    call.forbid_overlap(gradients[input]->result());
     for (int before = 0; before < input; ++before)
       if (gradients[before]) gradients[input]->result().forbid_overlap(gradients[before]->result());
     *operands[input] = gradients[input]->operand();

@@ -47,6 +47,10 @@ class CachedCall : public AttentionCall {
           "precision must be None or 'bfloat16' in a cache, got 'int8': 8-bit integers need the mean of all keys before "
           "the first one is computed");
     const PageTable table(pages.table);
+    table_ = view_as("pages", table.array, Element::float32);  // of the same size
+    keep_input(table_);
+    if (rows.key_scales.array) keep_input(rows.key_scales);
+    if (rows.value_scales.array) keep_input(rows.value_scales);
     problem.keep_first = integer_of("keep_first", pages.keep_first);
     const std::int64_t most_evicted = set_evicted(pages.evicted, table);
     set_query(set_shapes(rows, table, pages.kv_len, (table.columns + most_evicted) * rows.page_rows()));
@@ -98,7 +102,6 @@ class CachedCall : public AttentionCall {
       throw py::value_error("kv_len must be from 0 to " + std::to_string(room) + ", got " +
                             std::to_string(keys));
     problem.page_rows = rows.page_rows();
-    problem.batch = batch_of({table.entries}, memory);
     if (starts_.empty())
       set_padded_shapes(rows, table, keys);
     else
@@ -114,6 +117,7 @@ class CachedCall : public AttentionCall {
                             std::to_string(rows.head_dim()) + ") with heads a multiple of " +
                             std::to_string(rows.key.size(3)) + ", got shape " + to_text(query.shape));
     set_sizes(query.size(3), rows.key.size(3), query.size(2), keys);
+    set_batch({table.entries});
     problem.value_dim = rows.value_dim();
     set_result_shapes(Shape(query.shape.begin(), query.shape.end() - 1));
   }
@@ -131,6 +135,7 @@ class CachedCall : public AttentionCall {
     check_starts("starts", starts_, query);
     problem.query_starts = starts_.data();
     set_sizes(query.size(2), rows.key.size(3), longest(starts_), keys);
+    set_batch({table.entries});
     problem.value_dim = rows.value_dim();
     set_result_shapes({query.size(3), query.size(2)});
   }
@@ -216,6 +221,7 @@ class CachedCall : public AttentionCall {
   }
 
   Starts starts_;  // empty if queries are not packed
+  ArrayView table_;
 };
 
 }  // namespace

@@ -52,7 +52,7 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   check_shapes(query, key, value);
   call.set_sizes(heads_of(query), heads_of(key), query.size(2), key.size(2));
   const Shape batch = broadcast_outer({&query, &key, &value}, 3, "batch axes (those before heads)");
-  call.problem.batch = batch_of(batch, call.memory);
+  call.set_batch(batch);
   call.batch_shape = batch;
   Shape rows = batch;
   if (query.axes() > 2 || key.axes() > 2 || value.axes() > 2) rows.push_back(call.problem.heads);

@@ -71,7 +71,7 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   call.problem.query_starts = query_starts.data();
   call.problem.key_starts = key_starts.data();
   const Shape batch{static_cast<py::ssize_t>(query_starts.size()) - 1};
-  call.problem.batch = batch_of(batch, call.memory);
+  call.set_batch(batch);
   call.set_result_shapes({query.size(3), call.problem.heads});
   call.set_query(batch);
   call.set_keys_and_values();

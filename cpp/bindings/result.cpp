@@ -63,11 +63,7 @@ bool repeats_an_element(const ArrayView& view) {
 // Checks types only: a check that calls the object's own code could change the inputs after their
 // views have been taken.
 bool is_array_of(py::handle object, py::handle type) {
-  if (!py::isinstance<py::array>(object)) return false;
-  if (!is_plain_array(object)) {
-    const py::object masked = py::module_::import("numpy.ma").attr("MaskedArray");
-    if (PyType_IsSubtype(Py_TYPE(object.ptr()), reinterpret_cast<PyTypeObject*>(masked.ptr()))) return false;
-  }
+  if (!py::isinstance<py::array>(object) || is_masked_array(object)) return false;
   return py::reinterpret_borrow<py::array>(object).dtype().equal(type);
 }
 

@@ -11,15 +11,15 @@ class SparseMaskView {
   // Takes the object's arrays if it is a sparse mask.
   bool take(py::handle object);
 
-  bool is_given() const { return !starts_.is_none(); }
+  bool is_given() const { return static_cast<bool>(starts.array); }
   const Shape& shape() const { return shape_; }
   // The plain data, except for the strides of the batch axes and heads.
   const SparseMask& mask() const { return mask_; }
-  // The row starts, (batch..., heads, rows + 1).
-  ArrayView starts() const;
+
+  ArrayView starts;  // of the rows: (batch..., heads, rows + 1)
+  ArrayView spans, bits;
 
  private:
-  py::object starts_ = py::none(), spans_, bits_;
   Shape shape_;
   SparseMask mask_{};
 };

@@ -430,3 +430,54 @@ def test_heads_of_a_query_share_a_row_of_a_mask(batch, dtype, target):
                 *given, with_respect_to=["mask"], threads=threads
             ).mask
             assert_same_bits(mine, wanted)
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+sdpa = regard.scaled_dot_product_attention
+
+
+def test_a_float64_gradient_of_a_float32_call_is_rounded(target):
+    """As by a NumPy user whose loss is computed in float64."""
+    query, key, value, grad_output = (normal(2, 9, 16) for _ in range(4))
+    wide = grad_output.astype(np.float64) * (1 + 2.0**-40)
+    output, lse = sdpa(query, key, value, return_lse=True)
+    for given, same in ((wide, wide.astype("f4")), (wide.astype(">f8"), wide.astype("f4"))):
+        wanted, found = (
+            regard.scaled_dot_product_attention_backward(each, query, key, value, output, lse)
+            for each in (same, given)
+        )
+        for name in ("query", "key", "value"):
+            assert getattr(found, name).dtype == np.float32
+            assert_same_bits(getattr(found, name), getattr(wanted, name))
+    for narrow, rounded in zip(
+        regard.scaled_dot_product_attention_jvp(query, key, value, wide.astype("f4"), None, None),
+        regard.scaled_dot_product_attention_jvp(query, key, value, wide, None, None),
+        strict=True,
+    ):
+        assert_same_bits(rounded, narrow)
+
+
+@pytest.mark.parametrize("sink", [2.3e38, 2.4e38, 3.4e38])
+def test_sinks_as_large_as_the_range(sink, target):
+    """The sink has all weight: it gets the gradient of lse, and no other gradient is NaN."""
+    query, key, value = (normal(2, 9, 16) for _ in range(3))
+    sinks = np.full(2, sink)
+    output, lse = sdpa(query, key, value, sinks=sinks, return_lse=True)
+    assert (output == 0).all()
+    assert np.isfinite(lse).all()
+    gradients = regard.scaled_dot_product_attention_backward(
+        np.ones_like(output),
+        query,
+        key,
+        value,
+        output,
+        lse,
+        sinks=sinks,
+        grad_lse=np.ones_like(lse),
+        with_respect_to=("query", "key", "value", "sinks"),
+    )
+    assert (gradients.sinks == 9).all()
+    assert all((part == 0).all() for part in (gradients.query, gradients.key, gradients.value))

@@ -6,7 +6,6 @@ import pytest
 
 import regard
 from messages import says
-from reference import assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 
@@ -293,11 +292,6 @@ def test_out_over_an_input(role, overlap, storage, target):
     shared, out = OVERLAPS[overlap](buffer)
     inputs[role], out = shared.reshape(12, 12), out.reshape(12, 12)
     before = buffer.copy()
-    if role == "mask" and storage.itemsize == 2:
-        # The mask is converted before anything is written.
-        wanted = sdpa(**inputs)
-        assert_same_bits(sdpa(**inputs, out=out), wanted)
-        return
     with pytest.raises(ValueError, match=says("out", role)):
         sdpa(**inputs, out=out)
     assert np.array_equal(buffer, before)
