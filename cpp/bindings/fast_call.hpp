@@ -2,13 +2,13 @@
 // convention: pybind11's overload dispatch takes as long as attention to six words.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <exception>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "gil.hpp"
 
 namespace regard {
 
@@ -39,7 +39,8 @@ struct FastCall<kFunction> {
       if (count != kCount)
         throw py::type_error("expected " + std::to_string(kCount) + " arguments, got " +
                              std::to_string(count));
-      return kFunction(py::handle(arguments[kIndex])...).release().ptr();
+      // What NumPy and Python run here may release the GIL and request it again.
+      return until_exit([&] { return kFunction(py::handle(arguments[kIndex])...).release().ptr(); });
     } catch (py::error_already_set& error) {
       error.restore();
     } catch (const py::builtin_exception& error) {

@@ -3,18 +3,11 @@
 #include <chrono>
 #include <thread>
 
-#if defined(__GLIBCXX__)
-#include <cxxabi.h>
-#endif
-
 namespace regard {
-namespace {
 
-[[noreturn]] void sleep_forever() {
+void sleep_until_exit() {
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
-
-}  // namespace
 
 GilReleased::GilReleased() : finalizes_(!Py_IsInitialized()), state_(PyEval_SaveThread()) {}
 
@@ -36,16 +29,8 @@ bool GilReleased::raises(py::handle function, long long first, long long second)
 }
 
 void GilReleased::acquire() noexcept {
-  if (!finalizes_ && !Py_IsInitialized()) sleep_forever();
-#if defined(__GLIBCXX__)
-  try {
-    PyEval_RestoreThread(state_);
-  } catch (abi::__forced_unwind&) {
-    sleep_forever();
-  }
-#else
-  PyEval_RestoreThread(state_);
-#endif
+  if (!finalizes_ && !Py_IsInitialized()) sleep_until_exit();
+  until_exit([this] { PyEval_RestoreThread(state_); });
 }
 
 }  // namespace regard

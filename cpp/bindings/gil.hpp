@@ -2,7 +2,7 @@
 //
 // During finalization, only the thread that finalizes the interpreter may run Python. Before Python
 // 3.14, pthread_exit ends any other thread that requests the GIL. Its unwinding runs the
-// destructors of C++ frames without the GIL, and ends the process if one of them may not throw. A
+// destructors of C++ frames without the GIL, and ends the process if a frame may not throw. A
 // thread that requests the GIL after the interpreter's state is freed reads freed memory. Nothing
 // waits for such a thread's result, so it sleeps here until the process has ended, as Python 3.14
 // itself makes it do.
@@ -10,11 +10,31 @@
 
 #include <pybind11/pybind11.h>
 
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
+
 #include "../dispatch/threads/parallel_for.hpp"
 
 namespace regard {
 
 namespace py = pybind11;
+
+[[noreturn]] void sleep_until_exit();
+
+// Returns call(), which may request the GIL. A thread that is ended there sleeps instead.
+template <class Call>
+auto until_exit(Call call) {
+#if defined(__GLIBCXX__)
+  try {
+    return call();
+  } catch (abi::__forced_unwind&) {
+    sleep_until_exit();
+  }
+#else
+  return call();
+#endif
+}
 
 class GilReleased {
  public:

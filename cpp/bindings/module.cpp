@@ -8,6 +8,7 @@
 #include "bindings.hpp"
 #include "fast_call.hpp"
 #include "gil.hpp"
+#include "main_interpreter.hpp"
 #include "threading.hpp"
 
 namespace regard {
@@ -70,6 +71,7 @@ double measure_read_bandwidth(py::handle bytes, py::handle threads) {
 }  // namespace regard
 
 // No mutable state but atomics: see tests/attention/test_threads.py.
+#define PyInit__core regard_init_core
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   using namespace regard;
   module.attr("__version__") = REGARD_VERSION;
@@ -124,3 +126,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   py::module_ testing = module.def_submodule("testing");
   add_test_hooks(testing);
 }
+#undef PyInit__core
+REGARD_MAIN_INTERPRETER_ONLY(_core, regard_init_core)

@@ -52,6 +52,13 @@ int cpus_of_process() {
 #else
 int online_cpus() { return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); }
 
+// Reading the quota's files takes longer than a small call; it changes only if the process moves to
+// another cgroup.
+double quota_of_process() {
+  static const double quota = cgroup_quota("");
+  return quota;
+}
+
 int cpus_of_process() {
   try {
     int cpus = cpus_of_affinity([](std::size_t bytes, void* mask) {
@@ -59,7 +66,7 @@ int cpus_of_process() {
     });
     if (cpus < 1) cpus = cpus_of_status("");
     if (cpus < 1) cpus = online_cpus();
-    return cpus_within(cpus, cgroup_quota(""));
+    return cpus_within(cpus, quota_of_process());
   } catch (const std::exception&) {
     return online_cpus();  // no memory for reading any file
   }

@@ -3,7 +3,7 @@
 
 namespace regard {
 
-// Starts a detached thread that calls run(argument), which must not return and must not throw.
+// Starts a detached thread that calls run(argument), which must not throw.
 // False if the system cannot provide more threads or memory.
 //
 // Its stack takes 1 MiB instead of the usual 8: the frames of kernels are below 20 KB. If a limit

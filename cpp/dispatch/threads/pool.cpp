@@ -35,6 +35,10 @@ class Call {
   std::atomic<int>& calls_;
 };
 
+// Workers beyond this number that have no processor end when they have no work, so that one call
+// with thousands of threads does not leave them in the process.
+constexpr int kMostIdleWorkers = 64;
+
 class Pool {
  public:
   void run(int threads, const std::function<void(int)>& member,
@@ -104,7 +108,7 @@ class Pool {
     return found == jobs_.end() ? nullptr : *found;
   }
 
-  [[noreturn]] void work() {
+  void work() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
       Job* job = open_job();
@@ -117,6 +121,10 @@ class Pool {
                        [&] { return has_cores && calls_.load(std::memory_order_relaxed) > 0; });
         lock.lock();
         if (offered || open_job()) continue;
+        if (workers_ > kMostIdleWorkers && !has_cores) {
+          --workers_;
+          return;
+        }
         ++sleeping_;
         wake_worker_.wait(lock, [&] { return open_job() != nullptr; });
         --sleeping_;
