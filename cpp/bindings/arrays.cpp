@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "gil.hpp"
+
 namespace regard {
 namespace {
 
@@ -147,7 +149,7 @@ py::array as_array(const char* name, py::handle object) {
     throw py::type_error(std::string(name) + " must be a plain array, got a masked array, whose mask "
                          "would be ignored");
   try {
-    return py::module_::import("numpy").attr("asarray")(object);
+    return call_python(py::module_::import("numpy").attr("asarray"), object);
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_ValueError)) throw;
     throw py::value_error(std::string(name) + " must be a number or a regular nested list: " +

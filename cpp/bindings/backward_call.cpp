@@ -70,10 +70,9 @@ class Gradient {
     for (std::size_t axis = 0; axis < view_.shape.size(); ++axis)
       if (axis < missing || own[axis - missing] != view_.shape[axis]) axes.append(axis);
     const py::module_ numpy = py::module_::import("numpy");
-    const py::object sum = numpy.attr("sum")(view_.array, py::arg("axis") = py::tuple(axes),
-                                                py::arg("dtype") = "float64", py::arg("keepdims") = true);
-    numpy.attr("copyto")(result_->view.array, sum.attr("reshape")(result_->view.array.attr("shape")),
-                         py::arg("casting") = "unsafe");
+    const py::object sum = call_python(numpy.attr("sum"), view_.array, py::tuple(axes), py::str("float64"));
+    call_python(numpy.attr("copyto"), result_->view.array,
+                call_python(sum.attr("reshape"), result_->view.array.attr("shape")), py::str("unsafe"));
   }
 
   AttentionCall& call_;

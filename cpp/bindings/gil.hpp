@@ -36,6 +36,18 @@ auto until_exit(Call call) {
 #endif
 }
 
+// Calls a Python function. What it runs may release the GIL and request it again: this is the
+// innermost frame of C++, so that a thread that is ended there destroys no object without the GIL.
+template <class... Arguments>
+py::object call_python(py::handle function, Arguments... arguments) {
+  PyObject* const given[] = {nullptr, arguments.ptr()...};
+  PyObject* const result = until_exit([&] {
+    return PyObject_Vectorcall(function.ptr(), given + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  });
+  if (!result) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
 class GilReleased {
  public:
   GilReleased();

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "gil.hpp"
+
 namespace regard {
 namespace {
 
@@ -34,8 +36,7 @@ bool shares_memory(const ArrayView& a, const ArrayView& b) {
     return false;
   const py::module_ numpy = py::module_::import("numpy");
   try {
-    return numpy.attr("shares_memory")(a.array, b.array, py::arg("max_work") = 100000)
-        .cast<bool>();
+    return call_python(numpy.attr("shares_memory"), a.array, b.array, py::int_(100000)).cast<bool>();
   } catch (py::error_already_set& error) {
     // For some strides the exact answer is hard to compute; the conservative answer is yes.
     if (error.matches(numpy.attr("exceptions").attr("TooHardError"))) return true;
@@ -136,7 +137,7 @@ Result::Result(py::handle out, const ResultType& type, const Shape& shape, const
   if (!is_array_of(out, type.dtype))
     throw py::type_error(must + "be an array of " + std::string(py::str(type.dtype)) + ", got " + describe(out));
   // A memmap or another subclass is written through a plain view of its memory.
-  out_ = view_as(name, is_plain_array(out) ? py::array(given_) : py::module_::import("numpy").attr("asarray")(out),
+  out_ = view_as(name, is_plain_array(out) ? py::array(given_) : py::array(call_python(py::module_::import("numpy").attr("asarray"), out)),
                  type.element);
   if (out_.shape != shape)
     throw py::value_error(must + "have shape " + to_text(shape) + ", got " + to_text(out_.shape));
@@ -166,7 +167,7 @@ void Result::forbid_overlap(const Result& gradient) const {
 
 py::object Result::deliver() const {
   if (given_.is_none()) return view.array;
-  if (!is_direct_) py::module_::import("numpy").attr("copyto")(out_.array, view.array);
+  if (!is_direct_) call_python(py::module_::import("numpy").attr("copyto"), out_.array, view.array);
   return given_;
 }
 

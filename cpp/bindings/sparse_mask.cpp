@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "gil.hpp"
+
 namespace regard {
 namespace {
 
@@ -22,7 +24,7 @@ ArrayView checked(const char* name, py::handle object, py::ssize_t axes, Element
 
 bool SparseMaskView::take(py::handle object) {
   if (py::isinstance<py::array>(object) || !py::hasattr(object, "_sparse_rows")) return false;
-  const py::tuple fields = object.attr("_sparse_rows")();
+  const py::tuple fields = call_python(object.attr("_sparse_rows"));
   if (fields.size() != kFields) throw py::type_error("mask has wrong arrays");
   const ArrayView rows = checked<std::int64_t>("starts", fields[kStarts], 0, Element::float64);
   spans = checked<std::int64_t>("spans", fields[kSpans], 2, Element::float64);
