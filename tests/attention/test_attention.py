@@ -13,6 +13,7 @@ import cases
 import option_cases
 import reference
 import regard
+from data_kinds import KINDS, SCALES, Drawn
 from element_types import each_in_one_type
 from reference import assert_matches, assert_same_bits
 
@@ -87,18 +88,17 @@ def problems(draw):
     heads = kv_heads * group
     shapes = (heads, q_len, head_dim), (kv_heads, kv_len, head_dim), (kv_heads, kv_len, value_dim)
     shapes = [cut(batch) + shape for shape in shapes]
-    arrays = [
-        lay(random.standard_normal(shape).astype(dtype))
-        for shape, dtype in zip(shapes, types, strict=False)
-    ]
+    drawn = Drawn(draw(st.sampled_from(list(KINDS))), draw(st.sampled_from(list(SCALES))))
+    arrays = drawn.arrays(random, *shapes)
+    arrays = [lay(x.astype(dtype)) for x, dtype in zip(arrays, types, strict=False)]
     batch = np.broadcast_shapes(*(shape[:-3] for shape in shapes))
-    options = {}
+    options = drawn.options
     kind = draw(st.sampled_from(["none", "bool", "float"]))
     if kind != "none":
         shape = cut((*batch, heads, q_len, kv_len))
         mask = np.asarray(random.random(shape) < draw(st.sampled_from([0.1, 0.7, 1.0])))
         if kind == "float":
-            mask = np.where(mask, random.standard_normal(shape), -np.inf).astype(types[3])
+            mask = np.where(mask, drawn.array(random, shape), -np.inf).astype(types[3])
         options["mask"] = lay(mask)
     options["is_causal"] = draw(st.booleans())
     if draw(st.booleans()):

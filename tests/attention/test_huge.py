@@ -371,7 +371,7 @@ def test_one_head_dim_longer_than_any_tile(dtype, target):
     for dim in (1000, 4099):
         case = cases.Case(f"dim-{dim}", (2, 9, dim), (1, 20, dim), (1, 20, dim))
         problem, want = cases.solved(case, dtype)
-        output = sdpa(*problem.arrays)
+        output = sdpa(*problem.arrays, **problem.options)
         assert error(output, want.exact.output) <= want.limit.output
 
 

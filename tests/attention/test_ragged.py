@@ -8,6 +8,7 @@ import pytest
 
 import regard
 from cases import LAYOUTS
+from data_kinds import drawn_for
 from element_types import each_in_one_type
 from messages import says
 from reference import arithmetic, assert_matches, assert_same_bits, expected
@@ -105,13 +106,14 @@ OPTIONS = {
 def build(lengths, options, dtype, *, heads=4, kv_heads=2):
     q_lengths, k_lengths = (np.array(x, int) for x in LENGTHS[lengths])
     random = np.random.default_rng(len(lengths) + 100 * len(options))
+    drawn = drawn_for(f"{lengths} {options} {heads}")
     shapes = (heads, 16), (kv_heads, 16), (kv_heads, 11)
     totals = q_lengths.sum(), k_lengths.sum(), k_lengths.sum()
-    arrays = [
-        random.standard_normal((total, *shape)).astype(dtype)
-        for total, shape in zip(totals, shapes, strict=True)
-    ]
-    options = OPTIONS[options](len(q_lengths), lambda x: np.array(x, arithmetic(dtype)))
+    shapes = [(total, *shape) for total, shape in zip(totals, shapes, strict=True)]
+    arrays = [x.astype(dtype) for x in drawn.arrays(random, *shapes)]
+    options = drawn.options | OPTIONS[options](
+        len(q_lengths), lambda x: np.array(x, arithmetic(dtype))
+    )
     if "key_lengths" in options:
         options["key_lengths"] = k_lengths - k_lengths // 3
     if "left_padding" in options:
@@ -119,7 +121,7 @@ def build(lengths, options, dtype, *, heads=4, kv_heads=2):
     if "mask" in options:
         shape = totals[0], heads, max(k_lengths, default=0)
         mask = random.random(shape) < 0.7
-        bias = np.where(mask, random.standard_normal(shape), -np.inf).astype(dtype)
+        bias = np.where(mask, drawn.array(random, shape), -np.inf).astype(dtype)
         options["mask"] = mask if options["mask"] is bool else bias
     return Packed(*arrays, starts(q_lengths), starts(k_lengths), options)
 

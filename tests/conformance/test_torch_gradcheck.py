@@ -5,7 +5,7 @@ import pytest
 
 import regard
 from cases import Case
-from gradient_cases import More, build, pair
+from gradient_cases import More, build, gaussian, pair
 from torch_formula import INPUTS, as_tensors, torch
 from torch_problems import attend
 
@@ -95,7 +95,7 @@ def inputs_of(problem, names):
 
 
 def built(case):
-    return build(case, np.dtype(np.float64), dropout=0.0)
+    return build(gaussian(case), np.dtype(np.float64), dropout=0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from itertools import count, cycle
 import numpy as np
 
 import reference
+from data_kinds import Drawn, drawn_for
 
 Shape = tuple[int, ...]
 
@@ -118,18 +119,23 @@ class Case:
     alibi_slopes: float | None = None  # slopes are drawn around 0, with about this magnitude
     distance_bias: int | None = None  # a table for distances smaller than this
     sinks: float | tuple | None = None  # drawn around this number, or exactly these
+    data: Drawn | None = None  # by the name
+
+    @property
+    def drawn(self):
+        return drawn_for(self.name) if self.data is None else self.data
 
     def build(self, dtype):
         """Draw the same numbers in any precision, read-only: a call must not write to its
         inputs."""
-        random = np.random.default_rng(zlib.crc32(self.name.encode()))
-        arrays = [random.standard_normal(s) for s in (self.query, self.key, self.value)]
+        random, drawn = np.random.default_rng(zlib.crc32(self.name.encode())), self.drawn
+        arrays = drawn.arrays(random, self.query, self.key, self.value)
         options = {"is_causal": self.is_causal, "query_offset": self.query_offset}
         if self.bool_mask is not None:
             options["mask"] = np.asarray(random.random(self.bool_mask) < 0.6)
         if self.float_mask is not None:
             hidden = random.random(self.float_mask) < 0.3
-            mask = np.where(hidden, -np.inf, random.standard_normal(self.float_mask))
+            mask = np.where(hidden, -np.inf, drawn.array(random, self.float_mask))
             options["mask"] = mask.astype(dtype)
         for name in ("query_offset", "key_lengths", "left_padding"):
             number = getattr(self, name)
@@ -140,16 +146,19 @@ class Case:
             if given is not None:
                 is_array = isinstance(given, tuple) and name != "window"
                 options[name] = np.array(given) if is_array else given
+        if self.scale is None:
+            options |= drawn.options
         heads, inner = self.query[-3] if len(self.query) > 2 else 1, reference.arithmetic(dtype)
         if self.alibi_slopes is not None:
             slopes = self.alibi_slopes * random.standard_normal(heads)
             options["alibi_slopes"] = slopes.astype(inner)
         if self.distance_bias is not None:
-            table = random.standard_normal((heads, 2 * self.distance_bias - 1))
+            table = drawn.array(random, (heads, 2 * self.distance_bias - 1))
             options["distance_bias"] = table.astype(inner)
         if self.sinks is not None:
-            drawn = not isinstance(self.sinks, tuple)
-            sinks = self.sinks + random.standard_normal(heads) if drawn else np.array(self.sinks)
+            sinks = np.array(self.sinks)
+            if sinks.ndim == 0:
+                sinks = sinks + random.standard_normal(heads)
             options["sinks"] = sinks.astype(inner)
         arrays = [array.astype(dtype) for array in arrays]
         for array in (*arrays, *options.values()):

@@ -135,4 +135,5 @@ def allowed_by_steps(query, key, value, **options):
     laid = lay_out(q, k, value, **exact_options, precision=np.float64)
     weights = attention(query, key, value, **options).weights.reshape(laid.seen.shape)
     off = np.max(np.broadcast_to(off, laid.seen.shape), axis=-1, where=laid.seen, initial=0)
-    return np.expm1(2 * off)[..., None] * (weights @ np.abs(laid.value)), off
+    relative = np.expm1(np.minimum(2 * off, 700))[..., None]  # finite
+    return relative * (weights @ np.abs(laid.value)), off

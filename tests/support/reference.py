@@ -160,12 +160,24 @@ def attention(query, key, value, mask=None, *, precision=np.float64, **options):
     return Result(*(x[0] if flat else x for x in (output, weights, lse)))
 
 
-def naive(query, key, value, mask=None, *, precision=None, **options):
-    """Compute the formula on whole arrays, in the precision that regard uses."""
+def naive(query, key, value, mask=None, *, precision=None, scaled_query=False, **options):
+    """Compute the formula on whole arrays, in the precision that regard uses.
+
+    With `scaled_query`, the query is multiplied by the scale in units of log2 before the products,
+    and the products are converted back in a wider type.
+    """
     precision = precision or arithmetic(result_type(query, key, value)).type
     laid = lay_out(query, key, value, mask, **options, precision=precision)
     with np.errstate(all="ignore"):
-        scores = laid.cap(laid.query @ laid.key.swapaxes(-1, -2) * laid.factor)
+        keys = laid.key.swapaxes(-1, -2)
+        if scaled_query:
+            wide = wider(np.dtype(precision))
+            log2e = 1 / np.log(wide(2))
+            factor = (laid.factor * log2e).astype(precision)
+            scores = ((laid.query * factor) @ keys / log2e).astype(precision)
+        else:
+            scores = laid.query @ keys * laid.factor
+        scores = laid.cap(scores)
         scores = scores - laid.alibi + laid.bias
         scores = np.where(laid.seen, scores, precision(-np.inf))
         sink = np.broadcast_to(laid.sinks[:, None, None], (*laid.seen.shape[:-1], 1))
@@ -223,11 +235,13 @@ def half_ulp(numbers, dtype):
 def expected(query, key, value, mask=None, **options):
     """Return the oracle's result and the error allowed around it, for finite inputs.
 
-    The limit is twice the error of the naive formula, plus errors that are due to the form of the
-    fused call and not to carelessness, because the naive result may be exact by luck (one key: its
-    weight is 1). Scale and log2(e) are rounded into the query once, and log2(e) itself is rounded:
-    a score x moves by at most e = 1.5 eps |scale| sum |q||k|. Everything is over keys that have
-    weight.
+    The limit is twice the error of the naive formula, with the scale applied to the products or to
+    the query, whichever is larger: products with a scaled query are rounded even if the products
+    of the formula are exact. Added are errors that are due to the form of the fused call and not to
+    carelessness, because the naive result may be exact by luck (one key: its weight is 1). Scale
+    and log2(e) are rounded into the query once, and log2(e) itself is rounded: apart from the sum
+    over head_dim, a score x moves by at most e = 1.5 eps |scale| sum |q||k|. Everything is over
+    keys that have weight.
 
     - The cap takes x +- e to somewhere between cap(x - e) and cap(x + e), so x hardly moves if it
       saturates. tanh is within 2 eps of itself, its factor is rounded, and so is the product: 3 eps
@@ -257,7 +271,13 @@ def expected(query, key, value, mask=None, **options):
     for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
         options[name] = np.asarray(options[name]).astype(inner)
     exact = attention(query, key, value, mask, **options, precision=wide)
-    plain = naive(query, key, value, mask, **options, precision=inner.type)
+    errors = [
+        [error(p, e) for p, e in zip(plain, exact, strict=True)]
+        for plain in (
+            naive(query, key, value, mask, **options, precision=inner.type, scaled_query=scaled)
+            for scaled in (False, True)
+        )
+    ]
     laid = lay_out(query, key, value, mask, **options, precision=np.float64)
     info = np.finfo(inner)
     eps, least = float(info.eps), float(info.smallest_subnormal) * (laid.seen.shape[-1] + 1)
@@ -270,7 +290,7 @@ def expected(query, key, value, mask=None, **options):
         largest(relative * weights) + least,
         largest(eps * (4 + np.where(np.isfinite(lse), np.abs(lse), 0)) + moved),
     )
-    limit = (2 * error(p, e) + f for p, e, f in zip(plain, exact, floor, strict=True))
+    limit = (2 * max(e) + f for *e, f in zip(*errors, floor, strict=True))
     seen = laid.seen.reshape(exact.weights.shape)
     return Expected(exact, seen, Result(*limit), dtype, inner)
 

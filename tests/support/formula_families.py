@@ -1,0 +1,297 @@
+"""The error of every function that computes scores, next to the error of its formula in NumPy.
+
+`python tests/support/formula_families.py` prints their ratios for each kind of numbers.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+import gradient_reference
+import reference
+import regard
+import summary_reference
+from data_kinds import KINDS, SCALES, Drawn
+from fewer_bits import held_rows, meeting
+
+BATCH, HEADS, KV_HEADS, Q_LEN, KV_LEN, VALUE_DIM = 3, 4, 2, 24, 150, 12
+sdpa = regard.scaled_dot_product_attention
+SINGLE = np.dtype(np.float32)
+EPS = float(np.finfo(SINGLE).eps)
+
+
+class Problem(NamedTuple):
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    options: dict
+    more: list  # arrays like the output, the query, the key and the value
+
+    @property
+    def arrays(self):
+        return self.query, self.key, self.value
+
+
+def _formula(query, key, value, **options):
+    """Return the exact results and those of NumPy."""
+    return (
+        reference.attention(query, key, value, **options),
+        reference.naive(query, key, value, **options),
+    )
+
+
+def _by_gradients(function, *arrays, **options):
+    return (
+        function(*arrays, **options, precision=np.float64),
+        function(*arrays, **options, precision=np.float32),
+    )
+
+
+def _forward(p):
+    got = sdpa(*p.arrays, **p.options, return_weights=True, return_lse=True)
+    return got, *_formula(*p.arrays, **p.options)
+
+
+def _output(p):
+    got = sdpa(*p.arrays, **p.options, return_lse=True)
+    return (got[0], None, got[1]), *_formula(*p.arrays, **p.options)
+
+
+def _causal(p):
+    options = p.options | {"is_causal": True, "query_offset": KV_LEN - Q_LEN}
+    return _output(p._replace(options=options))
+
+
+def _decode(p):
+    exact, plain = _formula(*p.arrays, **p.options)
+    rows = [
+        sdpa(p.query[..., i : i + 1, :], p.key, p.value, **p.options)
+        for i in range(p.query.shape[-2])
+    ]
+    return (np.concatenate(rows, axis=-2), None, None), exact, plain
+
+
+def _ragged(p):
+    packed = [np.concatenate(x.swapaxes(1, 2)) for x in p.arrays]
+    starts = [n * np.arange(BATCH + 1) for n in (Q_LEN, KV_LEN)]
+    got = regard.scaled_dot_product_attention_ragged(*packed, *starts, **p.options)
+    got = got.reshape(BATCH, Q_LEN, HEADS, -1).swapaxes(1, 2)
+    return (got, None, None), *_formula(*p.arrays, **p.options)
+
+
+def _stream(p):
+    chunks = regard.KeyValueChunks(p.key, p.value, length=40)
+    got = regard.attend_stream(p.query, chunks, **p.options)
+    return (got, None, None), *_formula(*p.arrays, **p.options)
+
+
+def _cache(dtype):
+    def family(p):
+        if dtype == "float8_e4m3fn":  # keys are at most 448; the scores are the same
+            p = p._replace(query=p.query * 64, key=p.key / 64)
+        cache = regard.KVCache(BATCH, KV_HEADS, p.key.shape[-1], VALUE_DIM, dtype=dtype)
+        cache.append(p.key, p.value)
+        options = p.options | {"is_causal": True, "query_offset": KV_LEN - Q_LEN}
+        got = cache.attend(p.query, **p.options)
+        query, key, value = p.arrays
+        if dtype != "float32":
+            key, value = (x.astype(SINGLE) for x in held_rows(dtype, key, value))
+            query = meeting(query, dtype)
+        return (got, None, None), *_formula(query, key, value, **options)
+
+    return family
+
+
+def _state(p):
+    return sdpa(*p.arrays, **p.options, return_lse=True)
+
+
+def _backward(p):
+    got = regard.scaled_dot_product_attention_backward(
+        p.more[0], *p.arrays, *_state(p), **p.options
+    )
+    function = gradient_reference.backward
+    return got[:3], *_by_gradients(function, p.more[0], *p.arrays, **p.options)
+
+
+def _tangent(p):
+    arrays = (*p.arrays, *p.more[1:])
+    got = regard.scaled_dot_product_attention_jvp(*arrays, **p.options, return_lse=True)
+    return got, *_by_gradients(gradient_reference.jvp, *arrays, **p.options)
+
+
+def _double_backward(p):
+    given = (*p.more[1:], p.more[0], *p.arrays)
+    got = regard.scaled_dot_product_attention_double_backward(*given, *_state(p), **p.options)
+    return got, *_by_gradients(gradient_reference.double_backward, *given, **p.options)
+
+
+STATISTICS = ("entropy", "max", "mean_distance", "first_mass", "local_mass", "column_sums")
+
+
+def _summary(p):
+    numbers = {"first_keys": 5, "local_reach": 11}
+    got = regard.summarize_attention(p.query, p.key, **p.options, **numbers, statistics=STATISTICS)
+    results = _by_gradients(
+        summary_reference.summarize,
+        *p.arrays,
+        **p.options,
+        **numbers,
+        tokens=np.zeros(KV_LEN, int),
+    )
+    return tuple([getattr(x, name) for name in STATISTICS] for x in (got, *results))
+
+
+def _map(p):
+    got = regard.attention_map(p.query, p.key, shape=(Q_LEN, KV_LEN), reduce="sum", **p.options)
+    exact, plain = _formula(*p.arrays, **p.options)
+    return (None, got, None), exact, plain
+
+
+def _softmax(p):
+    scale = p.options.get("scale", p.key.shape[-1] ** -0.5)
+    key = np.repeat(p.key, HEADS // KV_HEADS, axis=1)
+    scores = p.query @ key.swapaxes(-1, -2) * np.float32(scale)
+
+    def softmax(scores):
+        terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return terms / terms.sum(axis=-1, keepdims=True)
+
+    return [regard.softmax(scores)], [softmax(scores.astype(np.float64))], [softmax(scores)]
+
+
+def _matmul(p):
+    key = np.repeat(p.key, HEADS // KV_HEADS, axis=1).swapaxes(-1, -2)
+    wide = p.query.astype(np.float64), key.astype(np.float64)
+    return [regard.matmul(p.query, key)], [wide[0] @ wide[1]], [p.query @ key]
+
+
+FAMILIES = {
+    "forward with weights": _forward,
+    "forward": _output,
+    "causal": _causal,
+    "decode": _decode,
+    "ragged": _ragged,
+    "stream": _stream,
+    "float32 cache": _cache("float32"),
+    "int8 cache": _cache("int8"),
+    "float8 cache": _cache("float8_e4m3fn"),
+    "backward": _backward,
+    "tangent": _tangent,
+    "double backward": _double_backward,
+    "summary": _summary,
+    "map": _map,
+    "softmax": _softmax,
+    "matmul": _matmul,
+}
+
+
+def problem_of(drawn, dim, seed=0):
+    """Return a problem in float32, with enough elements to average out luck."""
+    random = np.random.default_rng(seed)
+    shapes = [(HEADS, Q_LEN, dim), (KV_HEADS, KV_LEN, dim), (KV_HEADS, KV_LEN, VALUE_DIM)]
+    shapes = [(BATCH, *shape) for shape in shapes]
+    arrays = [x.astype(SINGLE) for x in drawn.arrays(random, *shapes)]
+    like = (*shapes[0][:-1], VALUE_DIM), *shapes
+    more = [random.standard_normal(shape).astype(SINGLE) for shape in like]
+    return Problem(*arrays, drawn.options, more)
+
+
+def excess(family, drawn, dim, seed):
+    """Return the largest ratio of an error to the error allowed, and to NumPy's error.
+
+    Allowed is twice NumPy's error, and 4 eps of the largest number for exp2, the division and the
+    rounding of the result, in which NumPy may be lucky. NumPy's error counts as at least half an
+    eps of the largest number.
+    """
+    ratios, of_numpy = [0.0], [0.0]
+    problem = problem_of(drawn, dim, seed)
+    for got, exact, plain in zip(*FAMILIES[family](problem), strict=False):
+        if got is None or exact is None:
+            continue
+        off, size = reference.error(got, exact), reference.largest(exact)
+        naive_off = reference.error(plain, exact)
+        ratios.append(off / (2 * naive_off + 4 * EPS * size))
+        of_numpy.append(off / max(naive_off, EPS / 2 * size))
+    return max(ratios), max(of_numpy)
+
+
+# Kinds of numbers, head_dim and seed, chosen so that the error of every family is clearly within or
+# clearly beyond what is allowed (below 0.8 or above 1.3 of it), on every target alike.
+SETTINGS = [
+    (Drawn("gaussian"), 64, 0),
+    (Drawn("gaussian", "0.3"), 64, 1),
+    (Drawn("integers to 16"), 64, 18),
+    (Drawn("integers to 16", "1"), 64, 2),
+    (Drawn("integers to 100"), 16, 7),
+    (Drawn("halves to 32"), 16, 2),
+    (Drawn("halves to 32", "0.3"), 64, 21),
+    (Drawn("one-hot", "1"), 16, 4),
+    (Drawn("one-hot", "1/3"), 16, 0),
+    (Drawn("keys + 100"), 64, 23),
+    (Drawn("keys + 100", "1/3"), 16, 11),
+    (Drawn("scores around 1000"), 64, 0),
+    (Drawn("scores around 1000", "3.7"), 64, 1),
+]
+
+
+def score_error(drawn, dim, seed=0):
+    """Return the largest error of a score, in units of eps |scale| sum |q||k|. With one key, lse is
+    the score, in which a conversion from units of log2 is worth one eps of the score."""
+    random = np.random.default_rng(seed)
+    shapes = (2000, 1, dim), (2000, 1, dim), (2000, 1, 1)
+    arrays = [x.astype(SINGLE) for x in drawn.arrays(random, *shapes)]
+    _, lse = sdpa(*arrays, **drawn.options, return_lse=True)
+    query, key = (x[:, 0].astype(np.float64) for x in arrays[:2])
+    scale = drawn.options.get("scale", dim**-0.5)
+    scores, size = scale * (query * key).sum(-1), scale * np.abs(query * key).sum(-1)
+    off = np.abs(lse[:, 0] - scores) - EPS * np.abs(scores)
+    return float(np.max(off / (EPS * np.maximum(size, 1e-30)), initial=0))
+
+
+def ratios_of_two_axes(rows, dim, seeds=20):
+    """Return the ratios of errors to NumPy's for arrays of two axes of Gaussian numbers, for which
+    NumPy's product with the transposed keys may sum in several parts."""
+    for seed in range(seeds):
+        shapes = (rows, dim), (rows, dim), (rows, 16)
+        arrays = [x.astype(SINGLE) for x in Drawn().arrays(np.random.default_rng(seed), *shapes)]
+        query, key, value = arrays
+        scores = query @ key.T * np.float32(dim**-0.5)
+        terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        plain = terms / terms.sum(axis=-1, keepdims=True) @ value
+        exact = reference.attention(*arrays).output
+        yield reference.error(sdpa(*arrays), exact) / reference.error(plain, exact)
+
+
+def main():
+    """Print the ratios that are larger than allowed, on each target, and errors of scores."""
+    core, targets = regard._core.testing, regard.cpu_targets()
+    print("setting | family |", *targets)
+    for (drawn, dim, seed), family in itertools.product(SETTINGS, FAMILIES):
+        found = []
+        for target in targets:
+            core.set_target(target)
+            found.append(excess(family, drawn, dim, seed))
+        if found[0][0] > 1:
+            print(f"{drawn} | {family} |", *(f"{ratio:.0f}" for _, ratio in found))
+    print("\nthe largest error of a score, in eps |scale| sum |q||k|, by head_dim")
+    for kind, dim in itertools.product(KINDS, (1, 16, 64, 256)):
+        found = []
+        for target, scale in itertools.product(targets, SCALES):
+            core.set_target(target)
+            found.append(score_error(Drawn(kind, scale), dim))
+        print(f"{kind} | {dim} | {max(found):.2f}")
+    print(
+        "\nratios to NumPy's error, Gaussian numbers, two axes: rows | head_dim | median | largest"
+    )
+    for rows, dim in itertools.product((8, 33, 64, 200), (16, 64, 256)):
+        found = []
+        for target in targets:
+            core.set_target(target)
+            found += ratios_of_two_axes(rows, dim)
+        print(f"{rows} | {dim} | {np.median(found):.2f} | {max(found):.2f}")
+
+
+if __name__ == "__main__":
+    main()
