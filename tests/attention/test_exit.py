@@ -51,12 +51,12 @@ CALLS = {
     "cache": "c = regard.KVCache(1, 2, 8); c.append(x, x); c.attend(x)",
     "merge": "regard.merge_attention_states([output] * 3, [lse] * 3)",
     "stages": "regard.softmax(regard.apply_mask(regard.matmul(x, x.mT), [[True]]))",
-    "errors": '''
+    "errors": """
         try:
             sdpa(x, x[..., :3], x)
         except ValueError:
             pass
-    ''',
+    """,
 }
 
 

@@ -392,3 +392,12 @@ def test_a_workspace_beyond_memory_says_how_large(target):
     with pytest.raises(MemoryError, match=r"^cannot allocate \d+ bytes of workspace") as raised:
         regard.scaled_dot_product_attention(x, x, np.ones((1, 1), np.float32))
     assert int(str(raised.value).split()[2]) > 2**40 * 4 * 2
+
+
+def test_more_rows_than_64_bits_can_count():
+    """Broadcast batches whose product with the heads wraps around."""
+    some = np.broadcast_to(np.zeros(1, np.float32), (2**31, 1, 4, 1, 8))
+    others = np.broadcast_to(np.zeros(1, np.float32), (1, 2**31, 4, 1, 8))
+    for call in (regard.explain, regard.scaled_dot_product_attention):
+        with pytest.raises(ValueError, match=r"batch axes \(2147483648, 2147483648\).* 4 heads"):
+            call(some, others, others)

@@ -397,3 +397,21 @@ def test_compositions(target, data):
     if data.draw(st.booleans()):
         options["is_causal"], options["query_offset"] = True, "end"
     assert_same_bits(both(*given, mask, options), both(*given, dense, options))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"row_queries": 0}, {"row_queries": -1}, {"first_query": -5}, {"shape": (4,)}],
+    ids=str,
+)
+def test_damaged_rows_are_refused(changed):
+    """Whatever calls itself a sparse mask: an error, and no arithmetic with its numbers."""
+    rows = regard.masks.sliding(4, window=(1, 0))._sparse_rows()
+
+    class Damaged:
+        def _sparse_rows(self):
+            return rows._replace(**changed)
+
+    x = np.ones((1, 4, 8), np.float32)
+    with pytest.raises(ValueError, match="mask has"):
+        regard.scaled_dot_product_attention(x, x, x, Damaged())

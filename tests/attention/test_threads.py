@@ -77,6 +77,46 @@ def test_default_is_what_the_process_may_use(output_of):
     assert output_of(pinned) == "1"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_a_new_affinity_counts(output_of):
+    """Also after the first call: the number is asked for again, though not in every call."""
+    script = """
+    import os, time
+    import numpy as np, regard
+    x = np.ones((8, 600, 64), np.float32)
+    cpus = os.sched_getaffinity(0)
+    def threads():
+        time.sleep(0.02)
+        regard.scaled_dot_product_attention(x, x, x)
+        return regard.explain(x, x, x).threads, regard.get_num_threads()
+    before = threads()
+    os.sched_setaffinity(0, {min(cpus)})
+    bound = threads()
+    os.sched_setaffinity(0, cpus)
+    print(bound == (1, 1), threads() == before)
+    """
+    assert output_of(script) == "True True"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_threads_without_processors_end(output_of):
+    """A call with far more threads than processors leaves at most 64 workers in the process."""
+    script = """
+    import time
+    import numpy as np, regard
+    def threads():
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("Threads"))
+    x = np.ones((3000, 64, 8), np.float32)
+    before = threads()
+    regard.scaled_dot_product_attention(x, x, x, threads=65536)
+    while threads() > before + 64:  # without an end, if they stay
+        time.sleep(0.01)
+    print("few are left")
+    """
+    assert output_of(script, timeout=60) == "few are left"
+
+
 def test_absurd_number_of_threads(target, layer, run_python):
     """More threads than the system can start give the right answer or a ValueError."""
     script = """
