@@ -236,12 +236,21 @@ def test_few_queries_have_the_first_tokens_unless_they_stand_elsewhere(pyplot):
     assert texts(image) == tokens[3:]
 
 
-def test_one_hot_keys_are_not_taken_for_weights(pyplot):
-    """Their rows add up to 1, like the weights in (output, weights)."""
-    key = np.eye(5)
-    query = 3 * np.eye(5)[[0, 0, 1, 2, 3]]
-    image = regard.plot.attention((query, key))
-    np.testing.assert_allclose(drawn(image), regard.softmax(query @ key.T / 5**0.5))
+@pytest.mark.parametrize("values", ["one-hot", "softmax", "random"])
+@pytest.mark.parametrize("draw", ["attention", "heads", "compare"])
+def test_a_tuple_is_query_and_key_whatever_its_values(pyplot, draw, values):
+    arrays = {
+        "one-hot": np.eye(4),
+        "softmax": regard.softmax(rng.standard_normal((4, 4))),
+        "random": rng.standard_normal((4, 4)),
+    }
+    e = arrays[values]
+    expected = weights_of(e, e)
+    if draw == "compare":
+        image = regard.plot.compare((e, e), np.zeros((4, 4)))
+    else:
+        image = np.ravel(getattr(regard.plot, draw)((e, e)))[0]
+    np.testing.assert_allclose(drawn(image), expected, rtol=1e-12)
 
 
 def test_heads_share_one_scale(pyplot):

@@ -83,9 +83,9 @@ def explore(
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here. With a
         list of layers, masks and options apply to every layer.
-    weights : array_like, shape (..., heads, q_len, kv_len), or list of arrays, optional
+    weights : array_like, shape (..., heads, q_len, kv_len), or list or tuple of arrays, optional
         Existing weights in place of query and key, such as the weights of a model or of another
-        library. A list contains one array ``(heads, q_len, kv_len)`` per layer, or
+        library. A list or tuple contains one array ``(heads, q_len, kv_len)`` per layer, or
         ``(1, heads, q_len, kv_len)``, as in the attentions of transformers models. Rows need not
         add up to 1, as with sinks or after dropout. A weight of 0 counts as hidden. No mask and no
         options may be given except `query_offset` and `threads`.
