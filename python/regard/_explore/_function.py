@@ -28,7 +28,7 @@ from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
 from regard._show.colors import DECADES, DIFFERENCE_DECADES
-from regard._show.head_names import HeadNames
+from regard._show.head_names import HeadNames, short_names
 from regard._show.tokens import tokens_of_axes
 
 if TYPE_CHECKING:
@@ -211,6 +211,7 @@ def explore(
         request["tokens"] = numbers_of_tokens
     total = (3 if plan.is_exact else 5) * q_len * sum(x.heads for x in layers)
     described: list[dict[str, Any]] = []
+    labels = short_names([layer.name for layer in layers])
     blobs: list[tuple[str, bytes]] = []
     thumbnails: list[Any] = []
     with reporting(progress, total, "query", "explore") as report:
@@ -231,7 +232,14 @@ def explore(
                         "tiles": [[*tile.bounds, *tile.facts] for tile in head.tiles],
                     }
                 )
-            described.append({"name": layer.name, "position": layer.first_position, "heads": heads})
+            described.append(
+                {
+                    "name": layer.name,
+                    "label": labels[number],
+                    "position": layer.first_position,
+                    "heads": heads,
+                }
+            )
     overview, arrays = packed({"levels": np.stack(thumbnails)})
     facts = {
         "q_len": q_len,

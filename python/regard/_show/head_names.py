@@ -1,4 +1,4 @@
-"""The names of layers and heads that callers pass."""
+"""The names of layers and heads."""
 
 from __future__ import annotations
 
@@ -34,3 +34,16 @@ class HeadNames(NamedTuple):
                 raise ValueError(f"names[{name!r}] must have {wanted} names, got {len(texts)}")
             given[name] = texts
         return cls(given.get("layers"), given.get("heads"))
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return names of modules without the parts at both ends that all names share.
+
+    ``model.layers.0.self_attn`` and ``model.layers.1.self_attn`` become ``0`` and ``1``.
+    """
+    parts = [name.split(".") for name in names]
+    shared = min(map(len, parts)) - 1 if len(set(names)) > 1 else 0
+    first = next((i for i in range(shared) if len({each[i] for each in parts}) > 1), shared)
+    rest = range(1, shared - first + 1)
+    last = next((i - 1 for i in rest if len({each[-i] for each in parts}) > 1), shared - first)
+    return [".".join(each[first : len(each) - last]) for each in parts]
