@@ -220,7 +220,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="session")
 def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'regard[browser]'")
+    playwright = pytest.importorskip("playwright.sync_api", reason='pip install ".[browser]"')
     executable = shutil.which("chromium")
     if executable is None:
         pytest.skip("apt-get install chromium")

@@ -199,7 +199,7 @@ def test_a_missing_matplotlib_is_named(output_of):
         print(error)
     """
     assert output_of(script) == (
-        "regard.plot needs the matplotlib package: pip install 'regard[plot]'"
+        'regard.plot needs the matplotlib package: in a clone of regard, pip install ".[plot]"'
     )
 
 
