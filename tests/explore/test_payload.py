@@ -319,6 +319,8 @@ SHORT_NAMES = [
     (["a.b", "a.b", "a.b"], ["a.b", "a.b", "a.b"]),
     (["e.0.self", "d.0.self", "d.0.cross"], ["e.0.self", "d.0.self", "d.0.cross"]),
     (["m.e.0.self", "m.d.0.self", "m.d.0.cross"], ["e.0.self", "d.0.self", "d.0.cross"]),
+    (["0.5", "0.6", "0.7"], ["0.5", "0.6", "0.7"]),
+    (["a.0.b", "a.0.c", "a.0.d"], ["0.b", "0.c", "0.d"]),
     (["layer one", "layer two", "layer six"], ["layer one", "layer two", "layer six"]),
 ]
 

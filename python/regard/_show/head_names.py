@@ -39,11 +39,16 @@ class HeadNames(NamedTuple):
 def short_names(names: Sequence[str]) -> list[str]:
     """Return names of modules without the parts at both ends that all names share.
 
-    ``model.layers.0.self_attn`` and ``model.layers.1.self_attn`` become ``0`` and ``1``.
+    ``model.layers.0.self_attn`` and ``model.layers.1.self_attn`` become ``0`` and ``1``. Numbers
+    remain: ``0.5`` is no module.
     """
     parts = [name.split(".") for name in names]
+
+    def is_shared(at: int) -> bool:
+        return len({each[at] for each in parts}) == 1 and not parts[0][at].isdigit()
+
     shared = min(map(len, parts)) - 1 if len(set(names)) > 1 else 0
-    first = next((i for i in range(shared) if len({each[i] for each in parts}) > 1), shared)
-    rest = range(1, shared - first + 1)
-    last = next((i - 1 for i in rest if len({each[-i] for each in parts}) > 1), shared - first)
+    first = next((at for at in range(shared) if not is_shared(at)), shared)
+    rest = range(shared - first)
+    last = next((at for at in rest if not is_shared(-1 - at)), shared - first)
     return [".".join(each[first : len(each) - last]) for each in parts]
