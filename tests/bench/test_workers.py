@@ -14,6 +14,11 @@ from reference import assert_same_bits
 def workers():
     from benchmarks import workers
 
+    assert {name.partition(" ")[0] for name, _ in workers.cases()} > {
+        "backward",
+        "decode",
+        "matmul",
+    }
     return workers
 
 

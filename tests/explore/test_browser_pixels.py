@@ -81,7 +81,7 @@ def test_nan_has_its_color_and_its_words(opened, tmp_path):
 
 def test_screenshots_differ_between_heads(opened, exact):
     """A canvas that stays empty has no errors either."""
-    image = pytest.importorskip("PIL.Image", reason="pip install 'regard[plot]'")
+    image = pytest.importorskip("PIL.Image", reason='pip install ".[plot]"')
     page, pictures = opened(exact.path), []
     for _ in range(2):
         shot = page.locator("#picture").screenshot()

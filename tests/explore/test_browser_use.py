@@ -248,3 +248,27 @@ def test_tokens_of_one_axis(opened, tmp_path):
         assert ("key3" in page.inner_text("#readout")) == has_key
         heading = page.inner_text("#beside-key")
         assert heading == ("in its context" if has_key else "distance")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        ([f"model.layers.{n}.self_attn" for n in range(12)], list(map(str, range(12)))),
+        ([f"the encoder's block number {n}" for n in range(12)], None),
+    ],
+    ids=["modules", "sentences"],
+)
+def test_every_layer_has_its_own_whole_label(opened, tmp_path, width, names, labels):
+    query, key = problem(layers=(12,))
+    explorer = regard.explore(query, key, names={"layers": names}, detail=16)
+    page = opened(Page(explorer, tmp_path).path, viewport={"width": width, "height": 800})
+    headers = page.locator("#grid [role=rowheader]")
+    assert headers.all_inner_texts() == (labels or names)
+    assert headers.evaluate_all("all => all.map((each) => each.title)") == names
+    assert headers.evaluate_all("all => all.every((x) => x.scrollWidth <= x.clientWidth)")
+    page.locator("#grid .cell").nth(5).click()
+    settled(page)
+    assert page.inner_text("#head-title") == f"Layer {(labels or names)[1]}, head 1"
+    assert page.get_attribute("#head-title", "title") == f"layer {names[1]}, head 1"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

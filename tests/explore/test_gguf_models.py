@@ -16,8 +16,8 @@ from llama_models import parameters as parameters_of
 from regard._cli import main
 from regard._cli.models import open_gguf, open_model, queries_and_keys
 
-gguf = pytest.importorskip("gguf", reason="pip install 'regard[models]'")
-pytest.importorskip("tokenizers", reason="pip install 'regard[models]'")
+gguf = pytest.importorskip("gguf", reason='pip install ".[models]"')
+pytest.importorskip("tokenizers", reason='pip install ".[models]"')
 
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6

@@ -10,8 +10,8 @@ from llama_models import DIM, HEADS, KV_HEADS, LAYERS, TEXT, WIDTH, WORDS, forwa
 from regard._cli import main
 from regard._cli.models import open_hugging_face, queries_and_keys
 
-safetensors = pytest.importorskip("safetensors.numpy", reason="pip install 'regard[models]'")
-tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[models]'")
+safetensors = pytest.importorskip("safetensors.numpy", reason='pip install ".[models]"')
+tokenizers = pytest.importorskip("tokenizers", reason='pip install ".[models]"')
 
 CONFIG = {
     "model_type": "llama",

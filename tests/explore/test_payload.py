@@ -308,3 +308,26 @@ def test_an_exception_in_progress_comes_out():
 
     with pytest.raises(KeyError, match="enough"):
         regard.explore(query, key, progress=fail)
+
+
+SHORT_NAMES = [
+    ([f"model.layers.{n}.self_attn" for n in range(3)], ["0", "1", "2"]),
+    ([f"h.{n}" for n in range(3)], ["0", "1", "2"]),
+    (["0", "1", "2"], ["0", "1", "2"]),
+    (["a.x.b", "a.y.b", "a.b"], ["x.b", "y.b", "b"]),
+    (["a.b", "a", "a.c"], ["a.b", "a", "a.c"]),
+    (["a.b", "a.b", "a.b"], ["a.b", "a.b", "a.b"]),
+    (["e.0.self", "d.0.self", "d.0.cross"], ["e.0.self", "d.0.self", "d.0.cross"]),
+    (["m.e.0.self", "m.d.0.self", "m.d.0.cross"], ["e.0.self", "d.0.self", "d.0.cross"]),
+    (["0.5", "0.6", "0.7"], ["0.5", "0.6", "0.7"]),
+    (["a.0.b", "a.0.c", "a.0.d"], ["0.b", "0.c", "0.d"]),
+    (["layer one", "layer two", "layer six"], ["layer one", "layer two", "layer six"]),
+]
+
+
+@pytest.mark.parametrize(("names", "labels"), SHORT_NAMES)
+def test_labels_omit_what_all_names_share(page_of, names, labels):
+    query, key = problem(layers=(3,))
+    page = page_of(query, key, names={"layers": names})
+    assert [layer["label"] for layer in page.facts["layers"]] == labels
+    assert [layer["name"] for layer in page.facts["layers"]] == names

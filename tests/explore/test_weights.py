@@ -117,7 +117,7 @@ def test_the_attentions_of_a_model_in_torch(page_of, kind):
     page = page_of(weights=given)
     assert [len(layer["heads"]) for layer in page.facts["layers"]] == [4, 4]
     assert np.allclose(page.map(1, 3)["weights"], layers[1][0, 3], rtol=2e-3, atol=1e-7)
-    with pytest.raises(TypeError, match="weights must not need a gradient"):
+    with pytest.raises(TypeError, match=r"weights\[0\] must not need a gradient"):
         regard.explore(weights=tuple(each.requires_grad_() for each in given))
 
 
@@ -172,13 +172,6 @@ def test_what_is_refused(arguments, error, message, monkeypatch):
     monkeypatch.setattr("regard._explore._function.heads_of", None)  # no work is begun
     with pytest.raises(error, match=re.escape(message)):
         regard.explore(**{"weights": GOOD, **arguments})
-
-
-def test_the_results_of_a_call_are_refused():
-    query, key = problem()
-    results = regard.scaled_dot_product_attention(query, key, key, return_weights=True)
-    with pytest.raises(TypeError, match="pass its second entry"):
-        regard.explore(weights=results)
 
 
 def test_nothing_is_refused():

@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import itertools
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,3 +158,63 @@ def test_an_option_of_the_table_reaches_signatures_and_docstrings():
     assert signature.parameters["query_offset"].default == 0
     assert "is_causal, query_offset, key_lengths, left_padding\n" in call.__doc__
     assert "Which keys a query sees, as elsewhere." in call.__doc__
+
+
+PAGE = (Path(__file__).parent.parent.parent / "docs/api/attention.md").read_text(encoding="utf-8")
+REFUSED = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", PAGE, re.MULTILINE))
+OF_RESULTS = inspect.signature(regard.scaled_dot_product_attention).parameters.keys() - {
+    *("query", "key", "value", "mask", "out", "threads", "device")
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_page_lists_what_a_call_does_not_accept(name):
+    if name == "KVCache.attend_ragged":
+        call = regard.KVCache.attend_ragged
+    else:
+        call, _ = call_and_arguments(name)
+    taken = inspect.signature(call).parameters
+    dropout = "`dropout_p`, `dropout_seed`, `dropout_origin`"
+    listed, _, choice = REFUSED[name].replace("dropout,", f"{dropout},").partition("; ")
+    listed = listed.removesuffix("dropout") + (dropout if listed.endswith("dropout") else "")
+    assert {*re.findall(r"`(\w+)`", listed)} == OF_RESULTS - taken.keys()
+    is_refused = "precision" in taken and "int8" not in str(taken["precision"].annotation)
+    assert choice == ('`precision="int8"`' if is_refused else "")
+
+
+TOGETHER = {
+    "mask": np.tri(3, dtype=bool),
+    "is_causal": True,
+    "query_offset": "end",
+    "window": (1, 0),
+    "key_lengths": 2,
+    "left_padding": 1,
+    "scale": 0.3,
+    "softcap": 5.0,
+    "alibi_slopes": [0.1, 0.2],
+    "distance_bias": np.ones((2, 5)),
+    "sinks": [0.0, 1.0],
+    "dropout_p": 0.1,
+    "dropout_seed": 1,
+    "precision": "int8",
+    "rows": slice(1, 2),
+    "return_weights": True,
+    "return_lse": True,
+}
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(TOGETHER, 2)), ids=" and ".join)
+def test_two_options_can_be_combined_unless_the_page_says_otherwise(pair):
+    assert TOGETHER.keys() - {"mask"} >= OF_RESULTS - {"score_function", "dropout_origin"}
+    options = {name: TOGETHER[name] for name in pair}
+    if "dropout_p" in options:
+        options["dropout_seed"] = 1
+    arrays = [X.astype(np.float32)] * 3
+    if "rows" in pair and "return_weights" not in pair:
+        with pytest.raises(TypeError, match="rows need return_weights=True"):
+            regard.scaled_dot_product_attention(*arrays, **options)
+        return
+    regard.scaled_dot_product_attention(*arrays, **options)
+    if "precision" in pair:
+        with pytest.raises(ValueError, match="needs query, key and value of float32"):
+            regard.scaled_dot_product_attention(X, X, X, **options)

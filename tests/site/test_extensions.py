@@ -8,9 +8,9 @@ import pytest
 
 import regard
 
-pytest.importorskip("sphinx", reason="pip install 'regard[docs]'")
-pytest.importorskip("myst_nb", reason="pip install 'regard[docs]'")
-pytest.importorskip("latex2mathml", reason="pip install 'regard[docs]'")
+pytest.importorskip("sphinx", reason='pip install ".[docs]"')
+pytest.importorskip("myst_nb", reason='pip install ".[docs]"')
+pytest.importorskip("latex2mathml", reason='pip install ".[docs]"')
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 
 
 def weights_of(query, key, mask=None, is_causal=False, scale=None):

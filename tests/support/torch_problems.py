@@ -6,7 +6,7 @@ A test module that imports this module is skipped if PyTorch is not installed.
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 
 from regard.torch import scaled_dot_product_attention  # noqa: E402
 

@@ -84,8 +84,8 @@ def scaled_dot_product_attention(
               \mathrm{scores} = \mathrm{scale} \cdot \mathrm{query}\,\mathrm{key}^T + \mathrm{mask}
 
     (Vaswani et al. 2017, "Attention Is All You Need", equation 1), without ever storing the scores.
-    Extra memory is a fixed amount per thread, independent of the lengths. All options compose: a
-    key is visible to a query if every option allows it, and keys that no query sees are not
+    Extra memory is a fixed amount per thread, independent of the lengths. Options can be combined:
+    a key is visible to a query if every option allows it, and keys that no query sees are not
     computed.
 
     Parameters

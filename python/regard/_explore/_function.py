@@ -28,7 +28,7 @@ from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
 from regard._show.colors import DECADES, DIFFERENCE_DECADES
-from regard._show.head_names import HeadNames
+from regard._show.head_names import HeadNames, short_names
 from regard._show.tokens import tokens_of_axes
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def explore(
     mask : array_like of bool or float, SparseMask, or a pair (bool, float) of both, optional
         As for `scaled_dot_product_attention`, like all options that are not described here. With a
         list of layers, masks and options apply to every layer.
-    weights : array_like, shape (..., heads, q_len, kv_len), or list of arrays, optional
+    weights : array_like, shape (..., heads, q_len, kv_len), or list or tuple of arrays, optional
         Existing weights in place of query and key, such as the weights of a model or of another
-        library. A list contains one array ``(heads, q_len, kv_len)`` per layer, or
+        library. A list or tuple contains one array ``(heads, q_len, kv_len)`` per layer, or
         ``(1, heads, q_len, kv_len)``, as in the attentions of transformers models. Rows need not
         add up to 1, as with sinks or after dropout. A weight of 0 counts as hidden. No mask and no
         options may be given except `query_offset` and `threads`.
@@ -211,6 +211,7 @@ def explore(
         request["tokens"] = numbers_of_tokens
     total = (3 if plan.is_exact else 5) * q_len * sum(x.heads for x in layers)
     described: list[dict[str, Any]] = []
+    labels = short_names([layer.name for layer in layers])
     blobs: list[tuple[str, bytes]] = []
     thumbnails: list[Any] = []
     with reporting(progress, total, "query", "explore") as report:
@@ -231,7 +232,14 @@ def explore(
                         "tiles": [[*tile.bounds, *tile.facts] for tile in head.tiles],
                     }
                 )
-            described.append({"name": layer.name, "position": layer.first_position, "heads": heads})
+            described.append(
+                {
+                    "name": layer.name,
+                    "label": labels[number],
+                    "position": layer.first_position,
+                    "heads": heads,
+                }
+            )
     overview, arrays = packed({"levels": np.stack(thumbnails)})
     facts = {
         "q_len": q_len,

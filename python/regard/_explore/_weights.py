@@ -16,7 +16,7 @@ from regard._arguments.arrays import is_list_of_arrays
 from regard._arguments.masks import Masks
 from regard._attention.check import check_call
 from regard._explore._layers import Layer, check_sizes
-from regard._show.weights import attention_weights, refuse_result
+from regard._show.weights import attention_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +35,6 @@ _LEAST = 1e-29
 
 def layers_of_weights(weights: Any, options: Mapping[str, Any]) -> list[Layer]:
     """Return the layers of the argument `weights`, or raise its errors."""
-    if isinstance(weights, tuple):
-        refuse_result(weights)
     if is_list_of_arrays(weights):
         layers = [
             Layer(str(number), _call(_of_layer(number, each), options))

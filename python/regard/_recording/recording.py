@@ -314,7 +314,7 @@ class Recording(Sequence[RecordedLayer]):
         ------
         ImportError
             If the safetensors package is missing, or ml_dtypes for bfloat16;
-            ``pip install 'regard[models]'`` installs both.
+            ``pip install ".[models]"`` installs both.
         OSError
             If the file cannot be read.
         TypeError

@@ -14,8 +14,6 @@ def needed(module: str, caller: str, extra: str) -> Any:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
             raise  # the module exists, but one of its own imports fails
-        # pip keeps the installed regard, from any source, and downloads only the packages of the
-        # extra.
         raise ImportError(
-            f"{caller} needs the {package} package: pip install 'regard[{extra}]'"
+            f'{caller} needs the {package} package: in a clone of regard, pip install ".[{extra}]"'
         ) from error

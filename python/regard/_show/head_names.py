@@ -1,4 +1,4 @@
-"""The names of layers and heads that callers pass."""
+"""The names of layers and heads."""
 
 from __future__ import annotations
 
@@ -34,3 +34,21 @@ class HeadNames(NamedTuple):
                 raise ValueError(f"names[{name!r}] must have {wanted} names, got {len(texts)}")
             given[name] = texts
         return cls(given.get("layers"), given.get("heads"))
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return names of modules without the parts at both ends that all names share.
+
+    ``model.layers.0.self_attn`` and ``model.layers.1.self_attn`` become ``0`` and ``1``. Numbers
+    remain: ``0.5`` is no module.
+    """
+    parts = [name.split(".") for name in names]
+
+    def is_shared(at: int) -> bool:
+        return len({each[at] for each in parts}) == 1 and not parts[0][at].isdigit()
+
+    shared = min(map(len, parts)) - 1 if len(set(names)) > 1 else 0
+    first = next((at for at in range(shared) if not is_shared(at)), shared)
+    rest = range(shared - first)
+    last = next((at for at in rest if not is_shared(-1 - at)), shared - first)
+    return [".".join(each[first : len(each) - last]) for each in parts]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _TOLERANCE = 5e-3
 _TOLERANCE_OF_BFLOAT16 = 2e-2
 _ENTRIES_AT_ONCE = 1 << 22
-_ROWS_TO_JUDGE = 64
 
 
 def attention_weights(
@@ -36,13 +35,16 @@ def attention_weights(
     Raises
     ------
     TypeError
-        If `weights` is not an array of real numbers, or is the whole result tuple of a call.
+        If `weights` is not an array of real numbers, or is a tuple, such as the result of a call.
     ValueError
         If it has fewer than 2 axes, an entry is negative or not accepted, or an entry or the sum of
         a row is larger than 1.
     """
     if isinstance(weights, tuple):
-        refuse_result(weights, name)
+        raise TypeError(
+            f"{name} must be an array, got a tuple of {len(weights)}: pass the second entry of the "
+            "result (output, weights) of a call; np.stack joins the weights of several layers"
+        )
     if is_sparse(weights):
         raise TypeError(
             f"{name} must be an array of float, got {type(weights).__name__}: "
@@ -66,42 +68,6 @@ def attention_weights(
         if sums:
             _check_sums(name, array, place, rows, tolerance)
     return array
-
-
-def refuse_result(entries: tuple[Any, ...], name: str = "weights") -> None:
-    """Raise TypeError for the tuple that an attention call with ``return_weights=True`` returns."""
-    if len(entries) not in (2, 3) or not all(hasattr(each, "shape") for each in entries):
-        return
-    output, weights, *lse = (as_array(name, each) for each in entries)
-    if output.ndim < 2 or weights.ndim < 2 or not weights.size:
-        return
-    # The output of a layer has no heads axis, but the weights have one.
-    leading = weights.shape[:-2], weights.shape[:-3]
-    if output.shape[:-2] not in leading or output.shape[-2] != weights.shape[-2]:
-        return
-    first_output, first_weights = (_first_rows(each) for each in (output, weights))
-    # Rows of one-hot keys have no fractions, and the second array may contain such rows too.
-    has_fractions = ((first_weights > 0) & (first_weights < 1)).any()
-    if has_fractions and _add_up(first_weights) and not _add_up(first_output):
-        has_lse = ", lse" if lse else ""
-        raise TypeError(
-            f"{name} must be an array, got the results of a call, (output, weights{has_lse}): pass "
-            "its second entry"
-        )
-
-
-def _first_rows(array: Array) -> Array:
-    """Return some rows of the first head to judge an array by; no rows if it is not numeric."""
-    first = array[(0,) * (array.ndim - 2)][:_ROWS_TO_JUDGE]
-    is_real = is_floating(array.dtype) or array.dtype.kind in "iu"
-    return first.astype(np.float64) if is_real else np.zeros((0, 1))
-
-
-def _add_up(rows: Array) -> bool:
-    """Return whether rows are not negative and add up to 1, or to 0 if fully masked."""
-    sums = rows.sum(axis=-1)
-    is_one = np.abs(sums - 1) <= _TOLERANCE_OF_BFLOAT16
-    return bool((rows >= 0).all() and is_one.any() and (is_one | (sums == 0)).all())
 
 
 def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:

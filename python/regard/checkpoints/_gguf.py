@@ -57,7 +57,7 @@ def load_gguf(
     ------
     ImportError
         If the gguf package, which decodes the quantized formats, is missing, or ml_dtypes for
-        ``weight_dtype="bfloat16"``; ``pip install 'regard[models]'`` installs both.
+        ``weight_dtype="bfloat16"``; ``pip install ".[models]"`` installs both.
     TypeError
         If `path` is not a path, `prefix` is not a str or `weight_dtype` is not a dtype.
     OSError

@@ -68,7 +68,7 @@ def load_safetensors(
     ------
     ImportError
         If the safetensors package is missing, or ml_dtypes for ``weight_dtype="bfloat16"``;
-        ``pip install 'regard[models]'`` installs both.
+        ``pip install ".[models]"`` installs both.
     TypeError
         If `path` is not a path, `prefix` is not a str or `weight_dtype` is not a dtype.
     OSError

@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.artist import ArtistInspector
 from matplotlib.axes import Axes
+from matplotlib.colorbar import make_axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
@@ -219,17 +220,29 @@ def add_scale(
     figure = image.axes.get_figure()
     assert figure is not None
     is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip
-    beside = [axes] if isinstance(axes, Axes) else axes
+    beside = [axes] if isinstance(axes, Axes) else list(axes)
     height = Bbox.union([each.get_window_extent() for each in beside]).height
     letters = max(_LEAST_LETTERS, int(height / figure.dpi * _LETTERS_AN_INCH))
+    fraction = min(0.15, 0.6 / len(beside) ** 0.5)
+    # A bar next to a narrow picture is narrow too.
+    narrowness = image.axes.get_data_ratio() if image.axes.get_aspect() == 1 else 0.0
+    aspect = max(20.0, height / figure.dpi / _WIDEST_SCALE, narrowness / fraction)
+    place, _ = make_axes(beside, fraction=fraction, aspect=aspect)
+
+    def as_high_as_the_pictures(bar: Any, _: Any) -> Bbox:
+        # Pictures with square entries are smaller than their places, by an amount that is known
+        # when the figure is drawn.
+        own = bar.get_position(original=True)
+        drawn = Bbox.union([each.get_position() for each in beside])
+        return Bbox.from_extents(own.x0, drawn.y0, own.x1, drawn.y1)
+
+    place.set_axes_locator(as_high_as_the_pictures)
     bar = figure.colorbar(
         image,
-        ax=axes,
+        cax=place,
         label=fill(label, letters),
         extend="min" if is_clipped else "neither",
         ticks=ticks,
-        fraction=min(0.15, 0.6 / len(beside) ** 0.5),
-        aspect=max(20.0, height / figure.dpi / _WIDEST_SCALE),
     )
     bar.outline.set_linewidth(0.6)
     bar.ax.tick_params(width=0.6, length=2.5)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _MOST_PANELS = 400
 _INCHES = 1.9  # of a panel
 _MOST_INCHES = 24.0
+_LEAST_HIGH = 0.25  # of the width of a panel
 # More panels are too small for titles and numbers, and slow to lay out.
 _MOST_WITH_LABELS = 64
 _REASONS = {"head": "regard.plot.attention draws one head"}
@@ -125,7 +126,11 @@ def heads(
     cut = cut_of(region, source.sizes, len(places))
     is_log, has_scale = check_log(log), flag("colorbar", colorbar)
     inches = min(_INCHES, _MOST_INCHES / max(down, across, 1))
-    size = max(4.8, across * inches + 1.6), max(2.4, down * inches + 0.4)
+    high = max(_LEAST_HIGH, min(1.0, cut.lengths[0] / cut.lengths[1]))
+    size = (
+        max(4.8, across * inches + 1.6),
+        max(1.2, down * (high * inches + 0.2 * (1 - high)) + 0.4),
+    )
     is_crowded = len(places) > _MOST_WITH_LABELS
     with figure_of(figure, size, "none" if is_crowded else "compressed") as drawing:
         if is_crowded and figure is None:
@@ -170,7 +175,7 @@ def _title(place: tuple[int, ...], lead: tuple[int, ...]) -> str:
     """Return the index of a head as text, without axes of length 1."""
     *others, head = place or (0,)
     numbers = [number for number, length in zip(others, lead, strict=False) if length > 1]
-    return ", ".join(map(str, [*numbers, head])) if numbers else f"head {head}"
+    return "head " + ", ".join(map(str, [*numbers, head]))
 
 
 def _grid(lead: tuple[int, ...], columns: SupportsIndex | None) -> tuple[int, int]:

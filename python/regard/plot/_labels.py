@@ -11,7 +11,7 @@ from regard._show.text import clip, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_WIDTH = 16
+_WIDTHS = 16, 32, 48
 _TEX = str.maketrans(
     {char: rf"\{char}" for char in "#%&_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -19,9 +19,17 @@ _TEX = str.maketrans(
 
 
 def labels(tokens: Iterable[str]) -> list[str]:
-    """Return each token as a matplotlib label: short, escaped, and in characters of the font."""
+    """Return each token as a matplotlib label: short, escaped, and in characters of the font.
+
+    Labels are longer if some would be the same only because they are cut.
+    """
     drawable = _Drawable()
-    return [_escaped(clip("".join(map(drawable, _visible(token))), _WIDTH)) for token in tokens]
+    whole = ["".join(map(drawable, _visible(token))) for token in tokens]
+    for width in _WIDTHS:
+        short = [clip(text, width) for text in whole]
+        if len(set(short)) == len(set(whole)):
+            break
+    return [_escaped(text) for text in short]
 
 
 def _visible(token: str) -> str:

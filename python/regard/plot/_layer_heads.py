@@ -51,7 +51,7 @@ def layer_heads(
     **imshow
         Passed to `matplotlib.axes.Axes.imshow`: ``cmap``, ``vmin``, ``vmax``, ``norm`` and others.
         By default, colors go from 0, or from the smallest number if one is negative, to the largest
-        number.
+        number: ``vmin=values.min()`` shows small differences.
 
     Returns
     -------

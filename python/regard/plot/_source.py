@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from regard._arguments.arrays import as_array, as_stored_arrays, is_floating
+from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import with_arrays
 from regard._arguments.numbers import integers, offsets
 from regard._arguments.options import WeightOptions, names_of
@@ -16,7 +16,7 @@ from regard._recording.given import check_equal, recorded_layers, texts_of
 from regard._recording.layer import RecordedLayer, call_of
 from regard._recording.recording import Recording, of_one_text
 from regard._runtime.progress import check_progress
-from regard._show.weights import attention_weights, place_of_head, refuse_result
+from regard._show.weights import attention_weights, place_of_head
 from regard._statistics.attention_map import pictures_of
 from regard.plot._pooling import pooled
 
@@ -135,21 +135,14 @@ def source_of(
         recorded_layers(argument, options, mask=mask)
         return _recorded(argument, progress, options)
     if isinstance(argument, tuple):
-        refuse_result(argument)
         if len(argument) != 2:
             raise TypeError(
                 f"{name}() accepts weights or a pair (query, key), got a tuple of {len(argument)}: "
-                "np.stack joins the weights of several layers"
+                "pass the second entry of the result (output, weights, lse) of a call; np.stack "
+                "joins the weights of several layers"
             )
         query, key = as_stored_arrays(query=argument[0], key=argument[1])
-        if _look_like_weights(query) and _look_like_weights(key):
-            raise TypeError(
-                f"{name}() reads a tuple as a pair (query, key), and this one contains weights: "
-                "np.stack joins the weights of two layers"
-            )
         return _QueryAndKey(check_call(query, key, None, mask, with_arrays(options)), progress)
-    if _is_list_of_query_and_key(argument):
-        raise TypeError(f"{name}() accepts query and key as a tuple (query, key), got a list")
     given = [option for option in options if option != "query_offset"]
     given += ["mask"] if mask is not None else []
     if given:
@@ -158,26 +151,6 @@ def source_of(
             "(query, key) instead of them"
         )
     return _Weights(attention_weights(argument), _one_offset(options, argument))
-
-
-def _look_like_weights(array: Array) -> bool:
-    """Return whether matrices are square, with rows that are not negative and add up to 1."""
-    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] < 2:
-        return False
-    first = array.reshape(-1, array.shape[-1])[: array.shape[-1]].astype(np.float64)
-    return bool((first >= 0).all() and np.allclose(first.sum(axis=-1), 1, atol=1e-2))
-
-
-def _is_list_of_query_and_key(argument: Any) -> bool:
-    """Return whether this is a list of two arrays that cannot be weights of two layers or heads."""
-    if not isinstance(argument, list) or len(argument) != 2:
-        return False
-    if not all(len(getattr(each, "shape", ())) > 1 for each in argument):
-        return False
-    first, second = (as_array("weights", each) for each in argument)
-    if not (is_floating(first.dtype) and is_floating(second.dtype)):
-        return False
-    return first.shape != second.shape or bool((first < 0).any() or (second < 0).any())
 
 
 def _one_offset(options: dict[str, Any], weights: Any) -> int | None:

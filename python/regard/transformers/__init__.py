@@ -3,7 +3,7 @@
 `register` makes ``"regard"`` a value of ``attn_implementation``, and `record` records a model. The
 guide, ``docs/guide/transformers.md``, lists the supported and the unsupported features.
 
-This module requires the torch and transformers packages: ``pip install 'regard[transformers]'``.
+This module requires the torch and transformers packages: ``pip install ".[transformers]"``.
 """
 
 from regard._runtime.optional import needed as _needed

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-pytest.importorskip("dask.array", reason="pip install 'regard[dask]'")
+pytest.importorskip("dask.array", reason='pip install ".[dask]"')
 
 import dask
 import dask.array as da
@@ -255,7 +255,10 @@ def test_without_dask():
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "regard.dask needs the dask package: pip install 'regard[dask]'"
+    assert (
+        done.stdout.strip()
+        == 'regard.dask needs the dask package: in a clone of regard, pip install ".[dask]"'
+    )
 
 
 @pytest.mark.skipif(

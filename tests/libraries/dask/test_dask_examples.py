@@ -28,7 +28,7 @@ def output_of(*command, **environment):
 @pytest.mark.slow
 def test_million_keys():
     """The example runs with fewer keys, in chunks that do not divide them."""
-    pytest.importorskip("dask.array", reason="pip install 'regard[dask]'")
+    pytest.importorskip("dask.array", reason='pip install ".[dask]"')
     pytest.importorskip("zarr", reason="pip install zarr")
     command = (sys.executable, "-W", "error", EXAMPLES / "million_keys.py")
     printed = output_of(*command, "--keys", "100000", "--chunk", "7000")

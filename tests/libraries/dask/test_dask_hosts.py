@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-pytest.importorskip("dask.array", reason="pip install 'regard[dask]'")
-pytest.importorskip("distributed", reason="pip install 'regard[dask]'")
+pytest.importorskip("dask.array", reason='pip install ".[dask]"')
+pytest.importorskip("distributed", reason='pip install ".[dask]"')
 
 HOSTS = {"scheduler": "10.77.0.1", "worker": "10.77.0.2", "other": "10.77.0.3"}
 ADDRESS = f"tcp://{HOSTS['scheduler']}:8786"

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-pytest.importorskip("dask.array", reason="pip install 'regard[dask]'")
+pytest.importorskip("dask.array", reason='pip install ".[dask]"')
 
 import dask
 import dask.array as da

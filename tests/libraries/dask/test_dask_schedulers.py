@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("dask.array", reason="pip install 'regard[dask]'")
-pytest.importorskip("distributed", reason="pip install 'regard[dask]'")
+pytest.importorskip("dask.array", reason='pip install ".[dask]"')
+pytest.importorskip("distributed", reason='pip install ".[dask]"')
 
 import dask
 import dask.array as da

@@ -13,7 +13,7 @@ from gradient_cases import MORE
 from option_cases import MIXES, OPTIONS
 from reference import assert_matches, assert_same_bits, expected
 
-jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'regard[jax]'")
+jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 import jax.numpy as jnp  # noqa: E402
 
 import regard.jax  # noqa: E402

@@ -15,7 +15,7 @@ from gradient_cases import ALL, assert_within, build, drawn, judge
 from option_cases import MIXES
 from reference import assert_same_bits
 
-jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'regard[jax]'")
+jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 import jax.numpy as jnp  # noqa: E402
 
 import regard.jax  # noqa: E402

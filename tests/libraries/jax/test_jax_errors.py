@@ -6,7 +6,7 @@ import pytest
 
 from messages import says
 
-jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'regard[jax]'")
+jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 import jax.numpy as jnp  # noqa: E402
 
 import regard  # noqa: E402
@@ -237,4 +237,7 @@ def test_the_package_is_imported_only_by_who_asks(output_of):
     except ImportError as error:
         print(error)
     """
-    assert output_of(script) == "regard.jax needs the jax package: pip install 'regard[jax]'"
+    assert (
+        output_of(script)
+        == 'regard.jax needs the jax package: in a clone of regard, pip install ".[jax]"'
+    )

@@ -9,7 +9,7 @@ from gradient_cases import drawn
 from reference import assert_same_bits
 from sparse_cases import NAMES, dense, in_turn, sparse_masks
 
-jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'regard[jax]'")
+jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 import jax.numpy as jnp  # noqa: E402
 
 import regard.jax  # noqa: E402

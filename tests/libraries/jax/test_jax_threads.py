@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("jax", reason="JAX is not installed: pip install 'regard[jax]'")
+pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 
 COMMON = """
 import threading

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 REASON = "torchvision and timm are not installed, or not for this PyTorch"
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

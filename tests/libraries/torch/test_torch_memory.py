@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 
 import regard.torch  # noqa: E402
 from regard.torch._memory import as_array, as_tensor  # noqa: E402

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 
 import regard.torch  # noqa: E402
 from explicit_weights import keep_weights, weights_of  # noqa: E402

@@ -2,7 +2,7 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 
 import regard.torch  # noqa: E402
 from torch_modules import (  # noqa: E402

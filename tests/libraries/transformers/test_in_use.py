@@ -309,7 +309,7 @@ def test_missing_packages(missing, output_of):
     """
     told = output_of(script)
     assert f"needs the {missing} package" in told
-    assert "pip install 'regard[" in told
+    assert 'pip install ".[' in told
 
 
 @pytest.mark.slow

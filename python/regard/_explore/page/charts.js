@@ -87,7 +87,11 @@ function drawCharts(data) {
     at = places.findIndex(([l, h]) => l === state.layer && h === state.head);
   const ofHeads = places.map(([l, h]) => headFacts(l, h).statistics[state.ofHeads] ?? NaN),
     ends = [places[0], places.at(-1)].map(([l, h]) =>
-      shown(facts.layers.length > 1 ? facts.layers[l].name : headFacts(l, h).name, 9),
+      facts.layers.length === 1
+        ? shown(headFacts(l, h).name, 9)
+        : facts.layers[l].label.length > 9
+          ? String(l)
+          : shown(facts.layers[l].label),
     );
   byId("head-chart").hidden = !state.ofHeads;
   if (state.ofHeads)

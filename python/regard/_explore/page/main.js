@@ -56,6 +56,7 @@ async function show() {
   const title = headName(state.layer, state.head),
     minus = state.other ? ` minus ${headName(...state.other.split(".").map(Number))}` : "";
   byId("head-title").textContent = title[0].toUpperCase() + title.slice(1) + minus;
+  byId("head-title").title = headName(state.layer, state.head, "name");
   layOut(byId("picture"));
   draw(data, await tilesInView(data));
   byId("readout").textContent = state.key < 0 ? "" : readout(data, state.query, state.key);

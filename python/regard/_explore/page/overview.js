@@ -8,6 +8,8 @@ function makeGrid() {
   const room = byId("overview").clientWidth - 62;
   const size = several ? clamp(Math.floor(room / most) - 4, 14, 64) : most > 24 ? 40 : 68;
   if (several) grid.className = "layers";
+  // Long labels have lines of their own, since their ends may be all that differs.
+  if (facts.layers.some((layer) => layer.label.length > 5)) grid.classList.add("long");
   facts.layers.forEach((layer, l) => {
     const row = element("div", { role: "row", class: "layer" });
     if (several)
@@ -15,7 +17,7 @@ function makeGrid() {
         element(
           "div",
           { role: "rowheader", title: layer.name, "aria-label": `layer ${layer.name}` },
-          shown(layer.name),
+          shown(layer.label, 200),
         ),
       );
     layer.heads.forEach((head, h) => {
@@ -87,7 +89,7 @@ function markCells() {
     cell.tabIndex = chosen ? 0 : -1;
     cell.classList.toggle("other", place === state.other);
     cell.setAttribute("aria-label", `${headName(l, h)}: ${LABELS[state.ofHeads] ?? ""} ${says}`);
-    cell.title = `${headName(l, h)}\n${LABELS[state.ofHeads] ?? ""}: ${says}`;
+    cell.title = `${headName(l, h, "name")}\n${LABELS[state.ofHeads] ?? ""}: ${says}`;
     const last = cell.lastChild;
     if (last.className === "value") last.dataset.text = says;
   }

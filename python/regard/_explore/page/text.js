@@ -35,8 +35,8 @@ function queryText(query) {
     : facts.tokens.query[query];
 }
 const quoted = (token) => (token === undefined ? "" : ` “${shown(token)}”`);
-const headName = (layer, head) =>
-  (facts.layers.length > 1 ? `layer ${facts.layers[layer].name}, ` : "") +
+const headName = (layer, head, part = "label") =>
+  (facts.layers.length > 1 ? `layer ${facts.layers[layer][part]}, ` : "") +
   `head ${headFacts(layer, head).name}`;
 
 function element(tag, attributes = {}, ...children) {
