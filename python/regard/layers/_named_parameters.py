@@ -154,7 +154,8 @@ class NamedParameters(Trainable):
         {'attn.q_proj.weight': (8, 8), 'attn.k_proj.weight': (4, 8),
          'attn.v_proj.weight': (4, 8), 'attn.o_proj.weight': (8, 8)}
         """
-        return write_state(self._projections.widened(), names, prefix)
+        own, offset = self._projections.widened(), self._projections.norm_offset
+        return write_state(own, names, prefix, offset)
 
     def load_state_dict(
         self, state: Mapping[str, ArrayLike | QuantizedWeight], prefix: str = ""
@@ -173,7 +174,8 @@ class NamedParameters(Trainable):
             ``rotary_emb.inv_freq``, the norms and feed-forward part of a GGUF block, a ``mask``.
             The key bias, which Whisper lacks, is 0, and the head gates, which only ``"regard"``
             has, are 1. Llama models in GGUF files store their rows in the order of
-            ``rotary={"interleaved": True}``.
+            ``rotary={"interleaved": True}``. The norms of GGUF files contain the sum 1 + weight,
+            from which a layer with ``qk_norm="rms_plus_one"`` subtracts 1.
         prefix : str, optional
             The layer to read from a model's state: ``"model.layers.3.self_attn"``,
             ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
@@ -186,9 +188,10 @@ class NamedParameters(Trainable):
             If `state` is not a mapping or an array is not floating-point.
         ValueError
             If names are missing or unexpected (the message lists them), arrays have wrong shapes,
-            no name is known (the message lists the known layouts), or a weight cannot be stored in
-            the layer's `weight_dtype`, because it is too large for float16 or bfloat16, or not
-            finite with ``"int8"``.
+            no name is known (the message lists the known layouts), the state belongs to a model
+            whose norms need another `qk_norm`, or a weight cannot be stored in the layer's
+            `weight_dtype`, because it is too large for float16 or bfloat16, or not finite with
+            ``"int8"``.
 
         See Also
         --------
@@ -203,6 +206,6 @@ class NamedParameters(Trainable):
         """
         own = self._projections.own
         shapes = {name: array.shape for name, array in own.items()}
-        read = read_state(state, prefix, shapes, self._dtype)
+        read = read_state(state, prefix, shapes, self._dtype, self._projections.norm_offset)
         self._drop_held()
         self._projections.overwrite(read)
