@@ -168,12 +168,12 @@ class NamedParameters(Trainable):
         Parameters
         ----------
         state : mapping of str to array_like
-            Floating-point arrays, converted to the layer's dtype, or weights of type
-            `QuantizedWeight`. Every layout of `state_dict` is recognized. Other entries of models
-            are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
-            ``rotary_emb.inv_freq``, the norms and feed-forward part of a GGUF block, a ``mask``.
-            The key bias, which Whisper lacks, is 0, and the head gates, which only ``"regard"``
-            has, are 1. Llama models in GGUF files store their rows in the order of
+            Floating-point arrays or PyTorch tensors, converted to the layer's dtype, or weights of
+            type `QuantizedWeight`. Every layout of `state_dict` is recognized. Other entries of
+            models are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``,
+            Llama's ``rotary_emb.inv_freq``, the norms and feed-forward part of a GGUF block, a
+            ``mask``. The key bias, which Whisper lacks, is 0, and the head gates, which only
+            ``"regard"`` has, are 1. Llama models in GGUF files store their rows in the order of
             ``rotary={"interleaved": True}``. The norms of GGUF files contain the sum 1 + weight,
             from which a layer with ``qk_norm="rms_plus_one"`` subtracts 1.
         prefix : str, optional
@@ -185,7 +185,8 @@ class NamedParameters(Trainable):
         Raises
         ------
         TypeError
-            If `state` is not a mapping or an array is not floating-point.
+            If `state` is not a mapping, an array is not floating-point, or a tensor is on the meta
+            device or has 8 bits.
         ValueError
             If names are missing or unexpected (the message lists them), arrays have wrong shapes,
             no name is known (the message lists the known layouts), the state belongs to a model
