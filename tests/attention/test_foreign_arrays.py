@@ -143,6 +143,15 @@ CALLS = {
     "apply_mask": (regard.apply_mask, (MASK, SHOWN)),
     "softmax": (regard.softmax, (MASK,)),
     "cache": (attend_cached, (*ARRAYS, MASK, SLOPES)),
+    "summary": (
+        lambda q, k, m: regard.summarize_attention(q, k, m, statistics=("entropy",)).entropy,
+        (QUERY, KEY, MASK),
+    ),
+    "map": (lambda q, k, m: regard.attention_map(q, k, m, shape=(3, 3)), (QUERY, KEY, MASK)),
+    "layer": (regard.MultiHeadAttention(8, 2, rng=0), (QUERY, KEY, VALUE, SHOWN)),
+    "rotary": (regard.positional.rotary, (QUERY, np.arange(9))),
+    "rms_norm": (regard.layers.rms_norm, (QUERY, SLOPES.repeat(2))),
+    "additive mask": (regard.masks.as_additive, (SHOWN,)),
 }
 each_call = pytest.mark.parametrize("call", CALLS)
 
@@ -279,20 +288,40 @@ class Failing:
         raise self.error
 
 
+ERRORS = (
+    OSError("closed"),
+    KeyError("closed"),
+    RuntimeError("closed"),
+    UnicodeDecodeError("utf-8", b"closed", 0, 1, "closed"),  # a ValueError
+    MemoryError("closed"),
+    KeyboardInterrupt("closed"),
+)
+
+
+@each_call
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_of_an_object_that_is_read_propagate(call, error):
+    function, arrays = CALLS[call]
+    for i in range(len(arrays)):
+        mixed = [Failing(error) if j == i else x for j, x in enumerate(arrays)]
+        with pytest.raises(type(error)) as caught:
+            function(*mixed)
+        assert caught.value is error
+
+
 @pytest.mark.parametrize("name", ["query", "mask", "sinks"])
 def test_objects_that_fail_are_named(name):
     def call(thing):
         given = {"query": QUERY, "key": KEY, "value": VALUE} | {name: thing}
         return sdpa(**given)
 
-    for error in (RuntimeError("closed"), KeyError("closed"), OSError("closed")):
-        with pytest.raises(TypeError, match=says(name, "Failing", "closed")) as caught:
-            call(Failing(error))
-        assert caught.value.__cause__ is error
-    with pytest.raises(MemoryError):
-        call(Failing(MemoryError()))
-    with pytest.raises(KeyboardInterrupt):
-        call(Failing(KeyboardInterrupt()))
+    with pytest.raises(OSError, match="closed") as raised:
+        call(Failing(OSError("closed")))
+    assert raised.value.__notes__ == [f"raised while {name} was read"]
+    error = TypeError("closed")
+    with pytest.raises(TypeError, match=says(name, "Failing", "closed")) as caught:
+        call(Failing(error))
+    assert caught.value.__cause__ is error
     with pytest.raises(TypeError, match=name):
         call(object())
 

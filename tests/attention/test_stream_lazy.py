@@ -55,6 +55,70 @@ class Decoder:
         return self.buffer
 
 
+class Foreign:
+    """An array of a storage library: slices, a shape, and possibly its own kind of dtype."""
+
+    def __init__(self, array, has_own_dtype, fails=None):
+        self.array, self.fails, self.largest = array, fails, 0
+        self.shape = array.shape
+        self.dtype = "dtype of a library" if has_own_dtype else array.dtype
+
+    def __getitem__(self, index):
+        part = self.array[index]
+        self.largest = max(self.largest, part.size)
+        if self.fails is not None and part.size:
+            raise self.fails
+        return part
+
+
+class ForeignReadByNumPy(Foreign):
+    """One that NumPy reads too, as a whole."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self[...], dtype)
+
+
+FOREIGN = [(Foreign, True), (Foreign, False), (ForeignReadByNumPy, True)]
+# The functions that read parts of arrays, as functions of keys, values and a mask.
+STREAMS = {
+    "KeyValueChunks": lambda key, value, mask: stream(
+        QUERY, regard.KeyValueChunks(key, value, length=SIZE)
+    ),
+    "mask": lambda key, value, mask: stream(
+        QUERY, regard.KeyValueChunks(key, value, length=SIZE), mask
+    ),
+}
+MASK = np.random.default_rng(7).random((2, 3, 200)) < 0.7
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(("kind", "has_own_dtype"), FOREIGN)
+def test_arrays_of_storage_libraries_are_never_read_whole(name, kind, has_own_dtype):
+    arrays = [kind(array, has_own_dtype) for array in (KEY, VALUE, MASK)]
+    assert_same_bits(STREAMS[name](*arrays), STREAMS[name](KEY, VALUE, MASK))
+    for foreign in arrays:
+        assert foreign.largest <= foreign.array.size * SIZE // 200
+
+
+@pytest.mark.parametrize(("kind", "has_own_dtype"), FOREIGN)
+def test_chunks_of_storage_libraries(kind, has_own_dtype):
+    chunks = [[kind(array, has_own_dtype) for array in pair] for pair in CHUNKS]
+    assert_same_bits(stream(QUERY, chunks, return_lse=True), stream(QUERY, CHUNKS, return_lse=True))
+
+
+@pytest.mark.parametrize("broken", range(3))
+@pytest.mark.parametrize(("kind", "has_own_dtype"), [*FOREIGN, (ForeignReadByNumPy, False)])
+@pytest.mark.parametrize("error", [OSError("closed"), KeyError("closed"), RuntimeError("closed")])
+def test_errors_of_reading_propagate(broken, kind, has_own_dtype, error):
+    arrays = [
+        kind(array, has_own_dtype, error if i == broken else None)
+        for i, array in enumerate((KEY, VALUE, MASK))
+    ]
+    with pytest.raises(type(error)) as caught:
+        STREAMS["mask"](*arrays)
+    assert caught.value is error
+
+
 class LazyChunk:
     """A lazy object without slices, as a list of chunks may hold."""
 

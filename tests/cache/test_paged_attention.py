@@ -241,7 +241,11 @@ WIDE, INTEGERS, SWAPPED = (PAGES.astype(kind) for kind in ("f8", "i8", ">f4"))
         ({"lengths": [5]}, ValueError, ["lengths must be (2,)", "(1,)"]),
         ({"lengths": [9, 2]}, ValueError, ["lengths", "0 to 8", "9", "entry 0"]),
         ({"lengths": [5, -1]}, ValueError, ["lengths", "-1", "entry 1"]),
-        ({"lengths": [5, 0]}, ValueError, ["lengths", "0 for entry 1", "query_offset"]),
+        (
+            {"lengths": [5, 1], "query": QUERY.repeat(2, axis=2)},
+            ValueError,
+            ["lengths", "1 for entry 1", "2 queries", "query_offset"],
+        ),
         ({"query": QUERY[:, :, 0]}, ValueError, ["query", "without starts", "(2, 4, 8)"]),
         ({"cu_seqlens_q": [0]}, TypeError, ["pass starts="]),
         ({"query": QUERY[:1]}, ValueError, ["query must be (2, heads"]),
@@ -265,3 +269,53 @@ def test_bfloat16_scales_are_floats():
     scale = np.ones((), ml_dtypes.bfloat16)
     scales = {"key_scales": scale, "value_scales": scale}
     assert not regard.paged_attention(**RIGHT | IN_BYTES | scales).any()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("scales", ["tensor", "head", "row"])
+def test_a_pool_without_pages(dtype, layout, scales):
+    """NumPy gives empty arrays strides of 0."""
+    shape = (0, 16, KV_HEADS) if layout == "NHD" else (0, KV_HEADS, 16)
+    pages = np.zeros((*shape, DIM), dtype)
+    factors = {"tensor": 1.0, "head": np.ones(KV_HEADS), "row": np.ones(shape)}[scales]
+    options = {"key_scales": factors, "value_scales": factors} if dtype == "int8" else {}
+    for table in (np.zeros((2, 0), int), np.zeros((2, 3), int)):
+        output, lse = regard.paged_attention(
+            query_of(dtype, 2)[:2], pages, pages, table, [0, 0],
+            layout=layout, return_lse=True, **options,
+        )  # fmt: skip
+        assert not output.any()
+        assert (lse == -np.inf).all()
+
+
+@pytest.mark.parametrize("q_len", [0, 1, 3])
+def test_texts_without_tokens_see_nothing(q_len):
+    """Engines pad a batch with texts of length 0, each with the queries of the others."""
+    pool = Pool(16, "NHD", "float32")
+    query = query_of("float32", q_len)
+    lengths = np.where(np.arange(len(LENGTHS)) == 1, 0, LENGTHS)
+    output, lse = regard.paged_attention(query, *pool.pages, pool.table, lengths, return_lse=True)
+    assert not output[1].any()
+    assert (lse[1] == -np.inf).all()
+    others = np.array([0, 2, 3])
+    wanted = regard.paged_attention(
+        query[others], *pool.pages, pool.table[others], lengths[others], return_lse=True
+    )
+    reference.assert_same_bits((output[others], lse[others]), wanted)
+    packed = query.swapaxes(1, 2).reshape(-1, HEADS, DIM)
+    starts = np.arange(len(LENGTHS) + 1) * q_len
+    ragged = regard.paged_attention(packed, *pool.pages, pool.table, lengths, starts=starts)
+    reference.assert_same_bits(
+        ragged.reshape(len(LENGTHS), q_len, HEADS, VALUE_DIM).swapaxes(1, 2), output
+    )
+
+
+@pytest.mark.parametrize("name", ["key_scales", "value_scales"])
+@pytest.mark.parametrize("factor", [np.nan, np.inf, -np.inf, -1.0, 1e39])
+@pytest.mark.parametrize("scales", ["tensor", "head"])
+def test_scales_are_finite_and_not_negative(name, factor, scales):
+    pool = Pool(16, "NHD", "int8", scales=scales)
+    pool.scales[name] = np.full(np.shape(pool.scales[name]), factor)
+    with pytest.raises(ValueError, match=f"{name} must be at least 0 and finite, got "):
+        pool.attend(query_of("int8", 1))

@@ -14,6 +14,7 @@ from gguf_files import (
     DATA,
     ENTRIES,
     F16,
+    F32,
     FLOAT32,
     NUMBERS,
     Q8_0,
@@ -36,10 +37,10 @@ HUGE = 2**60
 
 @pytest.fixture
 def load(tmp_path):
-    def load(data, *prefix):
+    def load(data, *prefix, **options):
         path = tmp_path / "model.gguf"
         path.write_bytes(data)
-        return regard.checkpoints.load_gguf(path, *prefix)
+        return regard.checkpoints.load_gguf(path, *prefix, **options)
 
     return load
 
@@ -117,6 +118,20 @@ def test_what_the_package_writes(tmp_path):
         if stored.name.isupper():
             exact = gguf.quants.dequantize(stored.data, stored.tensor_type)
             assert np.array_equal(parameters[stored.name], exact)
+
+
+@pytest.mark.parametrize("weight_dtype", [None, "float16", "int8"])
+@pytest.mark.parametrize("shape", [(0,), (0, 64), (3, 0), (0, 0), (2, 0, 64), (0, 2**40)])
+@pytest.mark.parametrize("kind", [F32, F16, Q8_0, 24])  # 24: 8-bit integers
+def test_empty_tensors(load, kind, shape, weight_dtype):
+    """A tensor without elements has no bytes: any place is its place."""
+    tensors = [tensor(), tensor("none", shape, kind, 0), tensor("end", shape, kind, 2**20)]
+    parameters, _ = load(gguf_file(tensors=tensors), weight_dtype=weight_dtype)
+    assert parameters["a"].shape == NUMBERS.shape
+    for name in ("none", "end"):
+        assert parameters[name].shape == shape
+        if weight_dtype is None:
+            assert parameters[name].dtype == (np.int8 if kind == 24 else np.float32)
 
 
 @pytest.mark.parametrize("weight_dtype", ["float16", "bfloat16", "int8"])
@@ -249,7 +264,10 @@ MALFORMED = {
     "tensor's name": (gguf_file(tensors=[u64(HUGE) + b"name and more bytes"]), [str(HUGE), "name"]),
     "tensor's axes": (gguf_file(tensors=[tensor(shape=(1,) * 5)]), ["a", "5", "4"]),
     "many axes": (gguf_file(tensors=[text("a") + u32(2**32 - 1) + bytes(20)]), [str(2**32 - 1)]),
-    "empty axis": (gguf_file(tensors=[tensor(shape=(0, 3))]), ["a", "0"]),
+    "large empty tensor": (
+        gguf_file(tensors=[tensor(shape=(0, 2**60))]),
+        ["a", "shape", "1152921504606846976"],
+    ),
     "product beyond 64 bits": (gguf_file(tensors=[tensor(shape=(2**32, 2**32))]), ["a"]),
     "large tensor": (gguf_file(tensors=[tensor(shape=(2**30, 2**30))]), ["a", "ends"]),
     "unknown type": (gguf_file(tensors=[tensor(kind=4)]), ["a", "4"]),

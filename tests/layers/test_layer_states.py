@@ -67,6 +67,10 @@ STATES = {
         apart(PROJ, kv=DIM, biases=()) | NORMS,
         {"num_kv_heads": 1, "qk_norm": "rms"},
     ),
+    "llama, Gemma 3": (
+        apart(PROJ, kv=DIM, biases=()) | NORMS,
+        {"num_kv_heads": 1, "qk_norm": "rms_plus_one"},
+    ),
     "bert": (apart(BERT), BIASES),
     "gpt2": (GPT2, BIASES),
     "bart": (apart(OUT_PROJ), BIASES),
@@ -146,7 +150,7 @@ def as_its_owner_computes(title, state, inputs, kv_heads):
         name = f"{'attn_' * title.startswith('gguf')}{letter}_norm.weight"
         if name in state:
             mean = np.mean(heads[i] ** 2, axis=-1, keepdims=True) + 1e-6
-            heads[i] = heads[i] / np.sqrt(mean) * state[name]
+            heads[i] = heads[i] / np.sqrt(mean) * (state[name] + title.endswith("Gemma 3"))
     options = {name: state[name] for name in ("distance_bias",) if name in state}
     output = reference.attention(*heads, **options).output.swapaxes(-2, -3)
     return output.reshape(*output.shape[:-2], D) @ out[0] + out[1]
@@ -191,6 +195,44 @@ def test_a_state_of_others_computes_what_its_owner_does(title, prefix):
         assert_same_bits(array, state[name].astype(float))
         array[...] = 0
     assert reference.error(layer(*inputs), wanted) <= limit
+
+
+def block_of_gemma3(*others):
+    names = ["mlp.up_proj", "input_layernorm", "post_attention_layernorm"]
+    names += ["pre_feedforward_layernorm", "post_feedforward_layernorm", *others]
+    state = drawn(STATES["llama, Gemma 3"][0], "layers.1.self_attn.")
+    return state | {f"layers.1.{name}.weight": np.ones(D) for name in names}
+
+
+def test_a_layer_without_the_one_refuses_the_norms_of_gemma3():
+    layer = regard.MultiHeadAttention(D, HEADS, rng=0, num_kv_heads=1, qk_norm="rms")
+    message = (
+        r"qk_norm must be 'rms_plus_one' for a state with the names of Gemma 3, .* 1 \+ weight"
+    )
+    with pytest.raises(ValueError, match=message):
+        layer.load_state_dict(block_of_gemma3(), "layers.1.self_attn")
+    layer.load_state_dict(block_of_gemma3("layer_scalar"), "layers.1.self_attn")  # Gemma 4
+    other = regard.MultiHeadAttention(D, HEADS, rng=0, num_kv_heads=1, qk_norm="rms_plus_one")
+    other.load_state_dict(block_of_gemma3(), "layers.1.self_attn")
+    for name, array in other.state_dict("llama", "layers.1.self_attn").items():
+        assert_same_bits(array, block_of_gemma3()[name])
+
+
+def test_gguf_files_store_the_sum_of_one_and_the_weight():
+    """As llama.cpp's converter writes it for every model of this kind."""
+    state = drawn(STATES["gguf, Qwen 3"][0])
+    state = {name: np.round(array * 64) / 64 for name, array in state.items()}  # sums are exact
+    sizes = {"num_kv_heads": 1, "rng": 0}
+    plain = regard.MultiHeadAttention(D, HEADS, qk_norm="rms", **sizes)
+    plus_one = regard.MultiHeadAttention(D, HEADS, qk_norm="rms_plus_one", **sizes)
+    for layer in (plain, plus_one):
+        layer.load_state_dict(state)
+        for name, array in layer.state_dict("gguf").items():
+            assert_same_bits(array, state[name])
+    x = normal((5, D), 90)
+    assert_same_bits(plus_one(x), plain(x))
+    for name in ("q_norm.weight", "k_norm.weight"):
+        assert_same_bits(plus_one.state_dict()[name], state[f"attn_{name}"] - 1)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ LAYERS = {
     ),
     "norms": ({"qk_norm": "rms"}, {}),
     "norms, eps": ({"qk_norm": 0.5, "qkv_bias": True}, {"eps": 0.5}),
+    "norms, plus one": ({"qk_norm": "rms_plus_one"}, {"norm_offset": 1}),
     "Qwen 3": (
         {"qk_norm": "rms", "rotary": True, "num_kv_heads": 2, "is_causal": True, "head_dim": 10},
         {"rotary": {}, "kv_heads": 2, "is_causal": True},

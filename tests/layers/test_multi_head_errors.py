@@ -69,7 +69,11 @@ from rope_cases import yarn
             "rotary['interleaved'] must be True or False, got int",
         ),
         ({"rotary": {"scaling": {"rope_type": "linear"}}}, ValueError, None),
-        ({"qk_norm": "layer"}, ValueError, "qk_norm must be None, 'rms' or an eps, got 'layer'"),
+        (
+            {"qk_norm": "layer"},
+            ValueError,
+            "qk_norm must be None, 'rms', 'rms_plus_one' or an eps, got 'layer'",
+        ),
         ({"qk_norm": True}, TypeError, "qk_norm must be a real number, got bool"),
         ({"qk_norm": -1.0}, ValueError, "qk_norm must be at least 0 and finite, got -1.0"),
         ({"rng": -1}, ValueError, "rng must be at least 0, got -1"),

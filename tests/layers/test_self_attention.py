@@ -285,7 +285,7 @@ KEYS = "state must have the keys W_query.weight, W_key.weight, W_value.weight"
         (
             weights_of() | {"W_value.weight": None},
             TypeError,
-            "W_value.weight must be floating-point, got object",
+            "W_value.weight must be an array, got None",
         ),
         ([("W_query.weight", 1)], TypeError, "state must be a mapping, got list"),
     ],

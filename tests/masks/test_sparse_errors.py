@@ -379,7 +379,48 @@ MAKERS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), RANGES + BLOCKS + USES + MAKERS)
+DEEP = np.zeros((1,) * 61, int)  # more axes than NumPy broadcasts, but not than it holds
+AXES = [
+    (call, ValueError, "must have at most 32 axes, got ")
+    for call in (
+        lambda: Ranges(DEEP, 1),
+        lambda: Ranges(0, DEEP),
+        lambda: Blocks(DEEP, [], shape=(1, 1)),
+        lambda: Blocks([0, 1], [0], shape=(1,) * 61),
+        lambda: Blocks.from_dense(DEEP == 0),
+        lambda: masks.sliding(2, window=(1, 0), query_offset=DEEP),
+        lambda: masks.sliding(2, window=(1, 0), dilation=2, query_offset=DEEP),
+        lambda: masks.global_tokens(1, 2, query_offset=DEEP),
+        lambda: masks.documents(DEEP),
+        lambda: masks.documents([0], DEEP),
+        lambda: masks.tree(DEEP - 1),
+        lambda: masks.stack([Ranges(np.zeros((1,) * 31, int), 1)] * 2)[None] & MASK,
+        lambda: MASK & (DEEP == 0),
+        lambda: MASK[(None,) * 59] | MASK,
+        lambda: masks.causal(2, query_offset=DEEP),
+        lambda: masks.window(2, window=(1, 0), query_offset=DEEP),
+        lambda: masks.padding(DEEP, 2),
+        lambda: masks.prefix(2, prefix_lengths=DEEP),
+        lambda: masks.segments(DEEP),
+    )
+]
+LARGE = np.array([2**64 - 1], np.uint64)  # -1 as a signed number
+UNSIGNED = [
+    (call, ValueError, f"{2**64 - 1}")
+    for call in (
+        lambda: blocks(indices=np.array([0, 2**64 - 1], np.uint64)),
+        lambda: Blocks(np.array([0, 2**64 - 1], np.uint64), [0], shape=(1, 1)),
+        lambda: masks.global_tokens(LARGE, 2),
+        lambda: masks.padding(LARGE, 2),
+        lambda: masks.prefix(2, prefix_lengths=LARGE),
+        lambda: masks.tree(LARGE),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"), RANGES + BLOCKS + USES + MAKERS + AXES + UNSIGNED
+)
 def test_errors(call, error, message):
     with pytest.raises(error) as raised:
         call()

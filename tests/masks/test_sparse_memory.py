@@ -33,3 +33,71 @@ def test_memory(name):
     assert mask.shape == (N, N)
     assert mask.nbytes < 100e6
     assert peak < 400e6
+
+
+HUGE = 2**46  # no machine holds a mask of so many ranges or blocks
+EVERY_OTHER = masks.Ranges([0, 0], [HUGE, 0])
+PLANES = masks.Ranges(np.zeros((2**20, 1, 1), int), 1), masks.Ranges(np.zeros((2**20, 1), int), 1)
+TOO_LARGE = {
+    "sliding": lambda: masks.sliding(HUGE, 8, window=(1, 0)),
+    "dilated": lambda: masks.sliding(HUGE, 8, window=(1, 0), dilation=2),
+    "dilated, every key": lambda: masks.sliding(2**20, HUGE, window=(None, None), dilation=3),
+    "far dilated": lambda: masks.sliding(2**10, HUGE, window=(None, None), dilation=500),
+    "one dilated query": lambda: masks.sliding(1, HUGE, window=(None, None), dilation=3),
+    "batch of dilated queries": lambda: masks.sliding(
+        1, HUGE, window=(None, 0), dilation=3, query_offset=[5, HUGE]
+    ),
+    "global tokens": lambda: masks.global_tokens(4, HUGE, 8),
+    "many global tokens": lambda: masks.global_tokens(np.arange(0, 5000, 2), 5000, HUGE),
+    "neighborhood": lambda: masks.neighborhood((2**15, 2**15), 2**12),
+    "far neighbors": lambda: masks.neighborhood((2**15, 2**15), 2**12, dilation=2),
+    "random blocks": lambda: masks.random_blocks(HUGE, 8, blocks_per_row=1, rng=0),
+    "function": lambda: masks.from_function(lambda i, j: j <= i, HUGE, 8),
+    "blocks of ranges": lambda: EVERY_OTHER & masks.Blocks([0, 1], [0], shape=(2, 8)),
+    "batches": lambda: PLANES[0] & PLANES[1],
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_masks_without_memory_are_refused_before_they_are_built(name):
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(MemoryError, match=r"a sparse mask of shape .* would need .*GB"):
+        TOO_LARGE[name]()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
+
+
+@pytest.mark.parametrize("maker", ["blocks", "dense", "function", "random", "bits"])
+def test_large_blocks_are_refused(maker):
+    """A partial block is read as bools, here of 1 TiB."""
+    block = (2**20, 2**20)
+    with pytest.raises(
+        ValueError, match=r"blocks must have at most 4,194,304 pairs .*, got 1048576"
+    ):
+        {
+            "blocks": lambda: masks.Blocks([0, 1], [0], shape=block, block=block),
+            "dense": lambda: masks.Blocks.from_dense(np.ones((2, 2), bool), block=block),
+            "function": lambda: masks.from_function(lambda i, j: j <= i, 5, block=block),
+            "random": lambda: masks.random_blocks(5, blocks_per_row=1, block=block),
+            "bits": lambda: masks.Blocks([0, 1], [0], shape=(2, 2), block=block, bits=[[[True]]]),
+        }[maker]()
+
+
+def test_a_dense_mask_of_one_key_is_not_copied_to_all_keys():
+    window = masks.sliding(64, 2**40, window=(1, 0))
+    shown = np.arange(64)[:, None] % 2 == 0
+    assert (window & shown).nnz == 63
+    assert (window | shown).nnz == 32 * 2**40 + 64
+
+
+def test_dense_masks_with_broadcast_axes_are_not_copied():
+    plane = np.random.default_rng(0).random((3, 2, 1, 1)) < 0.5
+    dense = np.broadcast_to(plane, (3, 2, 2048, 2048)).swapaxes(0, 1)
+    tracemalloc.start()
+    try:
+        mask = masks.Blocks.from_dense(dense)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert mask.nnz == plane.sum() * 2048 * 2048
+    assert peak < 16e6

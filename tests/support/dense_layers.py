@@ -72,6 +72,7 @@ def multi_head(
     kv_heads=None,
     rotary=None,
     eps=1e-6,
+    norm_offset=0,
     head_gates=1.0,
     **options,
 ):
@@ -85,7 +86,7 @@ def multi_head(
         split = product.reshape(*product.shape[:-1], count, -1)
         if f"{name[0]}_norm.weight" in state:
             mean = (split * split).mean(axis=-1, keepdims=True)
-            split = split / np.sqrt(mean + eps) * state[f"{name[0]}_norm.weight"]
+            split = split / np.sqrt(mean + eps) * (norm_offset + state[f"{name[0]}_norm.weight"])
         projected.append(split.swapaxes(-2, -3))
     q, k, v = projected
     if rotary is not None:

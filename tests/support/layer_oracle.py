@@ -27,6 +27,7 @@ def formula(
     precision=np.float64,
     rotary=None,
     eps=1e-6,
+    norm_offset=0,
     **options,
 ):
     """Return output and weights of a layer whose state has regard's names, in one precision.
@@ -42,7 +43,8 @@ def formula(
         product = linear(np.asarray(x).astype(precision), state, f"W_{name}")
         split = product.reshape(*product.shape[:-1], count, -1)
         norm = state.get(f"{name[0]}_norm.weight")
-        projected.append((rms(split, norm, eps) if norm is not None else split).swapaxes(-2, -3))
+        normed = split if norm is None else rms(split, norm + precision(norm_offset), eps)
+        projected.append(normed.swapaxes(-2, -3))
     q, k, v = projected
     if rotary is not None:
         offset = np.asarray(options.get("query_offset", 0))

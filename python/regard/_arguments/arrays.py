@@ -35,8 +35,11 @@ def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
             f"{name} must be a plain array, got a masked array, whose mask would be ignored; "
             "pass .filled(...) and a mask argument"
         )
+    value = readable(name, value)
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
     try:
-        return np.asarray(readable(name, value))
+        return np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name} must be an array or a regular nested list: {error}") from None
 

@@ -29,7 +29,8 @@ _FRONTS = {"torch": "regard.torch", "jax": "regard.jax", "jaxlib": "regard.jax"}
 def readable(name: str, value: Any) -> Any:
     """Return the array of a foreign object, and any other value unchanged.
 
-    Raises TypeError if the array is not in the CPU's memory, or would lose information.
+    Raises TypeError if the array is not in the CPU's memory, would lose information, or cannot be
+    read by NumPy. Other exceptions of the object, such as OSError, propagate.
     """
     return _read(name, value) if _is_foreign(value) else value
 
@@ -67,9 +68,14 @@ def _read(name: str, value: Any) -> NDArray[Any]:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             return np.from_dlpack(value)
         return np.asarray(value)
-    except (ValueError, MemoryError):
-        raise
     except Exception as error:
+        # PyTorch and JAX raise RuntimeErrors for arrays that NumPy cannot represent.
+        is_refusal = isinstance(error, TypeError | BufferError) or (
+            library in _FRONTS and isinstance(error, RuntimeError)
+        )
+        if not is_refusal:
+            error.add_note(f"raised while {name} was read")
+            raise
         is_dense = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
         front = _FRONTS.get(library) if is_dense else None
         advice = f"; {front} accepts such arrays" if front else ""

@@ -31,7 +31,7 @@ def integers(
 ) -> NDArray[Any]:
     """Return an array of integers, or raise TypeError or ValueError.
 
-    With `any_size`, an int may be wider than 64 bits. It is returned as an array of objects.
+    With `any_size`, integers may exceed int64. A Python int is returned as an array of objects.
     """
     if any_size and isinstance(value, int) and not isinstance(value, bool):
         return np.array(value, object)
@@ -39,6 +39,8 @@ def integers(
     if array.size == 0 and isinstance(value, list | tuple):
         return array.astype(np.int64)  # an empty list becomes float64
     if array.dtype.kind in "iu":
+        if array.dtype == np.uint64 and array.max(initial=0) > MOST and not any_size:
+            raise ValueError(f"{name} must fit in 64 bits, got {array.max()}")
         return array
     if array.dtype.kind == "O":
         # NumPy has no type for Python integers beyond 64 bits, and keeps them as objects.

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 def create(
     path: str, geometry: Geometry, batch: int, reserved_pages: int, max_bytes: int | None
 ) -> Content:
-    """Create a file for a cache without tokens; the file must not exist yet."""
+    """Create a file for a cache without tokens; neither a file nor a link may have its name."""
     layout = PageLayout.of(geometry)  # raises before anything is created
-    file = LockedFile.create(os.path.realpath(path), end_of(reserved_pages, layout))
+    folder, name = os.path.split(path)
+    place = os.path.join(os.path.realpath(folder), name)
+    file = LockedFile.create(place, end_of(reserved_pages, layout))
     try:
         if geometry.scales is not None:
             offset, scales = header.describe_scales(geometry.scales)

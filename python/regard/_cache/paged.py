@@ -115,7 +115,8 @@ def paged_attention(
     block_table : array_like of int, shape (batch, columns)
         The page of each ``page_size`` tokens of a text. Columns after its last token are not read.
     lengths : array_like of int, shape (batch,)
-        Number of tokens of each text in the pool, including the tokens of the queries.
+        Number of tokens of each text in the pool, including the tokens of the queries. The queries
+        of a text without tokens see nothing: their output is 0.
     starts : array_like of int, shape (batch + 1,), optional
         Where each text's queries start, followed by the total number of queries, as for
         `KVCache.attend_ragged`. A text may have no queries.
@@ -126,8 +127,9 @@ def paged_attention(
         The order of the axes of a page: ``(page_size, kv_heads, dim)``, or
         ``(kv_heads, page_size, dim)`` with ``"HND"``.
     key_scales, value_scales : array_like of float, optional
-        Factors of int8 numbers: a scalar, one per key head, or one per row, with the shape of the
-        pages without the last axis. Required with int8, and accepted only with it.
+        Factors of int8 numbers, at least 0: a scalar, one per key head, or one per row, with the
+        shape of the pages without the last axis. Required with int8, and accepted only with it. The
+        scales of rows are not checked; NaN makes the output of queries that see the row NaN.
     is_causal : bool, default True
         Whether a query sees only keys up to its own position.
     query_offset : int or array_like of int, optional
@@ -251,6 +253,8 @@ def _pool(name: str, pages: ArrayLike) -> Array:
         raise ValueError(
             f"{name} must have 4 axes, the last 3 of length 1 or more, got shape {array.shape}"
         )
+    if not array.size:  # whose strides NumPy may set to 0
+        return np.empty(array.shape, array.dtype)
     is_contiguous = array.strides[3] == array.itemsize or array.shape[3] == 1
     is_even = array.flags.aligned and all(step % array.itemsize == 0 for step in array.strides)
     if not (is_contiguous and is_even):
@@ -273,6 +277,10 @@ def _scales(name: str, given: ArrayLike, rows: tuple[int, ...], heads_at: int) -
         raise ValueError(
             f"{name} must be a number, or have shape {per_head} or {rows}, got {scales.shape}"
         )
+    if scales.shape != rows:  # the scales of rows are data, most of which this call does not read
+        wrong = scales[~((scales >= 0) & np.isfinite(scales))]
+        if wrong.size:
+            raise ValueError(f"{name} must be at least 0 and finite, got {wrong[0]}")
     if scales.shape == per_head:
         scales = scales[:, None] if heads_at == 1 else scales
     return np.broadcast_to(scales, rows)
@@ -321,8 +329,9 @@ def _last_positions(
         array = arguments.fitting_packed_query(geometry, query)
         counts = token_counts(starts, "query", len(array), state.batch)
     first: Array = state.all_lengths() - counts
-    if options.get("is_causal", True) and (first < 0).any():
-        entry = int(np.argmax(first < 0))
+    is_wrong = (first < 0) & (state.all_lengths() > 0)  # without tokens, queries see nothing
+    if options.get("is_causal", True) and is_wrong.any():
+        entry = int(np.argmax(is_wrong))
         raise ValueError(
             f"lengths must count the tokens of the queries, got {state.all_lengths()[entry]} for "
             f"entry {entry}, which has {counts[entry]} queries; pass query_offset if their keys "

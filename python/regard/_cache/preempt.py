@@ -34,6 +34,7 @@ def preempt(content: Content, entry: int, path: str) -> None:
 
 def resume(content: Content, path: str) -> int:
     """Bring the entry of a file back, remove the file, and return the number of the entry."""
+    path = os.path.realpath(path)  # the file of a symbolic link is removed
     opened = file.opened(path, is_writable=False)
     try:
         assert opened.state is not None

@@ -21,6 +21,8 @@ def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
     if not os.path.isdir(folder):
         advice = "expand ~ with os.path.expanduser" if name.startswith("~") else "create it"
         raise FileNotFoundError(f"path must be in a folder that exists, got {name!r}: {advice}")
+    if os.path.islink(name) and not os.path.exists(name):
+        raise FileNotFoundError(f"path must not be a symbolic link to nothing, got {name!r}")
     if os.path.lexists(name) and not flag("overwrite", overwrite):
         raise FileExistsError(
             f"path must name a new file, got {name!r}, which exists: pass overwrite=True, or "

@@ -56,7 +56,7 @@ def token_numbers(tokens: ArrayLike) -> Array:
     if array.dtype.kind not in "UT" and not (
         array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat)
     ):
-        return integers("tokens", tokens, "an array of integers or texts")
+        return integers("tokens", tokens, "an array of integers or texts", any_size=True)
     _, numbers = np.unique(array, return_inverse=True)
     return numbers.reshape(array.shape)
 

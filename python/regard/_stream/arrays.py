@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 # The number of bytes that are copied from a mapped file between checks for a stop.
 _PIECE_BYTES = 16 << 20
+# The protocols of objects that share their memory.
+_IN_MEMORY = ("__dlpack__", "__array_interface__", "__array_struct__", "__buffer__")
+
+
+class Sliceable:
+    """An array-like object that NumPy itself cannot read, or whose dtype is not a NumPy dtype."""
+
+    def __init__(self, array: Any) -> None:
+        self._array, self.shape = array, tuple(array.shape)
+        self.dtype = np.asarray(array[..., :0]).dtype
+        self.shards, self.chunks = (getattr(array, name, None) for name in ("shards", "chunks"))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._array[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self._array[...], dtype)
 
 
 class Slice:
@@ -31,10 +48,13 @@ class Slice:
         self.dtype = array.dtype
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.read("a part of keys or values"), dtype)
+
+    def read(self, name: str) -> Array:
+        """Return the keys as an array, whose memory is new unless `array` is a NumPy array."""
         in_memory = as_array if isinstance(self.array, np.ndarray) else decoded
         # No variable holds the part, since `decoded` copies an array with other references.
-        part = in_memory("a part of keys or values", _computed(self.array[self._keys]))
-        return np.asarray(part, dtype)
+        return in_memory(name, _computed(self.array[self._keys]))
 
 
 def _computed(part: Any) -> Any:
@@ -43,14 +63,26 @@ def _computed(part: Any) -> Any:
 
 
 def unread(name: str, value: Any) -> Any:
-    """Return an array, or an array-like object with a shape and a NumPy dtype."""
+    """Return an array, or an array-like object with a shape and a NumPy dtype, which is not read.
+
+    Objects that share their memory are arrays. Objects that NumPy cannot read must have slices.
+    """
     if is_on_cuda(value):
         raise TypeError(f"{name} must be in the host's memory, got an array on a GPU")
-    is_array_like = isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "__array__")
-    has_dtype = isinstance(getattr(value, "dtype", None), np.dtype)
-    # NumPy scalars have both too, and masked arrays are refused.
-    if is_array_like and has_dtype and not isinstance(value, np.ndarray | np.generic):
+    # NumPy scalars have a shape too, and masked arrays are refused.
+    is_plain = isinstance(value, np.ndarray | np.generic)
+    if is_plain or not isinstance(getattr(value, "shape", None), tuple):
+        return as_array(name, value)
+    if hasattr(value, "__array__") and isinstance(getattr(value, "dtype", None), np.dtype):
         return value
+    is_in_memory = any(hasattr(value, protocol) for protocol in _IN_MEMORY)
+    if (
+        value.shape
+        and hasattr(value, "dtype")
+        and hasattr(value, "__getitem__")
+        and not is_in_memory
+    ):
+        return Sliceable(value)
     return as_array(name, value)
 
 
@@ -82,8 +114,10 @@ def read(name: str, value: Any, should_stop: Callable[[], bool]) -> tuple[Array,
     Reading ends early, with the rest undefined, when `should_stop` returns True because the call
     has ended.
     """
-    if isinstance(value, Slice) and isinstance(value.array, np.ndarray):
-        value = np.asarray(value)
+    if isinstance(value, Slice):
+        if not isinstance(value.array, np.ndarray):
+            return value.read(name), False
+        value = value.read(name)
     if not isinstance(value, np.ndarray):
         return decoded(name, value), False
     if not is_in_file(value):

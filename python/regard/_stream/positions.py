@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.numbers import MOST, integers, offsets
+from regard._arguments.numbers import integers, offsets
 from regard._arguments.positions import Positions
 
 if TYPE_CHECKING:
@@ -56,10 +56,7 @@ def check_end(positions: Positions, count: int, total: int) -> None:
 
 
 def _as_int64(name: str, value: ArrayLike) -> NDArray[np.int64]:
-    array = integers(name, value)
-    if array.dtype.kind == "u" and array.size and int(array.max()) > MOST:
-        raise ValueError(f"{name} must fit in 64 bits, got {array.max()}")
-    return array.astype(np.int64)
+    return integers(name, value).astype(np.int64)
 
 
 def _counts(name: str, value: ArrayLike | None, total: int | None) -> NDArray[np.int64] | None:

@@ -163,6 +163,8 @@ def _sizes(file: BoundedFile, header: Header, gguf: Any) -> dict[str, int]:
         file.refuse(f"the file has two tensors named {names.most_common(1)[0][0]!r}")
     end, before = 0, ""
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
+        if 0 in tensor.shape:
+            continue  # it contains no bytes, wherever it begins
         if tensor.offset % header.alignment:
             file.refuse(
                 f"tensor {tensor.name!r} begins at {tensor.offset}, which is not a multiple of the "
@@ -202,12 +204,14 @@ def _tensor(
     start = data + tensor.offset
     kind = gguf.GGMLQuantizationType(tensor.type_number)
     rows = math.prod(tensor.shape[:-1])
-    row_bytes = size // rows
+    row_bytes = size // max(rows, 1)
     if kind.name in INTEGERS:
         weight_dtype = None
 
     def read(part: slice) -> NDArray[Any]:
         count = part.stop - part.start
+        if 0 in tensor.shape:
+            return np.empty((count, tensor.shape[-1]), PLAIN.get(kind.name, "<f4"))
         begin = start + part.start * row_bytes
         if kind.name in PLAIN:
             dtype = np.dtype(PLAIN[kind.name])

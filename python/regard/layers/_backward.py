@@ -134,7 +134,7 @@ class ForwardCall(NamedTuple):
         own = {
             name: gradient_of_norm(
                 of_head.swapaxes(-3, -2),
-                self.projections.own[name],
+                self.projections.norm_factor(name),
                 self.norms[name],
                 threads,
             )

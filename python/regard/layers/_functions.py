@@ -29,7 +29,8 @@ def rms_norm(
     x : array_like, shape (..., dim)
         Vectors, along the last axis. float16 and bfloat16 are computed in float32.
     weight : array_like, shape (dim,), optional
-        One factor for each component; 1 by default.
+        One factor for each component; 1 by default. Gemma's first three versions, Qwen3-Next and
+        Qwen3.5 multiply by 1 + weight: pass the sum. GGUF files of them contain the sum.
     eps : float, default 1e-6
         Added to the mean square. Model configurations specify it (``rms_norm_eps``).
 

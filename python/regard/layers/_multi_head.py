@@ -21,7 +21,7 @@ from regard.layers._held import held_inputs, held_mask, held_options
 from regard.layers._inputs import inputs_of, numeric_offset
 from regard.layers._named_parameters import NamedParameters
 from regard.layers._names import own_names
-from regard.layers._norms import norm_eps
+from regard.layers._norms import norm_of
 from regard.layers._packed import attend_packed, refuse_with_starts
 from regard.layers._projections import LayerSizes, Projections, draw, sizes_of
 from regard.layers._recorded import recording_of
@@ -93,16 +93,17 @@ class MultiHeadAttention(NamedParameters):
         Learns a number for each head, 1 at first, that multiplies the output of the head before the
         output projection. The parameter of shape ``(num_heads,)`` is called ``head_gates`` in
         `state_dict`. Calls accept additional gates.
-    qk_norm : "rms" or float, optional
+    qk_norm : "rms", "rms_plus_one" or float, optional
         Divides each head of queries and keys by its root mean square and multiplies it by a weight,
         before any rotation (Qwen 3). A number is the eps under the root; ``"rms"`` means 1e-6.
+        ``"rms_plus_one"`` multiplies by 1 + weight, as Gemma 3, Qwen3-Next and Qwen3.5 do.
     dropout : float, optional
         Probability, less than 1, of dropping each attention weight in train mode. The other weights
         are divided by ``1 - dropout``. Calls in train mode then need a `dropout_seed`.
     rng : numpy.random.Generator, TorchGenerator, int or None, optional
         Source of the parameters, which are drawn as for four ``torch.nn.Linear`` layers: query,
         key, value and out in this order, each weight before its bias. A `TorchGenerator` draws the
-        same parameters as these layers in PyTorch. The weights of `qk_norm` are 1 at first.
+        same parameters as these layers in PyTorch. The norms of `qk_norm` multiply by 1 at first.
     dtype : dtype, optional
         float32 or float64: the dtype of the parameters, to which inputs are converted.
     weight_dtype : {"float16", "bfloat16", "int8"}, optional
@@ -177,7 +178,7 @@ class MultiHeadAttention(NamedParameters):
         alibi: bool = False,
         distance_bias: SupportsIndex | None = None,
         head_gates: bool = False,
-        qk_norm: Literal["rms"] | float | None = None,
+        qk_norm: Literal["rms", "rms_plus_one"] | float | None = None,
         dropout: float = 0.0,
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
@@ -195,19 +196,19 @@ class MultiHeadAttention(NamedParameters):
             None if rotary is None else Rotation(rotary, self._sizes.head_dim, self._dtype)
         )
         self._slopes = alibi_slopes(self._sizes.heads) if flag("alibi", alibi) else None
-        self._qk_norm_eps = norm_eps(qk_norm)
+        norm = norm_of(qk_norm)
         self._dropout = dropout_probability(dropout)
         own = draw(
             self._sizes,
             draws(rng),
             qkv_bias=flag("qkv_bias", qkv_bias),
             out_bias=flag("out_bias", out_bias),
-            qk_norm=self._qk_norm_eps is not None,
+            norm=norm,
             distances=_distances(distance_bias),
             head_gates=flag("head_gates", head_gates),
             dtype=self._dtype,
         )
-        self._projections = Projections(self._sizes, own, self._qk_norm_eps, self._weight_dtype)
+        self._projections = Projections(self._sizes, own, norm, self._weight_dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         rotary = None if self._rotation is None else self._rotation.options
@@ -229,7 +230,7 @@ class MultiHeadAttention(NamedParameters):
             "head_dim": self._sizes.head_dim,
             "is_causal": self._is_causal,
         }
-        biases = self._projections.own.get("distance_bias")
+        biases, norm = self._projections.own.get("distance_bias"), self._projections.norm
         where_used = {
             "d_key": d_key if d_key != d_model else None,
             "d_value": d_value if d_value != d_key else None,
@@ -240,7 +241,7 @@ class MultiHeadAttention(NamedParameters):
             "alibi": self._slopes is not None or None,
             "distance_bias": None if biases is None else biases.shape[1] // 2 + 1,
             "head_gates": "head_gates" in self._projections.own or None,
-            "qk_norm": self._qk_norm_eps,
+            "qk_norm": None if norm is None else norm.shown,
             "dropout": self._dropout or None,
         }
         options = always | {name: value for name, value in where_used.items() if value is not None}

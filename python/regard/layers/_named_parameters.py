@@ -154,7 +154,8 @@ class NamedParameters(Trainable):
         {'attn.q_proj.weight': (8, 8), 'attn.k_proj.weight': (4, 8),
          'attn.v_proj.weight': (4, 8), 'attn.o_proj.weight': (8, 8)}
         """
-        return write_state(self._projections.widened(), names, prefix)
+        own, offset = self._projections.widened(), self._projections.norm_offset
+        return write_state(own, names, prefix, offset)
 
     def load_state_dict(
         self, state: Mapping[str, ArrayLike | QuantizedWeight], prefix: str = ""
@@ -167,13 +168,14 @@ class NamedParameters(Trainable):
         Parameters
         ----------
         state : mapping of str to array_like
-            Floating-point arrays, converted to the layer's dtype, or weights of type
-            `QuantizedWeight`. Every layout of `state_dict` is recognized. Other entries of models
-            are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``, Llama's
-            ``rotary_emb.inv_freq``, the norms and feed-forward part of a GGUF block, a ``mask``.
-            The key bias, which Whisper lacks, is 0, and the head gates, which only ``"regard"``
-            has, are 1. Llama models in GGUF files store their rows in the order of
-            ``rotary={"interleaved": True}``.
+            Floating-point arrays or PyTorch tensors, converted to the layer's dtype, or weights of
+            type `QuantizedWeight`. Every layout of `state_dict` is recognized. Other entries of
+            models are ignored: GPT-2's ``bias`` (its causal mask), BERT's ``output.LayerNorm``,
+            Llama's ``rotary_emb.inv_freq``, the norms and feed-forward part of a GGUF block, a
+            ``mask``. The key bias, which Whisper lacks, is 0, and the head gates, which only
+            ``"regard"`` has, are 1. Llama models in GGUF files store their rows in the order of
+            ``rotary={"interleaved": True}``. The norms of GGUF files contain the sum 1 + weight,
+            from which a layer with ``qk_norm="rms_plus_one"`` subtracts 1.
         prefix : str, optional
             The layer to read from a model's state: ``"model.layers.3.self_attn"``,
             ``"encoder.layer.0.attention"`` (BERT), ``"h.0.attn"`` (GPT-2),
@@ -183,12 +185,14 @@ class NamedParameters(Trainable):
         Raises
         ------
         TypeError
-            If `state` is not a mapping or an array is not floating-point.
+            If `state` is not a mapping, an array is not floating-point, or a tensor is on the meta
+            device or has 8 bits.
         ValueError
             If names are missing or unexpected (the message lists them), arrays have wrong shapes,
-            no name is known (the message lists the known layouts), or a weight cannot be stored in
-            the layer's `weight_dtype`, because it is too large for float16 or bfloat16, or not
-            finite with ``"int8"``.
+            no name is known (the message lists the known layouts), the state belongs to a model
+            whose norms need another `qk_norm`, or a weight cannot be stored in the layer's
+            `weight_dtype`, because it is too large for float16 or bfloat16, or not finite with
+            ``"int8"``.
 
         See Also
         --------
@@ -203,6 +207,6 @@ class NamedParameters(Trainable):
         """
         own = self._projections.own
         shapes = {name: array.shape for name, array in own.items()}
-        read = read_state(state, prefix, shapes, self._dtype)
+        read = read_state(state, prefix, shapes, self._dtype, self._projections.norm_offset)
         self._drop_held()
         self._projections.overwrite(read)

@@ -36,6 +36,7 @@ class StateLayout(NamedTuple):
     grouped: bool = True  # whether there may be fewer key heads than query heads
     without: frozenset[str] = frozenset({"head_gates"})  # parameters that have no name
     beside: frozenset[str] = frozenset()  # other names in a state: buffers and other layers
+    sums: bool = False  # whether norms that multiply by 1 + weight are stored as this sum
 
     def fits(self, parameters: Shapes) -> bool:
         """Return whether the layout has a place for each of `parameters`."""
@@ -144,12 +145,19 @@ LAYOUTS = (
         "gguf",
         _apart("attn_q", "attn_k", "attn_v", "attn_output") | _GGUF_NORMS,
         beside=_GGUF_BESIDE,
+        sums=True,
     ),
     StateLayout(
         "gguf",
         {"attn_qkv.weight": _WEIGHTS, "attn_qkv.bias": _BIASES} | _GGUF_OUT | _GGUF_NORMS,
         beside=_GGUF_BESIDE,
+        sums=True,
     ),
+)
+# The modules of a block of Gemma 3. Gemma 3n and Gemma 4, which multiply by the weight, have more.
+_GEMMA3_BLOCK = frozenset(
+    {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+    | {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
 )
 
 
@@ -160,9 +168,16 @@ def own_names(parameters: Iterable[str]) -> dict[str, str]:
 
 
 def read_state(
-    state: Mapping[str, Any], prefix: str, parameters: Shapes, dtype: np.dtype[np.floating]
+    state: Mapping[str, Any],
+    prefix: str,
+    parameters: Shapes,
+    dtype: np.dtype[np.floating],
+    norm_offset: float,
 ) -> dict[str, FloatArray]:
-    """Return copies of a layer's parameters, under its own names, from a state in any layout."""
+    """Return copies of a layer's parameters, under its own names, from a state in any layout.
+
+    `norm_offset` is the number that the layer's norms add to their weight.
+    """
     start = _start(prefix)
     given = {
         str(name)[len(start) :]: array
@@ -188,10 +203,17 @@ def read_state(
     for name, parts in layout.parts(parameters).items():
         array = arrays[name].T if layout.transposed else arrays[name]
         read |= zip(parts, np.split(array, len(parts)), strict=True)
+    if not norm_offset and "norm_query" in parameters:
+        _refuse_gemma3(state, start)
+    if layout.sums and norm_offset:
+        for name in read.keys() & {"norm_query", "norm_key"}:
+            read[name] -= norm_offset
     return read
 
 
-def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[str, FloatArray]:
+def write_state(
+    own: Mapping[str, FloatArray], names: str, prefix: str, norm_offset: float
+) -> dict[str, FloatArray]:
     """Return copies of a layer's parameters in the layout whose title is `names`."""
     titles = list(dict.fromkeys(layout.title for layout in LAYOUTS))
     if not isinstance(names, str) or names not in titles:
@@ -212,8 +234,24 @@ def write_state(own: Mapping[str, FloatArray], names: str, prefix: str) -> dict[
     state = {}
     for name, parts in layouts[0].parts(shapes).items():
         array = np.concatenate([own[part] for part in parts])
+        if layouts[0].sums and parts[0].startswith("norm_"):
+            array += norm_offset
         state[start + name] = np.ascontiguousarray(array.T) if layouts[0].transposed else array
     return state
+
+
+def _refuse_gemma3(state: Mapping[str, Any], start: str) -> None:
+    """Raise ValueError if the layer is in a block of Gemma 3, whose norms add 1 to the weight."""
+    block = start.removesuffix("self_attn.")
+    if block == start:
+        return
+    names = (str(name) for name in state)
+    modules = {name[len(block) :].partition(".")[0] for name in names if name.startswith(block)}
+    if modules == _GEMMA3_BLOCK:
+        raise ValueError(
+            "qk_norm must be 'rms_plus_one' for a state with the names of Gemma 3, whose norms "
+            "multiply by 1 + weight, got a layer that multiplies by the weight"
+        )
 
 
 def _refuse_unknown(

@@ -12,7 +12,7 @@ from regard._arguments.numbers import count
 from regard._weights.narrow import narrowed, widened
 from regard._weights.quantized import QuantizedWeight, rows_of, stacked
 from regard.layers._linear import project
-from regard.layers._norms import NormResult, normalize
+from regard.layers._norms import Norm, NormResult, normalize
 from regard.layers._state import overwrite
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class Projections:
         The sizes of the layer.
     own : dict of str to numpy.ndarray
         The parameters, as `draw` names them. Without ``W_out``, joined heads are the output.
-    qk_norm_eps : float or None
-        The eps of the norms; None if there are none.
+    norm : Norm or None
+        The norm of queries and keys; None if there is none.
     weight_dtype : str or None
         The narrow type in which weights, but not biases and norms, are stored.
     is_stacked : bool
@@ -92,7 +92,7 @@ class Projections:
         self,
         sizes: LayerSizes,
         own: dict[str, Any],
-        qk_norm_eps: float | None,
+        norm: Norm | None,
         weight_dtype: str | None = None,
         is_stacked: bool = True,
         is_out_in: bool = True,
@@ -101,7 +101,7 @@ class Projections:
         self.own: dict[str, Any] = own
         self.sizes = sizes
         self._bounds = [0, *sizes.ends(0, 3)]  # of the inputs in stacked weights
-        self._eps = qk_norm_eps
+        self.norm = norm
         self._weight_dtype = weight_dtype
         if weight_dtype is not None:
             own |= {name: self._stored(name, own[name]) for name in own}
@@ -124,7 +124,7 @@ class Projections:
         return {
             "sizes": tuple(self.sizes),
             "own": dict(self.own),
-            "qk_norm_eps": self._eps,
+            "norm": None if self.norm is None else tuple(self.norm),
             "weight_dtype": self._weight_dtype,
             "is_stacked": self._is_stacked,
             "is_out_in": self.is_out_in,
@@ -133,7 +133,9 @@ class Projections:
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> Projections:
         """Return the projections with a state."""
-        return cls(**state | {"sizes": LayerSizes(*state["sizes"]), "own": dict(state["own"])})
+        norm = None if state["norm"] is None else Norm(*state["norm"])
+        sizes = LayerSizes(*state["sizes"])
+        return cls(**state | {"sizes": sizes, "own": dict(state["own"]), "norm": norm})
 
     def widened(self) -> dict[str, FloatArray]:
         """Return the parameters as floats; narrow parameters are copied."""
@@ -168,15 +170,25 @@ class Projections:
             x.reshape(*x.shape[:-1], heads, self.sizes.head_dim)
             for x, heads in zip(self._project(sources, threads), self.sizes.counts, strict=True)
         )
-        if self._eps is not None:
+        if self.norm is not None:
             for name, x in (("norm_query", query), ("norm_key", key)):
                 # NaN and infinity are results, not warnings.
                 with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-                    root = normalize(x, self._eps)
+                    root = normalize(x, self.norm.eps)
                     if norms is not None:
                         norms[name] = NormResult(x.copy(), root)
-                    x *= self.own[name]
+                    x *= self.norm_factor(name)
         return query.swapaxes(-3, -2), key.swapaxes(-3, -2), value.swapaxes(-3, -2)
+
+    def norm_factor(self, name: str) -> FloatArray:
+        """Return the numbers that multiply the components of a normalized head."""
+        weight: FloatArray = self.own[name]
+        return weight + weight.dtype.type(self.norm_offset) if self.norm_offset else weight
+
+    @property
+    def norm_offset(self) -> float:
+        """The number that norms add to their weight."""
+        return self.norm.offset if self.norm is not None else 0.0
 
     def joined(
         self, output: FloatArray, gates: HeadGates | None, threads: int | None
@@ -261,14 +273,14 @@ def draw(
     *,
     qkv_bias: bool,
     out_bias: bool,
-    qk_norm: bool,
+    norm: Norm | None,
     distances: int | None,
     head_gates: bool,
     dtype: np.dtype[Any],
 ) -> dict[str, FloatArray]:
     """Draw the query, key, value and out layers.
 
-    Weights of norms and head gates are 1, and biases of distances 0.
+    Norms and head gates multiply by 1 at first, and biases of distances are 0.
     """
     joined = sizes.heads * sizes.head_dim
     linears = [
@@ -281,8 +293,9 @@ def draw(
         own[f"W_{name}"] = weight
         if bias is not None:
             own[f"b_{name}"] = bias
-    if qk_norm:
-        own |= {f"norm_{name}": np.ones(sizes.head_dim, dtype) for name in INPUTS[:2]}
+    if norm is not None:
+        neutral = np.full(sizes.head_dim, norm.neutral, dtype)
+        own |= {f"norm_{name}": neutral.copy() for name in INPUTS[:2]}
     if distances is not None:
         own["distance_bias"] = np.zeros((sizes.heads, 2 * distances - 1), dtype)
     if head_gates:

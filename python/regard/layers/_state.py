@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import is_floating
+from regard._arguments.arrays import as_array, is_floating
 from regard._arguments.numbers import listed
 from regard._weights.quantized import QuantizedWeight
 
@@ -39,7 +40,7 @@ def check_arrays(
 
     Raise TypeError for an array that is not floating-point, and ValueError for wrong shapes.
     """
-    arrays = {name: _as_array(state[name]) for name in shapes}
+    arrays = {name: _as_array(name, state[name]) for name in shapes}
     for name, array in arrays.items():
         if not is_floating(array.dtype):
             raise TypeError(f"{name} must be floating-point, got {array.dtype}")
@@ -53,8 +54,28 @@ def check_arrays(
     return {name: array.astype(dtype) for name, array in arrays.items()}
 
 
-def _as_array(value: ArrayLike | QuantizedWeight) -> NDArray[Any]:
-    return value.dequantize() if isinstance(value, QuantizedWeight) else np.asarray(value)
+def _as_array(name: str, value: ArrayLike | QuantizedWeight) -> NDArray[Any]:
+    if isinstance(value, QuantizedWeight):
+        return value.dequantize()
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = _readable_tensor(name, value)
+    return as_array(name, value)
+
+
+def _readable_tensor(name: str, tensor: Any) -> Any:
+    """Return a PyTorch tensor that NumPy can read, without gradients, or raise TypeError."""
+    dtype = str(tensor.dtype)
+    if tensor.is_meta:
+        raise TypeError(
+            f"{name} must have numbers, got a tensor on the meta device: load the model first"
+        )
+    if "float8" in dtype or "float4" in dtype:
+        raise TypeError(
+            f"{name} must be a tensor of at least 16 bits, got {dtype}: pass tensor.float() "
+            "multiplied by the scales that belong to it"
+        )
+    return tensor.detach().float() if dtype == "torch.bfloat16" else tensor.detach()
 
 
 def can_hold(array: Any, other: FloatArray) -> bool:

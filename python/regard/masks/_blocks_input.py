@@ -11,7 +11,7 @@ from regard._arguments.numbers import count, integers
 from regard.masks import _cells
 from regard.masks._cells import Cells
 from regard.masks._intervals import counted, union
-from regard.masks._rows import Layout, SparseRows
+from regard.masks._rows import Layout, SparseRows, check_axes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +26,7 @@ def shape_of(shape: Any) -> tuple[int, ...]:
         raise TypeError(f"shape must be (..., q_len, kv_len), got {type(shape).__name__}")
     if len(shape) < 2:
         raise ValueError(f"shape must be (..., q_len, kv_len), got {tuple(shape)}")
+    check_axes("shape", shape)
     return tuple(count(f"shape[{i}]", size) for i, size in enumerate(shape))
 
 
@@ -37,6 +38,7 @@ def cells_of_blocks(
     Raises TypeError or ValueError if the blocks are not valid.
     """
     starts, columns = integers("indptr", indptr), integers("indices", indices)
+    check_axes("indptr", starts.shape)
     if columns.ndim != 1:
         raise ValueError(f"indices must have one axis, got shape {columns.shape}")
     full = Layout.of(shape, block)
@@ -50,18 +52,18 @@ def cells_of_blocks(
             f"indptr must broadcast to the axes {full.planes} of shape before its last two, got "
             f"shape {starts.shape}"
         )
+    layout = full._replace(planes=starts.shape[:-1])
+    layout.check()
     _check_starts(starts, len(columns))
-    starts, columns = starts.astype(np.int64), columns.astype(np.int64)
     column_count = -(-full.kv_len // block[1])
     outside = (columns < 0) | (columns >= column_count)
     if outside.any():
         raise ValueError(
             f"indices must be block columns in 0 .. {column_count - 1}, got {columns[outside][0]}"
         )
+    starts, columns = starts.astype(np.int64), columns.astype(np.int64)
     _check_order(starts, columns)
     packed = _packed(bits, len(columns), block)
-    layout = full._replace(planes=starts.shape[:-1])
-    layout.check()
     rows = _cells.rows_of(_cells_at(starts, columns, packed, layout), layout)
     return rows.spread(full.planes)
 

@@ -104,6 +104,9 @@ def rows_of(cells: Cells, layout: Layout) -> SparseRows:
 
 def _without_blocks(cells: Cells, layout: Layout) -> Cells:
     """Return the cells of a mask with one query, without blocks."""
+    bits = cells.bits[:, 0]
+    runs = np.bitwise_count(bits & ~(bits << 1)).sum(axis=-1, dtype=np.int64)  # at most
+    layout._replace(block=None).check(len(cells.whole.first) + int(runs[cells.number].sum()))
     shown = np.unpackbits(cells.bits[cells.number, 0], axis=-1, bitorder="little")
     at, first, last = _intervals.runs(shown.view(np.bool_))
     start = cells.place[at]

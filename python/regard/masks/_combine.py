@@ -12,7 +12,7 @@ from regard._arguments.numbers import iterated
 from regard.masks import _cells, _grid
 from regard.masks._blocks import DEFAULT_BLOCK, Blocks
 from regard.masks._ranges import Ranges
-from regard.masks._rows import Layout
+from regard.masks._rows import Layout, check_axes
 from regard.masks._sparse import SparseMask
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def combined(sign: str, left: Any, right: Any) -> Any:
     a, b = _as_sparse(left, sparse), _as_sparse(right, sparse)
     if a is None or b is None:
         return NotImplemented
+    for mask in (a, b):
+        check_axes("a sparse mask that is combined", mask.shape)
     try:
         planes = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         (q_len,) = np.broadcast_shapes(a.shape[-2:-1], b.shape[-2:-1])
@@ -164,7 +166,9 @@ def _as_sparse(value: Any, other: SparseMask) -> SparseMask | None:
             "use mask.astype(bool) if 1 means may attend" if dense.dtype.kind in "iu" else _PAIR
         )
         raise TypeError(f"a sparse mask combines with bool masks, got {dense.dtype}: {advice}")
+    check_axes("a mask", dense.shape)
     dense = np.atleast_2d(dense)
     if dense.shape[-1] == 1:
-        dense = np.broadcast_to(dense, (*dense.shape[:-1], other.shape[-1]))
+        kv_len = other.shape[-1]
+        return Ranges(0, np.where(dense[..., 0], kv_len, 0), kv_len=kv_len)
     return Blocks.from_dense(dense, block=other._block or DEFAULT_BLOCK)

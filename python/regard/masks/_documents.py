@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import integers
 from regard.masks import _cells
 from regard.masks._blocks import DEFAULT_BLOCK, Blocks
 from regard.masks._combine import wrapped
@@ -16,6 +15,7 @@ from regard.masks._grid import evaluated
 from regard.masks._intervals import Intervals, counted
 from regard.masks._ranges import Ranges
 from regard.masks._rows import Layout
+from regard.masks._sequences import sequence_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -74,8 +74,8 @@ def documents(query_ids: ArrayLike, key_ids: ArrayLike | None = None) -> Ranges 
     >>> regard.masks.documents(np.arange(1_000_000) // 2000)
     Ranges(shape=(1000000, 1000000), 0.200% visible, 1000000 ranges, 32 MB)
     """
-    queries = _ids("query_ids", query_ids)
-    keys = queries if key_ids is None else _ids("key_ids", key_ids)
+    queries = sequence_numbers("query_ids", query_ids)
+    keys = queries if key_ids is None else sequence_numbers("key_ids", key_ids)
     try:
         batch = np.broadcast_shapes(queries.shape[:-1], keys.shape[:-1])
     except ValueError:
@@ -94,6 +94,7 @@ def documents(query_ids: ArrayLike, key_ids: ArrayLike | None = None) -> Ranges 
     ranges = int((found * length).sum())
     if ranges > queries.size and ranges * _PAIRS_OF_RANGE > math.prod(layout.shape):
         return _in_blocks(queries, keys, layout._replace(block=DEFAULT_BLOCK))
+    layout.check(ranges)
     of_query = np.repeat(found, length)
     which = asked.order[counted(np.repeat(low, length), of_query)]
     start = np.repeat(np.arange(queries.size), of_query) * layout.step
@@ -143,10 +144,3 @@ def _in_blocks(queries: NDArray[Any], keys: NDArray[Any], layout: Layout) -> Blo
     mask = wrapped(evaluated(layout, same), layout)
     assert isinstance(mask, Blocks)
     return mask
-
-
-def _ids(name: str, value: ArrayLike) -> NDArray[Any]:
-    ids = integers(name, value, "an integer array")
-    if ids.ndim == 0:
-        raise ValueError(f"{name} must have one number for each row, got a single number")
-    return ids

@@ -83,14 +83,10 @@ def global_tokens(
     queries = count("q_len", q_len)
     keys = queries if kv_len is None else count("kv_len", kv_len)
     first, last = _intervals_of(tokens, keys)
-    own = np.zeros(keys + 1, np.int8)
-    own[first] += 1
-    own[last] -= 1
-    is_global = np.cumsum(own, dtype=np.int8)[:-1].astype(bool)
-    position = np.arange(queries) + _row_offsets(query_offset, queries, keys)
-    inside = (position >= 0) & (position < keys)
-    position[~inside] = 0
-    sees_all = inside & is_global[position] if keys else inside
+    offsets = _row_offsets(query_offset, queries, keys)
+    Layout(offsets.shape[:-1], queries, keys, None).check()
+    tokens_seeing_all = _intervals.Intervals(first, last)
+    sees_all = _intervals.contains(tokens_seeing_all, np.arange(queries) + offsets)
     layout = Layout((), 1, keys, None)
     columns = wrapped(_cells.only_whole(_intervals.Intervals(first, last), layout), layout)
     mask: Ranges | Blocks
@@ -115,6 +111,7 @@ def _rows_in_blocks(sees_all: NDArray[np.bool_], kv_len: int) -> SparseMask:
     for begin in range(0, len(row), 128):
         part = by_row[row[begin : begin + 128], :, None]
         numbers.append(store.add(np.broadcast_to(part, (*part.shape[:2], width))))
+    layout.check(len(row) * -(-kv_len // width))
     key = np.arange(0, kv_len, width)
     place = (row[:, None] * layout.step + key).ravel()
     whole = _intervals.Intervals(place[:0], place[:0])

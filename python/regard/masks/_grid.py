@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard.masks import _cells, _intervals
 from regard.masks._cells import Cells
 from regard.masks._intervals import Intervals
-from regard.masks._rows import Layout, Reader, SparseRows, spans_of
+from regard.masks._rows import MOST_PAIRS, Layout, Reader, SparseRows, check_axes, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Bools = NDArray[np.bool_]
     Bytes = NDArray[np.uint8]
-
-# Number of query-key pairs that are held as bools at a time.
-_MOST_PAIRS = 2**22
 
 
 class BitStore:
@@ -58,8 +55,9 @@ def cells_on(rows: SparseRows, block: tuple[int, int] | None, layout: Layout) ->
     `block` is the size of the mask's blocks, or None for a mask without blocks, which a layout
     without blocks needs.
     """
-    layout.check()
     given = rows.distinct()
+    copies = math.prod(layout.planes) // max(math.prod(given.planes), 1)
+    layout.check(copies * int((given.starts[..., -1] - given.starts[..., 0]).sum()))
     q_len = given.shape[-2]
     own = Layout(given.planes, q_len, layout.kv_len, layout.block)
     if q_len == layout.q_len or (q_len == 1 and layout.block is None):
@@ -119,7 +117,9 @@ def _regridded(rows: SparseRows, layout: Layout) -> Cells:
     def visible_at(plane: Integers, query: Integers, key: Integers) -> Bools:
         return reader.read(plane, query, key, size, layout.q_len)
 
-    place = _first_keys(_difference(touched, whole, layout), layout)
+    partial = _difference(touched, whole, layout)
+    layout.check(int((-(-(partial.last - partial.first) // layout.block[1])).sum()))
+    place = _first_keys(partial, layout)
     cells = classified(place, layout, visible_at)
     return cells._replace(whole=joined(whole, cells.whole))
 
@@ -142,7 +142,7 @@ def classified(
     sees_all = np.zeros(len(place), bool)
     number = np.full(len(place), -1)
     store = BitStore(layout.block)
-    at_once = max(_MOST_PAIRS // (height * width), 1)
+    at_once = max(MOST_PAIRS // (height * width), 1)
     for begin in range(0, len(place), at_once):
         part = slice(begin, begin + at_once)
         visible = visible_at(plane[part], query[part], key[part])
@@ -239,7 +239,7 @@ def evaluated(
     store = BitStore(layout.block)
     none = np.zeros(0, np.int64)
     full, place, number = [none], [none], [none]
-    at_once = max(_MOST_PAIRS // (height * width), 1) * width
+    at_once = max(MOST_PAIRS // (height * width), 1) * width
     if parts is None:
         parts = ((row, 0, layout.kv_len) for row in range(layout.all_rows))
     for row, first_key, last_key in parts:
@@ -268,10 +268,16 @@ def blocks_at(place: Integers, layout: Layout) -> Intervals:
 
 def rows_of_dense(mask: Bools, block: tuple[int, int]) -> SparseRows:
     """Return the arrays of a dense mask in blocks."""
+    check_axes("mask", mask.shape)
     strides = zip(mask.shape[:-2], mask.strides[:-2], strict=True)
     once = mask[tuple(slice(1) if size and not stride else slice(None) for size, stride in strides)]
     layout = Layout.of(once.shape, block)
     layout.check()
-    matrices = once.reshape(math.prod(layout.planes), layout.q_len, layout.kv_len)
-    rows = _cells.rows_of(evaluated(layout, lambda *part: matrices[part]), layout)
+
+    def visible_to(plane: int, queries: slice, keys: slice) -> Bools:
+        place: Any = np.unravel_index(plane, layout.planes)
+        part: Bools = once[(*place, queries, keys)]
+        return part
+
+    rows = _cells.rows_of(evaluated(layout, visible_to), layout)
     return rows.spread(mask.shape[:-2])

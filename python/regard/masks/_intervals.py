@@ -80,7 +80,7 @@ def complement(a: Intervals, whole: Intervals) -> Intervals:
 def contains(a: Intervals, points: Integers) -> Bools:
     """Return which points are in a set."""
     if not len(a.first):
-        return np.zeros(len(points), bool)
+        return np.zeros(points.shape, bool)
     at = np.searchsorted(a.first, points, "right") - 1
     return np.asarray((at >= 0) & (points < a.last[at]))
 

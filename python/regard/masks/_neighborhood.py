@@ -92,7 +92,7 @@ def neighborhood(
             )
     tokens = math.prod(sizes)
     layout = Layout((), tokens, tokens, None)
-    layout.check()
+    layout.check(tokens * math.prod(windows[:-1]) * (windows[-1] if steps[-1] > 1 else 1))
     axes = [_neighbors(*each) for each in zip(sizes, windows, steps, causal, strict=True)]
     mask = wrapped(_cells.only_whole(_product(sizes, axes, layout), layout), layout)
     assert isinstance(mask, Ranges)

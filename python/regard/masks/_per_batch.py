@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard._arguments.numbers import integers, offsets
+from regard.masks._rows import check_axes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 def lengths(name: str, value: ArrayLike, kv_len: int) -> Integers:
     """Return numbers of keys, each in ``0 .. kv_len``."""
     numbers = integers(name, value, any_size=True)
+    check_axes(name, numbers.shape)
     outside = numbers[(numbers < 0) | (numbers > kv_len)]
     if outside.size:
         raise ValueError(f"{name} must be in 0 .. kv_len = {kv_len}, got {outside[0]}")
@@ -30,6 +32,7 @@ def diagonals(query_offset: ArrayLike, shift: int, q_len: int, kv_len: int) -> I
     keys. The sum is a Python integer, and ``i + diagonal`` stays inside int64.
     """
     numbers = offsets(query_offset, kv_len - q_len, any_size=True)
+    check_axes("query_offset", numbers.shape)
     clipped = [max(-q_len, min(int(number) + shift, kv_len)) for number in numbers.flat]
     return _with_heads_axis(np.array(clipped, np.int64).reshape(numbers.shape))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
 from regard.masks._blocks import DEFAULT_BLOCK, Blocks, block_of
+from regard.masks._rows import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +78,7 @@ def random_blocks(
     per_row = count("blocks_per_row", blocks_per_row, 0, columns)
     planes = () if heads is None else (count("heads", heads),)
     generator = _generator(rng)
+    Layout(planes, queries, keys, size).check(math.prod(planes) * rows * per_row)
     drawn = [
         np.sort(generator.choice(columns, per_row, replace=False, shuffle=False))
         for _ in range(rows * int(np.prod(planes, dtype=int)))

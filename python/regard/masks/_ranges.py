@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from regard._arguments.arrays import is_floating, shown
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import MOST, count, integers
 from regard.masks import _cells, _intervals
-from regard.masks._rows import Layout
+from regard.masks._rows import Layout, check_axes
 from regard.masks._sparse import SparseMask
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ def _positions(name: str, value: ArrayLike) -> NDArray[np.int64]:
             f"{name} must be an int or an integer array, got {shown(value)}: Ranges needs "
             "positions of keys; pass a float mask as mask=, or in a pair (sparse mask, float mask)"
         )
-    array: NDArray[Any] = integers(name, value)
-    if array.dtype == np.uint64:
-        array = np.minimum(array, np.uint64(MOST))
-    return array.astype(np.int64)
+    if dtype == np.uint64:
+        value = np.minimum(value, np.uint64(MOST))
+    positions = integers(name, value).astype(np.int64)
+    check_axes(name, positions.shape)
+    return positions

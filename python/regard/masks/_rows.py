@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from regard._arguments.arrays import bytes_of
 from regard.masks._intervals import counted
 
 if TYPE_CHECKING:
@@ -18,7 +19,19 @@ if TYPE_CHECKING:
 
 # The number of queries of a row that broadcasts over all queries.
 ALL_QUERIES = 2**62
+# The number of pairs of a query and a key that are held as bools at a time.
+MOST_PAIRS = 2**22
+# NumPy broadcasts no more axes.
+_MOST_AXES = 32
+# Building a mask needs about this many times the memory of the mask.
+_COPIES = 4
 NO_BITS: Bytes = np.zeros((0, 0, 0), np.uint8)
+
+
+def check_axes(name: str, shape: tuple[int, ...]) -> None:
+    """Raise ValueError if there are too many axes."""
+    if len(shape) > _MOST_AXES:
+        raise ValueError(f"{name} must have at most {_MOST_AXES} axes, got {len(shape)}")
 
 
 class SparseRows(NamedTuple):
@@ -148,13 +161,31 @@ class Layout(NamedTuple):
         """The number of rows of all planes."""
         return math.prod(self.planes) * self.rows
 
-    def check(self) -> None:
-        """Raise ValueError if the line is too long for 64 bits."""
+    def check(self, spans: int = 0) -> None:
+        """Raise MemoryError if there is no memory for all rows with some spans in total.
+
+        Raises ValueError if there are too many axes, if blocks are too large, or if the line is too
+        long for 64 bits.
+        """
+        check_axes("a sparse mask", self.shape)
+        if self.block and math.prod(self.block) > MOST_PAIRS:
+            raise ValueError(
+                f"blocks must have at most {MOST_PAIRS:,} pairs of a query and a key, got "
+                f"{self.block[0]} x {self.block[1]}"
+            )
         if math.prod(self.planes) * self.rows * self.step >= 2**62:
             raise ValueError(
                 f"a sparse mask must have fewer than 2**62 pairs of rows and keys, got shape "
                 f"{self.shape}"
             )
+        needed = 8 * self.all_rows + 24 * spans
+        try:
+            np.empty(_COPIES * needed, np.uint8)
+        except (MemoryError, ValueError):  # ValueError beyond 64 bits
+            raise MemoryError(
+                f"a sparse mask of shape {self.shape} would need {bytes_of(needed)}, and several "
+                "times as much while it is built"
+            ) from None
 
 
 class Spans(NamedTuple):

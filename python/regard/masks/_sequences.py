@@ -9,6 +9,7 @@ import numpy as np
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, integers
 from regard.masks._per_batch import lengths
+from regard.masks._rows import check_axes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -123,8 +124,8 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
            [0, 0, 1, 1, 0],
            [0, 0, 1, 1, 1]])
     """
-    queries = _ids("query_segments", query_segments)
-    keys = queries if key_segments is None else _ids("key_segments", key_segments)
+    queries = sequence_numbers("query_segments", query_segments)
+    keys = queries if key_segments is None else sequence_numbers("key_segments", key_segments)
     try:
         np.broadcast_shapes(queries.shape[:-1], keys.shape[:-1])
     except ValueError:
@@ -139,8 +140,10 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
     return same
 
 
-def _ids(name: str, value: ArrayLike) -> NDArray[Any]:
-    ids = integers(name, value, "an integer array")
+def sequence_numbers(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return the number of the sequence of each token, or raise TypeError or ValueError."""
+    ids = integers(name, value, "an integer array", any_size=True)
+    check_axes(name, ids.shape)
     if ids.ndim == 0:
         raise ValueError(f"{name} must have one number for each row, got a single number")
     return ids

@@ -13,7 +13,7 @@ from regard.masks._blocks import DEFAULT_BLOCK, Blocks
 from regard.masks._cells import Cells
 from regard.masks._combine import wrapped
 from regard.masks._grid import BitStore
-from regard.masks._intervals import Intervals
+from regard.masks._intervals import Intervals, counted
 from regard.masks._per_batch import diagonals
 from regard.masks._ranges import Ranges
 from regard.masks._rows import Layout
@@ -102,12 +102,14 @@ def sliding(
     high = np.full_like(own, keys) if high is None else high
     if own.ndim:
         low, high = low[..., 0], high[..., 0]
+    layout = Layout(low.shape[:-1], queries, keys, None if distance == 1 else DEFAULT_BLOCK)
+    layout.check(layout.all_rows if distance == 1 else 0)
     if distance == 1:
         row = np.arange(queries)
         return Ranges(row + low, row + high + 1, kv_len=keys)
     residue = offsets(query_offset, keys - queries, any_size=True) % distance
-    layout = Layout(low.shape[:-1], queries, keys, DEFAULT_BLOCK)
-    layout.check()
+    if queries == 1:
+        layout.check(int(np.sum((high - low) // distance)))
     mask = wrapped(_dilated(low, high, np.asarray(residue), distance, layout), layout)
     assert isinstance(mask, Blocks)
     return mask
@@ -123,25 +125,45 @@ def _dilated(
     height, width = DEFAULT_BLOCK
     places, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     store = BitStore(DEFAULT_BLOCK)
-    first_query = np.arange(layout.rows)[:, None] * height
+    columns = -(-layout.kv_len // width)
     bounds = (np.asarray(each, np.int64).ravel() for each in (low, high, residue))
     for plane, (least, most, rest) in enumerate(zip(*bounds, strict=True)):
         least += (rest - least) % dilation
-        diagonal = np.arange(least, most + 1, dilation)
-        # A diagonal touches two blocks of a block row, because blocks are square.
-        begin = (first_query + diagonal) // width
-        columns = -(-layout.kv_len // width)
-        rows = np.arange(layout.rows)[:, None]
-        touched = [
-            (rows * columns + each)[(each >= 0) & (each < columns)] for each in (begin, begin + 1)
-        ]
-        row, column = np.divmod(np.unique(np.concatenate(touched)), max(columns, 1))
+        row, column = _touched(layout, (least, most, dilation), columns)
         places.append((plane * layout.rows + row) * layout.step + column * width)
         distances, which = np.unique(column * width - row * height, return_inverse=True)
         numbers.append(_patterns(store, distances, (least, most, dilation))[which])
     whole = Intervals(places[0], places[0])
     cells = Cells(whole, np.concatenate(places), np.concatenate(numbers), store.bits)
     return _cells.trimmed(cells, layout, inner=True)
+
+
+def _touched(
+    layout: Layout, diagonals: tuple[int, int, int], columns: int
+) -> tuple[Integers, Integers]:
+    """Return the block rows and block columns of the blocks that diagonals may touch."""
+    least, most, dilation = diagonals
+    height, width = DEFAULT_BLOCK
+    rows = np.arange(layout.rows)
+    first = rows * height + least  # the key of the first query on the first diagonal
+    if dilation <= width:  # no block between the first and the last diagonal is left out
+        begin = np.maximum(first // width, 0)
+        end = np.minimum((first + (most - least) + height - 1) // width + 1, columns)
+    else:
+        begin = np.maximum(-((first + height - 1) // dilation), 0)
+        end = np.minimum((layout.kv_len - 1 - first) // dilation, (most - least) // dilation) + 1
+    count = np.maximum(end - begin, 0)
+    layout.check(int(count.sum()))
+    row, number = np.repeat(rows, count), counted(begin, count)
+    if dilation <= width:
+        return row, number
+    # A diagonal touches two blocks of a block row, because blocks are square.
+    column = (first[row] + number * dilation) // width
+    touched = [
+        (row * columns + each)[(each >= 0) & (each < columns)] for each in (column, column + 1)
+    ]
+    row, column = np.divmod(np.unique(np.concatenate(touched)), max(columns, 1))
+    return row, column
 
 
 def _patterns(store: BitStore, distances: Integers, diagonals: tuple[int, int, int]) -> Integers:

@@ -12,7 +12,7 @@ from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
 from regard.masks import _cells, _grid
 from regard.masks._cells import Cells
-from regard.masks._rows import ALL_QUERIES, Layout, Reader, SparseRows
+from regard.masks._rows import ALL_QUERIES, MOST_PAIRS, Layout, Reader, SparseRows
 from regard.masks._views import view_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Dense arrays above this size are refused unless `max_bytes` permits them.
 _MOST_BYTES = 2**31
-_PAIRS_AT_ONCE = 2**22
 
 
 class SparseMask:
@@ -41,11 +40,13 @@ class SparseMask:
       to the stored ranges and blocks. ``a == b`` is elementwise, like ``~(a ^ b)``. `Ranges` with
       `Ranges` give `Ranges`; other combinations give `Blocks`. The batch and heads axes broadcast,
       and so does a single query. If one mask has fewer keys, its missing keys are hidden. A dense
-      bool array is converted by `Blocks.from_dense` first.
+      bool array is converted first: to `Ranges` if it has a single key, which broadcasts, and
+      otherwise by `Blocks.from_dense`.
     - ``~a`` inverts only the keys that `a` has: pass ``kv_len=`` to `Ranges` before inverting it.
     - ``mask[...]`` with integers, slices without steps, `None` and an ellipsis gives a view in
       constant time. The last two axes accept only slices.
     - A mask with one query shows the same keys to all queries of a call.
+    - A mask that does not fit in memory is refused with a MemoryError before it is built.
 
     See Also
     --------
@@ -201,7 +202,7 @@ class SparseMask:
             index = np.arange(math.prod(once.planes)).reshape(once.planes)
             index = np.broadcast_to(index, planes).ravel()
             reader = Reader(once)
-            step = max(_PAIRS_AT_ONCE // kv_len, 1)
+            step = max(MOST_PAIRS // kv_len, 1)
             for plane, own in enumerate(index):
                 for begin in range(0, q_len, step):
                     rows = min(step, q_len - begin)

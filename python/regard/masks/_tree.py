@@ -70,7 +70,7 @@ def tree(parents: ArrayLike, *, past: SupportsIndex = 0) -> Ranges:
     layout.check()
     plane = np.repeat(np.arange(math.prod(batch)), nodes) * nodes
     parent = np.where(given.ravel() < 0, -1, plane + given.ravel().astype(np.int64))
-    row, first, last = _lineages(parent)
+    row, first, last = _lineages(parent, layout)
     key = before + first % max(nodes, 1)
     own = np.arange(parent.size)  # the keys before the tree
     start = np.concatenate([row, own]) * layout.step
@@ -84,7 +84,7 @@ def tree(parents: ArrayLike, *, past: SupportsIndex = 0) -> Ranges:
 
 
 def _lineages(
-    parent: NDArray[np.int64],
+    parent: NDArray[np.int64], layout: Layout
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the ancestors of each node, and the node itself, as intervals: node, first, end."""
     nodes = np.arange(len(parent))
@@ -92,7 +92,10 @@ def _lineages(
     chain = np.maximum.accumulate(np.where(parent == nodes - 1, 0, nodes))
     rows, firsts, lasts = [], [], []
     row, at = nodes, nodes
+    count = 0
     while len(row):
+        count += len(row)
+        layout.check(count)
         rows.append(row)
         firsts.append(chain[at])
         lasts.append(at + 1)

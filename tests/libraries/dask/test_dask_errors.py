@@ -276,3 +276,18 @@ def test_with_query_planning():
     """
     printed = subprocess.check_output([sys.executable, "-c", script], text=True)
     assert "set 'array.query-planning' to False" in printed
+
+
+class Broken:
+    """An array in a file that can no longer be read."""
+
+    shape, dtype, ndim = (2, 2, 30, 8), np.dtype(np.float32), 4
+
+    def __getitem__(self, index):
+        raise OSError("closed")
+
+
+def test_errors_of_reading_a_chunk_propagate():
+    key = da.from_array(Broken(), chunks=(1, 1, 10, 8), meta=np.zeros((0,) * 4, np.float32))
+    with dask.config.set(scheduler="synchronous"), pytest.raises(OSError, match="closed"):
+        attend(QUERY, key, KEY).compute()
