@@ -13,7 +13,7 @@
 
 namespace {
 
-enum class MaskKind { none, boolean, additive };
+enum class MaskKind { none, boolean, additive, narrow };  // narrow: additive, in bfloat16
 
 struct Case {
   std::int64_t batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim;
@@ -71,6 +71,14 @@ void test_attention(const Case& c) {
   bits.fill_bits(4);
   bias.fill_normal(5);
   for (std::int64_t i = 0; i < bias.count(); i += 3) bias[i] = -INFINITY;
+  Guarded<std::uint16_t> upper(bias.count());
+  for (std::int64_t i = 0; c.mask == MaskKind::narrow && i < bias.count(); ++i) {
+    std::uint32_t number;
+    std::memcpy(&number, &bias[i], sizeof number);
+    upper[i] = static_cast<std::uint16_t>(number >> 16);
+    number &= 0xffff0000u;
+    std::memcpy(&bias[i], &number, sizeof number);
+  }
 
   AttentionProblem problem = problem_of_sizes<T>(c, c.batch);
   problem.window_left = c.left;
@@ -92,6 +100,11 @@ void test_attention(const Case& c) {
     problem.mask = operand(bits.data(), 1, c.q_len, c.kv_len);
   else if (c.mask == MaskKind::additive)
     problem.bias = operand(bias.data(), 1, c.q_len, c.kv_len);
+  if (c.mask == MaskKind::narrow) {
+    problem.bias = operand(bias.data(), 1, c.q_len, c.kv_len);
+    problem.bias.data = upper.data();
+    problem.bias.element = Element::bfloat16;
+  }
   for (Operand* mask : {&problem.mask, &problem.bias}) {
     mask->head_stride = 0;
     mask->batch_strides = nullptr;
@@ -143,7 +156,7 @@ void test_attention(const Case& c) {
         score -= slopes[static_cast<std::size_t>(head)] *
                  static_cast<long double>(std::abs(position - j));
       if (c.mask == MaskKind::boolean) visible &= bits[i * c.kv_len + j] != 0;
-      if (c.mask == MaskKind::additive) {
+      if (c.mask == MaskKind::additive || c.mask == MaskKind::narrow) {
         visible &= bias[i * c.kv_len + j] != -INFINITY;
         score += bias[i * c.kv_len + j];
       }
@@ -192,6 +205,9 @@ void test_attention() {
       {1, 2, 2, 65, 97, 64, 64, false, 0, MaskKind::none, 1},
       {1, 6, 1, 33, 200, 17, 33, true, 20, MaskKind::boolean, 1},
       {1, 3, 3, 50, 100, 32, 8, false, 0, MaskKind::additive, 1},
+      {1, 3, 3, 50, 100, 32, 8, false, 0, MaskKind::narrow, 1},
+      {1, 2, 1, 5, 7, 8, 8, false, 0, MaskKind::narrow, 1},
+      {1, 4, 2, 1, 203, 8, 8, false, 0, MaskKind::narrow, 1},
       {1, 1, 1, 200, 50, 8, 16, true, -20, MaskKind::none, 2},
       {2, 2, 1, 1, 193, 40, 24, false, 0, MaskKind::boolean, 3},
       {1, 1, 1, 3, 0, 4, 4, false, 0, MaskKind::none, 1},
