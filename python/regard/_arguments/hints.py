@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,6 +16,7 @@ _FIRST_GLANCE, _SECOND_GLANCE, _BLOCK = 16, 1024, 65536
 _ZERO_ONE = frozenset((0.0, 1.0))
 # More heads than any common model has.
 _MANY_HEADS = 128
+_OTHER_BATCH = re.compile(r"(\w+) must be .* to the batch axes \((.*)\), got shape \((.*)\)")
 
 _has_warned = False
 
@@ -94,6 +96,11 @@ def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str
     )
 
 
+def column_hint(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Return a hint to append to an error if an array has an axis of length 1 too many, else ""."""
+    return f"; pass {name}[{':, ' * len(wanted)}0]" if shape == (*wanted, 1) else ""
+
+
 def refuse_grid(window: Any) -> None:
     """Raise TypeError for a window that has a pair of sides for each axis of a grid."""
     if not isinstance(window, tuple | list) or not window:
@@ -106,6 +113,10 @@ def refuse_grid(window: Any) -> None:
 
 
 def raise_with_hint(error: ValueError, query: ArrayLike, key: ArrayLike) -> NoReturn:
-    """Raise the error of a call again, with a hint if heads and lengths look swapped."""
+    """Raise the error of a call again, with a hint if its cause is a frequent mistake."""
     hint = layout_hint(np.shape(query), np.shape(key)) if "heads" in str(error) else ""
+    if per_entry := _OTHER_BATCH.fullmatch(str(error)):
+        name, *shapes = per_entry.groups()
+        batch, given = (tuple(map(int, re.findall(r"\d+", shape))) for shape in shapes)
+        hint = column_hint(name, given, batch)
     raise (ValueError(f"{error}{hint}") if hint else error) from None
