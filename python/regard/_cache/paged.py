@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import as_array
 from regard._arguments.hints import column_hint, warn_if_zero_one
-from regard._arguments.keywords import check_options
+from regard._arguments.keywords import check_options, with_advice
 from regard._arguments.numbers import choice, integers
 from regard._arguments.options import CacheOptions, ResultOptions, names_of, takes_options
 from regard._arguments.starts import token_counts
@@ -75,6 +75,7 @@ def paged_attention(
     **options: Unpack[CacheOptions],
 ) -> Any: ...
 @public
+@with_advice
 @takes_options(
     CacheOptions,
     ResultOptions,
