@@ -245,9 +245,11 @@ PerEntry per_entry(const char* name, const EntryNumbers& numbers, const Attentio
   if (!broadcasts_to(view.shape, batch)) {
     Shape column = batch;
     column.push_back(1);
+    std::string first = "0";
+    for (std::size_t axis = 0; axis < batch.size(); ++axis) first = ":, " + first;
     throw py::value_error(std::string(name) + " must be an integer or broadcast to the " + entries +
                           " " + to_text(batch) + ", got shape " + to_text(view.shape) +
-                          (view.shape == column ? ": pass " + std::string(name) + "[..., 0]" : ""));
+                          (view.shape == column ? "; pass " + std::string(name) + "[" + first + "]" : ""));
   }
   for (const std::int64_t number : Distinct<std::int64_t>(view)) check(number);
   return {static_cast<const std::int64_t*>(view.data), batch_strides_of(view, 0, problem.batch, memory)};

@@ -121,6 +121,50 @@ def test_hint_about_the_layout(query, key, is_given):
     )
 
 
+HEADS = np.ones((2, 4, 3, 8), np.float32)
+PAGES = np.ones((3, 16, 4, 8), np.float32)
+COLUMN = np.array([[3], [2]])
+
+
+def cache():
+    made = regard.KVCache(2, 4, 8)
+    made.append(HEADS, HEADS)
+    return made
+
+
+PER_ENTRY = {
+    "attention": lambda **options: regard.scaled_dot_product_attention(*(HEADS,) * 3, **options),
+    "explain": lambda **options: regard.explain(*(HEADS,) * 3, **options),
+    "backward": lambda **options: regard.scaled_dot_product_attention_backward(
+        *(HEADS,) * 5, HEADS[..., 0], **options
+    ),
+    "jvp": lambda **options: regard.scaled_dot_product_attention_jvp(*(HEADS,) * 6, **options),
+    "summary": lambda **options: regard.summarize_attention(HEADS, HEADS, **options),
+    "map": lambda **options: regard.attention_map(HEADS, HEADS, **options),
+    "layer": lambda **options: regard.MultiHeadAttention(8, 2, rng=0)(HEADS[:, 0], **options),
+}
+COLUMNS = [
+    *((lambda call=call, name=name: call(**{name: COLUMN}), name)
+      for call in PER_ENTRY.values()
+      for name in ("key_lengths", "left_padding", "query_offset")),
+    (lambda: cache().append(HEADS, HEADS, lengths=COLUMN), "lengths"),
+    (lambda: cache().truncate(COLUMN), "length"),
+    (lambda: regard.paged_attention(HEADS, PAGES, PAGES, [[0], [1]], COLUMN), "lengths"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "name"), COLUMNS)
+def test_numbers_in_a_column_get_a_hint(call, name):
+    with pytest.raises(ValueError, match=rf"got shape \(2, 1\); pass {name}\[:, 0\]$"):
+        call()
+
+
+def test_numbers_of_another_shape_get_no_such_hint():
+    for shape in ((1, 3), (3, 1), (3,), (2, 2), (2, 1, 1)):
+        with pytest.raises(ValueError, match=r"got shape \([\d, ]*\)$"):
+            PER_ENTRY["attention"](key_lengths=np.ones(shape, int))
+
+
 @pytest.mark.parametrize("call", [regard.scaled_dot_product_attention, regard.explain])
 def test_calls_give_the_hint_about_the_layout(call):
     lengths_first = np.zeros((2, 10, 8, 16)), np.zeros((2, 20, 2, 16))

@@ -102,6 +102,8 @@ CACHE = regard.KVCache(1, 1, 8)
 X = np.zeros((3, 8))
 ATTEND = regard.scaled_dot_product_attention
 STARTS = ([0, 3], [0, 3])
+PAGED = regard.paged_attention
+LENGTHS = ("seq_lens", "lengths", "kv_len", "context_lens")
 CALLS = [
     (ATTEND, (X, X, X), "attn_mask", "pass mask="),
     (ATTEND, (X, X, X), "attention_dropout", "pass dropout_p="),
@@ -228,6 +230,61 @@ CALLS = [
     (ALONE, (X,), "attention_mask", "attention_mask.astype(bool)[:, None, :]"),
     (ALONE, (X,), "bias", "pass mask=bias"),
     (ALONE, (X,), "dropout", "pass dropout= to the constructor, SelfAttention()"),
+    (ATTEND, (X, X, X), "seed", "pass dropout_seed="),
+    (LAYER, (X,), "seed", "pass dropout_seed="),
+    (CACHE.attend, (X,), "seed", "this call drops no weights"),
+    (regard.MultiHeadAttention, (8, 2), "seed", "pass rng="),
+    (regard.masks.random_blocks, (3,), "seed", "pass rng="),
+    *((ATTEND, (X, X, X), name, "pass key_lengths=") for name in LENGTHS),
+    *((LAYER, (X,), name, "pass key_lengths=") for name in LENGTHS),
+    *((CACHE.attend, (X,), name, "the cache knows its lengths") for name in LENGTHS),
+    *((ALONE, (X,), name, "regard.masks.padding(lengths") for name in LENGTHS),
+    (CACHE.append, (X, X), "seq_lens", "pass lengths="),
+    (ATTEND, (X, X, X), "temperature", "pass scale=1 / (temperature * math.sqrt(head_dim))"),
+    (LAYER, (X,), "temperature", "pass scale=1 / (temperature * math.sqrt(head_dim))"),
+    (ALONE, (X,), "temperature", "this layer has one head and no options for scores"),
+    (ATTEND, (X, X, X), "scale_factor", "pass scale="),
+    (regard.scale, (X, 1), "scale_factor", "pass factor="),
+    (ATTEND, (X, X, X), "p", "pass dropout_p= and dropout_seed="),
+    (regard.MultiHeadAttention, (8, 2), "p", "pass dropout= to the constructor"),
+    (LAYER, (X,), "p", "pass dropout= to the constructor"),
+    (regard.summarize_attention, (X, X), "p", "this call drops no weights"),
+    (regard.softmax, (X,), "p", "its arguments are x, "),
+    (ATTEND, (X, X, X), "smooth_softmax", "pass sinks=np.zeros(num_heads)"),
+    (regard.MultiHeadAttention, (8, 2), "smooth_softmax", "sinks=np.zeros(num_heads) to the call"),
+    (ATTEND, (X, X, X), "past_key", "append earlier and new keys and values to a regard.KVCache"),
+    (LAYER, (X,), "past_key", "pass cache="),
+    (CACHE.attend, (X,), "past_value", "call append() with the keys and values of earlier"),
+    (ATTEND, (X, X, X), "qv", "key=np.concatenate([key, value], axis=-1)"),
+    (CACHE.attend, (X,), "qv", "after append(np.concatenate([key, value], axis=-1), value)"),
+    (ATTEND, (X, X, X), "max_seqlen", "call scaled_dot_product_attention_ragged"),
+    (LAYER, (X,), "max_seqlen", "leave it out: starts= determines it"),
+    (
+        regard.scaled_dot_product_attention_ragged,
+        (X, X, X, *STARTS),
+        "max_seqlen",
+        "the starts of the sequences determine it",
+    ),
+    (LAYER, (X,), "query_start_loc", "pass starts="),
+    (CACHE.attend, (X,), "query_start_loc", "call attend_ragged, which accepts starts="),
+    *(
+        (PAGED, arguments, name, advice)
+        for arguments in ((X, X, X, [[0]], [3]), (X, X, X))  # some names replace required ones
+        for name, advice in (
+            ("context_lens", "pass lengths="),
+            ("seq_lens", "pass lengths="),
+            ("query_start_loc", "pass starts="),
+            ("block_tables", "pass block_table="),
+            ("k_scale", "pass key_scales="),
+            ("v_scale", "pass value_scales="),
+            ("last_page_len", "pass lengths=(pages - 1) * page_size + last_page_len, and 0"),
+            ("max_seqlen", "leave it out: lengths= determines it"),
+            ("smooth_softmax", "pass sinks=np.zeros(num_heads)"),
+            ("temperature", "pass scale=1 / (temperature"),
+        )
+    ),
+    (PAGED, (X, X, X, [[0]], [3]), "qv", "np.concatenate([key, value], axis=-1) as key_pages="),
+    (PAGED, (X, X, X, [[0]], [3]), "past_key", "the pages contain the earlier tokens"),
     (regard.masks.causal, (), "seq_len", "pass q_len="),
     (regard.masks.causal, (3,), "diagonal", "pass query_offset="),
     (regard.masks.window, (3,), "window_size", "pass window=(left, right)"),

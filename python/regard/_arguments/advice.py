@@ -11,7 +11,7 @@ from typing import Final, get_args
 from regard._arguments.option_table import OPTIONS, Kind
 
 # The same option under other names. The first name that the call accepts is suggested.
-_RENAMED = {
+_RENAMED = {alias: (option.name,) for option in OPTIONS.values() for alias in option.aliases} | {
     "Q": ("query",),
     "K": ("key",),
     "V": ("value",),
@@ -77,7 +77,14 @@ _RENAMED = {
     "n_heads": ("num_heads", "heads"),
     "padding_side": ("side",),
     "segment_ids": ("query_segments",),
-} | {alias: (option.name,) for option in OPTIONS.values() for alias in option.aliases}
+    "seed": ("dropout_seed", "rng"),
+    "scale_factor": ("scale", "factor"),
+    "context_lens": ("key_lengths", "lengths"),
+    "seq_lens": ("key_lengths", "lengths"),
+    "block_tables": ("block_table",),
+    "k_scale": ("key_scales",),
+    "v_scale": ("value_scales",),
+}
 
 # Kinds of calls in which a keyword has a special meaning: all calls on arrays with a heads axis, or
 # one kind of such calls; layers; and single functions, by their qualified names.
@@ -131,6 +138,7 @@ _DILATED = (
     "leave it out, and call this for each i < dilation with query[..., i::dilation, :], and key "
     "and value likewise"
 )
+_OF_THE_CACHE = _refusal("key_lengths", "cache")
 _PER_LAYER = {_CACHE_CONSTRUCTOR: "leave it out: make a regard.KVCaches for all layers"}
 _OTHER_WINDOWS = {
     _CACHE_CONSTRUCTOR: "pass keep_last=n, which counts the query's own token too",
@@ -192,7 +200,28 @@ def _numbers_of_heads(name: str) -> dict[str, str]:
     }
 
 
-_LENGTHS = _starts("query_starts", "leave it out: the starts of the sequences determine it")
+_LENGTHS = {
+    "block_table": "leave it out: lengths= determines it",
+    "cache": _OF_THE_CACHE,
+    "starts": "leave it out: starts= determines it",
+    **_starts("query_starts", "leave it out: the starts of the sequences determine it"),
+}
+_QUERY_STARTS = {
+    "block_table": "pass starts=",
+    "cache": "call attend_ragged, which accepts starts=",
+    _LAYER: "pass starts=",
+    **_starts("query_starts", "pass query_starts="),
+}
+_PAST = {
+    "cache": "call append() with the keys and values of earlier tokens first",
+    "pages": "leave it out: the pages contain the earlier tokens",
+    _LAYER: "pass cache=",
+    _ATTENTION: "append earlier and new keys and values to a regard.KVCache, and call its attend()",
+}
+_ZERO_SINKS = {
+    _LAYER_CONSTRUCTOR: "leave it out, and pass sinks=np.zeros(num_heads) to the call",
+    "sinks": "pass sinks=np.zeros(num_heads)",
+}
 _LAYER_BIASES = {
     "out_bias": "pass qkv_bias= and out_bias=",
     "qkv_bias": "pass qkv_bias=",
@@ -227,10 +256,8 @@ _ADVICE = {
     "use_bias": _LAYER_BIASES,
     "attention_bias": _LAYER_BIASES,
     "add_bias_kv": {_LAYER_CONSTRUCTOR: "leave it out: the layer has no such parameters"},
-    "add_zero_attn": {
-        _LAYER_CONSTRUCTOR: "leave it out, and pass sinks=np.zeros(num_heads) to the call",
-        "sinks": "pass sinks=np.zeros(num_heads)",
-    },
+    "add_zero_attn": _ZERO_SINKS,
+    "smooth_softmax": _ZERO_SINKS,
     "batch_first": dict.fromkeys(
         (_LAYER_CONSTRUCTOR, _LAYER), "leave it out: arrays are (batch, length, d_model)"
     ),
@@ -242,8 +269,23 @@ _ADVICE = {
         "leave it out: regard.scaled_dot_product_attention(..., rows=) returns the weights of some "
         "queries",
     ),
-    "past_key_value": {_LAYER: "pass cache="},
-    "past_key_values": {_LAYER: "pass cache="},
+    "past_key": _PAST,
+    "past_value": _PAST,
+    "past_key_value": _PAST,
+    "past_key_values": _PAST,
+    "qv": {
+        "cache": "pass query=np.concatenate([query, qv], axis=-1), after "
+        "append(np.concatenate([key, value], axis=-1), value)",
+        "pages": "pass query=np.concatenate([query, qv], axis=-1), and the pages of "
+        "np.concatenate([key, value], axis=-1) as key_pages=",
+        "pattern": _NOT_VISIBILITY,
+        "weights": "leave it out: the queries are np.concatenate([query, qv], axis=-1), and the "
+        "keys np.concatenate([key, value], axis=-1)",
+        "stream": "pass query=np.concatenate([query, qv], axis=-1), and chunks of "
+        "np.concatenate([key, value], axis=-1) and value",
+        _ATTENTION: "pass query=np.concatenate([query, qv], axis=-1) and "
+        "key=np.concatenate([key, value], axis=-1)",
+    },
     "chunk_length": {_CHUNKS: "pass length="},
     "chunk_size": {_CHUNKS: "pass length="},
     "rotary": _OF_THE_LAYER,
@@ -281,10 +323,16 @@ _ADVICE = {
     "right_window_size": {"window": "pass window=(left, right), with None for ONNX's -1"},
     "query_lengths": _NOT_NEEDED,
     "query_seq_lengths": _NOT_NEEDED,
-    "cu_seqlens_q": {"pages": "pass starts="} | _starts("query_starts", "pass query_starts="),
+    "cu_seqlens_q": _QUERY_STARTS,
+    "query_start_loc": _QUERY_STARTS,
     "cu_seqlens_k": _starts("key_starts", "pass key_starts="),
+    "max_seqlen": _LENGTHS,
     "max_seqlen_q": _LENGTHS,
     "max_seqlen_k": _LENGTHS,
+    "last_page_len": {
+        "block_table": "pass lengths=(pages - 1) * page_size + last_page_len, and 0 for a text "
+        "without pages"
+    },
     "block_table": {"": "call paged_attention, which accepts block_table="},
     "head": {
         "query_starts": "leave it out: select the head in the arrays, query[:, head : head + 1] "
@@ -372,9 +420,15 @@ _ADVICE = {
     "dropout": _DROPOUT,
     "dropout_p": _DROPOUT,
     "dropout_rate": _DROPOUT,
+    "p": {condition: text for condition, text in _DROPOUT.items() if condition},
     "is_training": _TRAINING,
     "requires_grad": {
         _ATTENTION: "leave it out: a separate call, ..._backward, computes gradients"
+    },
+    "temperature": {
+        "pattern": _NOT_VISIBILITY,
+        _ONE_HEAD: _refusal("scale", _ONE_HEAD),
+        "scale": "pass scale=1 / (temperature * math.sqrt(head_dim))",
     },
     "training": _TRAINING,
     "partial_rotary_factor": {

@@ -94,6 +94,11 @@ def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str
     )
 
 
+def column_hint(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Return a hint to append to an error if an array has an axis of length 1 too many, else ""."""
+    return f"; pass {name}[{':, ' * len(wanted)}0]" if shape == (*wanted, 1) else ""
+
+
 def refuse_grid(window: Any) -> None:
     """Raise TypeError for a window that has a pair of sides for each axis of a grid."""
     if not isinstance(window, tuple | list) or not window:

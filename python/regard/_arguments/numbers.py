@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import numpy as np
 
 from regard._arguments.arrays import as_array, broadcasts_to, shown
-from regard._arguments.hints import refuse_grid
+from regard._arguments.hints import column_hint, refuse_grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ def batch_integers(name: str, value: ArrayLike, batch: tuple[int, ...]) -> NDArr
     if not broadcasts_to(numbers.shape, batch):
         raise ValueError(
             f"{name} must be an integer or broadcast to the batch axes {batch}, got shape "
-            f"{numbers.shape}"
+            f"{numbers.shape}{column_hint(name, numbers.shape, batch)}"
         )
     return numbers.astype(np.int64)
 

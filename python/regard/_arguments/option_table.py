@@ -174,8 +174,12 @@ _ROWS = (
         axes=("batch",),
         aliases=(
             "cache_seqlens",
+            "context_lens",
             "key_value_seq_lengths",
+            "kv_len",
+            "lengths",
             "nonpad_kv_seqlen",
+            "seq_lens",
             "seqused_k",
         ),
         refusals={
@@ -213,7 +217,7 @@ _ROWS = (
         Factor of ``query . key``, scalar or one per query head. Default ``1 / sqrt(head_dim)``.
         """,
         axes=("batch", "heads"),
-        aliases=("softmax_scale", "sm_scale", "scaling_factor"),
+        aliases=("softmax_scale", "sm_scale", "scale_factor", "scaling_factor"),
         refusals={"pattern": _NOT_VISIBILITY, "self-attention": _ONE_HEAD},
     ),
     Option(
@@ -319,6 +323,7 @@ _ROWS = (
         Drop each weight with this probability, from 0 to less than 1, and multiply the others by
         ``1 / (1 - dropout_p)``. It acts on the output and on the returned weights, not on lse.
         """,
+        aliases=("p",),
         refusals=_NO_DROPOUT,
     ),
     Option(
@@ -331,6 +336,7 @@ _ROWS = (
         Determines which weights are dropped, from 0 to 2**64 - 1; required if `dropout_p` is not 0.
         See the notes.
         """,
+        aliases=("seed",),
         refusals=_NO_DROPOUT,
     ),
     Option(

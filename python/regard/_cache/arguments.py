@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.arrays import as_array, stored
-from regard._arguments.hints import level_of_caller
+from regard._arguments.hints import column_hint, level_of_caller
 from regard._arguments.numbers import MOST, count, integers
 from regard._cache.storage.geometry import default_page_size
 
@@ -113,7 +113,8 @@ def new_lengths(batch: int, lengths: ArrayLike | None, new: int) -> int | Array:
     wanted = f"an integer array of shape ({batch},)"
     numbers = integers("lengths", lengths, wanted)
     if numbers.shape != (batch,):
-        raise ValueError(f"lengths must be {wanted}, got shape {numbers.shape}")
+        hint = column_hint("lengths", numbers.shape, (batch,))
+        raise ValueError(f"lengths must be {wanted}, got shape {numbers.shape}{hint}")
     for number in numbers:
         if not 0 <= number <= new:
             raise ValueError(f"lengths must be from 0 to {new}, the new tokens given, got {number}")
@@ -132,7 +133,8 @@ def shorter_lengths(length: ArrayLike, lengths: Array) -> Array:
             )
         return np.minimum(lengths, numbers.astype(np.int64))
     if numbers.shape != lengths.shape:
-        raise ValueError(f"length must be {wanted}, got shape {numbers.shape}")
+        hint = column_hint("length", numbers.shape, lengths.shape)
+        raise ValueError(f"length must be {wanted}, got shape {numbers.shape}{hint}")
     for entry, (number, own) in enumerate(zip(numbers, lengths, strict=True)):
         if not 0 <= number <= own:
             raise ValueError(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 import numpy as np
 
 from regard._arguments.arrays import as_array, as_native
-from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.keywords import check_options
+from regard._arguments.hints import column_hint, warn_if_zero_one
+from regard._arguments.keywords import check_options, with_advice
 from regard._arguments.numbers import choice, integers
 from regard._arguments.options import CacheOptions, ResultOptions, names_of, takes_options
 from regard._arguments.starts import token_counts
@@ -75,6 +75,7 @@ def paged_attention(
     **options: Unpack[CacheOptions],
 ) -> Any: ...
 @public
+@with_advice
 @takes_options(
     CacheOptions,
     ResultOptions,
@@ -295,7 +296,8 @@ def _table(
         raise ValueError(f"block_table must be (batch, columns), got shape {table.shape}")
     numbers = integers("lengths", lengths, "an integer array of shape (batch,)")
     if numbers.shape != table.shape[:1]:
-        raise ValueError(f"lengths must be {table.shape[:1]}, got shape {numbers.shape}")
+        hint = column_hint("lengths", numbers.shape, table.shape[:1])
+        raise ValueError(f"lengths must be {table.shape[:1]}, got shape {numbers.shape}{hint}")
     room = table.shape[1] * page_size
     wrong = (numbers < 0) | (numbers > room)
     if wrong.any():
