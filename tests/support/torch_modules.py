@@ -1,6 +1,7 @@
 """PyTorch modules with attention, and their inputs."""
 
 import torch
+import torch.nested._internal.ops as of_nested_tensors
 from torch import nn
 
 by_another_name = torch.nn.functional.scaled_dot_product_attention
@@ -69,3 +70,15 @@ def drawn(make):
 
 def x_of(*shape):
     return torch.randn(*shape or (3, 7, SIZE), dtype=torch.float64)
+
+
+def state_of_replacing():
+    """Return all that a block of `replacing_sdpa` changes in the process."""
+    return (
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch._C._dispatch_has_kernel_for_dispatch_key(
+            "aten::scaled_dot_product_attention", "AutogradCPU"
+        ),
+        of_nested_tensors.jagged_scaled_dot_product_attention,
+    )

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import Counter
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+lock = threading.RLock()
+"""Held while blocks of the process begin and end, and while a call is counted.
+
+The garbage collector may end a block at any time, so a thread may take the lock again. A forked
+child finds nothing half changed by a thread that it does not have.
+"""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
 
 
 class ReplacedCalls:
@@ -21,7 +32,6 @@ class ReplacedCalls:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._by_regard = 0
         self._by_pytorch: Counter[str] = Counter()
 
@@ -33,11 +43,11 @@ class ReplacedCalls:
     @property
     def by_pytorch(self) -> dict[str, int]:
         """Number of calls left to PyTorch, for each reason why regard did not compute them."""
-        with self._lock:
+        with lock:
             return dict(self._by_pytorch)
 
     def _count(self, reason: str | None) -> None:
-        with self._lock:
+        with lock:
             if reason is None:
                 self._by_regard += 1
             else:
@@ -51,45 +61,47 @@ class ReplacedCalls:
 
 
 class CountedBlock:
-    """A block whose calls are replaced and counted, as long as this object exists.
+    """A block whose calls are replaced and counted until it is closed.
 
-    A block that a signal interrupts between two instructions may not reach its end.
+    A block that a signal interrupts between two instructions may not be closed: it ends at the
+    latest with this object.
     """
 
     def __init__(self) -> None:
         self.calls = ReplacedCalls()
+        self.is_open = True
+
+    def close(self) -> None:
+        """Count no more calls."""
+        self.is_open = False
 
 
 _of_thread: ContextVar[tuple[weakref.ref[CountedBlock], ...]] = ContextVar(
     "replacing_sdpa", default=()
 )
-calls_of_process: list[ReplacedCalls] = []
-"""The counter of the calls of all threads, if there is one."""
+blocks_of_process: list[CountedBlock] = []
+"""The block that counts the calls of all threads, if there is one."""
 
 
-@contextmanager
-def counted_in_thread(block: CountedBlock) -> Iterator[None]:
+def count_in_thread(block: CountedBlock) -> None:
     """Count the calls of this thread in a block, in addition to other counters."""
-    token = _of_thread.set((*_of_thread.get(), weakref.ref(block)))
-    try:
-        yield
-    finally:
-        _of_thread.reset(token)
+    _of_thread.set(tuple(map(weakref.ref, (*_blocks_of_thread(), block))))
 
 
-def _blocks() -> Iterator[CountedBlock]:
+def _blocks_of_thread() -> Iterator[CountedBlock]:
+    """Yield the open blocks, which may have been closed in any order and in other threads."""
     for reference in _of_thread.get():
         block = reference()
-        if block is not None:
+        if block is not None and block.is_open:
             yield block
 
 
 def is_counted() -> bool:
     """Return whether regard replaces the calls of this thread."""
-    return bool(calls_of_process) or any(True for _ in _blocks())
+    return bool(blocks_of_process) or any(True for _ in _blocks_of_thread())
 
 
 def count_call(reason: str | None = None) -> None:
     """Count a call that regard computed, or else the reason why it did not."""
-    for calls in (*(block.calls for block in _blocks()), *calls_of_process):
-        calls._count(reason)
+    for block in (*_blocks_of_thread(), *blocks_of_process):
+        block.calls._count(reason)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ import regard
 from regard._arguments.arrays import as_array, broadcasts_to
 from regard._arguments.numbers import flag, listed
 from regard._recording.layer import as_tokens, call_of
+from regard.torch._counting import lock
 from regard.torch._dry_run import dry_run
 from regard.torch._explicit_weights import ExplicitWeightsMode
 from regard.torch._observing import observed_by
@@ -178,7 +178,6 @@ def _reason(module: Any) -> str:
     )
 
 
-_lock = Lock()
 _runs_without_compiler = 0
 _stance: Any = None
 
@@ -193,14 +192,14 @@ def _without_compiler() -> Iterator[None]:
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
         yield
         return
-    with _lock:
+    with lock:
         _runs_without_compiler += 1
         if _runs_without_compiler == 1:
             _stance = torch.compiler.set_stance("force_eager")
     try:
         yield
     finally:
-        with _lock:
+        with lock:
             _runs_without_compiler -= 1
             if not _runs_without_compiler:
                 _stance.__exit__(None, None, None)

@@ -8,9 +8,7 @@ PyTorch mode would see fewer calls, and would slow down all other functions.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import threading
+import sys
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nested._internal.ops as _of_nested_tensors
 
-from regard._runtime.uninterrupted import uninterrupted
 from regard.torch._attention import scaled_dot_product_attention
 from regard.torch._counting import (
     CountedBlock,
     ReplacedCalls,
-    calls_of_process,
+    blocks_of_process,
     count_call,
-    counted_in_thread,
+    count_in_thread,
     is_counted,
+    lock,
 )
 from regard.torch._direct import is_eager
 
@@ -71,92 +69,100 @@ def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
 
 
 class _Kernel:
-    """The kernel above, which is registered as long as it has uses."""
+    """The kernel above, which is registered while a block is open.
+
+    Any change may be interrupted, and is then made by the next call of `apply`.
+    """
 
     def __init__(self) -> None:
-        self.uses: set[int] = set()
-        self._lock = threading.Lock()
+        self.open_blocks: set[int] = set()
         self._library: Any = None
-        self._had_fast_path = True
-        self._of_nested: Any = None
+        self._changed: list[tuple[Callable[[], Any], Callable[[Any], object], Any, Any]] = []
 
     def apply(self) -> None:
-        """Register the kernel if it has uses, and unregister it otherwise."""
-        with self._lock:
-            if self.uses and self._library is None:
+        """Register the kernel if a block is open, and unregister it otherwise."""
+        if sys.is_finalizing():  # a thread that no longer runs may have the lock
+            return
+        with lock:
+            if self.open_blocks and self._library is None:
                 try:
                     self._register()
                 except BaseException:
                     self._unregister()
                     raise
-            elif not self.uses and self._library is not None:
+            elif not self.open_blocks and self._library is not None:
                 self._unregister()
 
     def _register(self) -> None:
-        self._had_fast_path = torch.backends.mha.get_fastpath_enabled()
         self._library = torch.library.Library("aten", "IMPL")
         for key in _KEYS:
             self._library.impl(_OPERATOR._schema.name, _attention, key)
-        # The fast path of PyTorch's modules is a kernel with separate attention.
-        torch.backends.mha.set_fastpath_enabled(False)
-        self._replace_nested()
-        _compile_anew()
+        for get, change, value_within in _SETTINGS:
+            before = get()
+            within = value_within(before)
+            self._changed.append((get, change, before, within))
+            change(within)
+        _OPERATOR._dispatch_cache.clear()  # the kernels that compilers found for each key
 
     def _unregister(self) -> None:
         if self._library is not None:
             self._library._destroy()
-            self._library = None
-        torch.backends.mha.set_fastpath_enabled(self._had_fast_path)
-        if self._of_nested is not None:
-            _of_nested_tensors.jagged_scaled_dot_product_attention = self._of_nested
-        _compile_anew()
-
-    def _replace_nested(self) -> None:
-        """Replace the function that PyTorch's class of jagged nested tensors calls instead."""
-        self._of_nested = getattr(_of_nested_tensors, "jagged_scaled_dot_product_attention", None)
-        if self._of_nested is not None:
-            _of_nested_tensors.jagged_scaled_dot_product_attention = partial(
-                _computed, self._of_nested
-            )
+        for get, change, before, within in self._changed:
+            if get() is within:  # otherwise, the user has changed it since
+                change(before)
+        self._changed.clear()
+        _OPERATOR._dispatch_cache.clear()
+        self._library = None
 
 
-def _compile_anew() -> None:
-    """Let compiled functions keep one graph with the kernel and one without it.
-
-    Compiled code depends on this flag, which has no other effect while algorithms need not be
-    deterministic. Otherwise, a function would keep the attention that it was compiled with.
-    """
-    _OPERATOR._dispatch_cache.clear()  # the kernels that compilers found for each key
+def _warns_of_nondeterminism(is_warning: bool) -> None:
     if not torch.are_deterministic_algorithms_enabled():
-        is_warning = torch.is_deterministic_algorithms_warn_only_enabled()
-        torch._C._set_deterministic_algorithms(False, warn_only=not is_warning)
+        torch._C._set_deterministic_algorithms(False, warn_only=is_warning)
 
 
+# What a block changes in the process: how to read it, how to set it, and its value in a block.
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any], Any]], ...] = (
+    # The fast path of PyTorch's modules is a kernel with separate attention. 0 is not the user's
+    # False.
+    (
+        torch.backends.mha.get_fastpath_enabled,
+        torch.backends.mha.set_fastpath_enabled,
+        lambda _: 0,
+    ),
+    # PyTorch's class of jagged nested tensors calls this function instead.
+    (
+        lambda: _of_nested_tensors.jagged_scaled_dot_product_attention,
+        partial(setattr, _of_nested_tensors, "jagged_scaled_dot_product_attention"),
+        lambda original: partial(_computed, original),
+    ),
+    # Compiled code depends on this flag, which has no other effect while algorithms need not be
+    # deterministic. Compiled functions thus keep one graph with the kernel and one without it.
+    # Otherwise, a function would keep the attention that it was compiled with.
+    (
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        _warns_of_nondeterminism,
+        lambda is_warning: not is_warning,
+    ),
+)
 _kernel = _Kernel()
-_numbers = itertools.count()
 
 
-class _Use(CountedBlock):
-    """A use of the kernel, which ends with `end`, or at the latest with this object."""
+class _Block(CountedBlock):
+    """A use of the kernel, from `open` to `close`, or at the latest to the end of this object."""
 
-    _has_ended = False
-    _number = -1  # of none, if an interrupt comes before there is one
+    def open(self) -> None:
+        """Register the kernel, unless it is."""
+        _kernel.open_blocks.add(id(self))
+        _kernel.apply()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._number = next(_numbers)
-        _kernel.uses.add(self._number)
-        uninterrupted(_kernel.apply)
-
-    def end(self) -> None:
-        _kernel.uses.discard(self._number)
-        uninterrupted(_kernel.apply)
-        self._has_ended = True
+    def close(self) -> None:
+        """Unregister the kernel, unless another block is open."""
+        super().close()
+        _kernel.open_blocks.discard(id(self))
+        _kernel.apply()
 
     def __del__(self) -> None:
-        if not self._has_ended:
-            with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no thread
-                self.end()
+        self.close()
 
 
 @contextmanager
@@ -197,16 +203,13 @@ def replacing_sdpa() -> Iterator[ReplacedCalls]:
     >>> calls
     ReplacedCalls(1 by regard, 0 by PyTorch)
     """
-    use = _Use()
+    block = _Block()
     try:
-        with counted_in_thread(use):
-            yield use.calls
+        block.open()
+        count_in_thread(block)
+        yield block.calls
     finally:
-        use.end()
-
-
-_installing = threading.RLock()
-_installed: list[_Use] = []
+        block.close()
 
 
 def install() -> ReplacedCalls:
@@ -231,18 +234,18 @@ def install() -> ReplacedCalls:
     1
     >>> regard.torch.uninstall()
     """
-    with _installing:
-        if not calls_of_process:
-            use = _Use()
-            _installed[:] = [use]
-            calls_of_process[:] = [use.calls]
-        return calls_of_process[0]
+    with lock:
+        if not blocks_of_process:
+            block = _Block()
+            block.open()
+            blocks_of_process[:] = [block]
+        return blocks_of_process[0].calls
 
 
 def uninstall() -> None:
     """Undo `install`. Without a previous `install`, there is no effect."""
-    with _installing:
-        calls_of_process.clear()
-        for use in _installed:
-            use.end()
-        _installed.clear()
+    with lock:
+        ended = blocks_of_process[:]
+        blocks_of_process.clear()
+        for block in ended:
+            block.close()

@@ -1,8 +1,6 @@
 """`replacing_sdpa` and `install` reach every call of PyTorch's function, and its gradients."""
 
-import contextlib
 import gc
-import sys
 import threading
 import warnings
 
@@ -11,9 +9,14 @@ import pytest
 torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 
 import regard.torch  # noqa: E402
-from interrupts import Interrupt  # noqa: E402
-from regard.torch._counting import is_counted  # noqa: E402
-from torch_modules import HEADS, SIZE, Decoder, Whole, by_another_name  # noqa: E402
+from torch_modules import (  # noqa: E402
+    HEADS,
+    SIZE,
+    Decoder,
+    Whole,
+    by_another_name,
+    state_of_replacing,
+)
 
 nn, F = torch.nn, torch.nn.functional
 EPS = torch.finfo(torch.float64).eps
@@ -194,18 +197,8 @@ def test_other_devices_are_pytorchs():
     assert (calls.by_regard, calls.by_pytorch) == (0, {})
 
 
-def state():
-    return (
-        torch.backends.mha.get_fastpath_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch._C._dispatch_has_kernel_for_dispatch_key(
-            "aten::scaled_dot_product_attention", "AutogradCPU"
-        ),
-    )
-
-
 def test_blocks_within_blocks_and_exceptions():
-    x, before = numbers(2, 3, 4), state()
+    x, before = numbers(2, 3, 4), state_of_replacing()
     with regard.torch.replacing_sdpa() as outer:
         with regard.torch.replacing_sdpa() as inner:
             by_another_name(x, x, x)
@@ -216,17 +209,7 @@ def test_blocks_within_blocks_and_exceptions():
     assert len(outer.by_pytorch) == 1
     by_another_name(x, x, x)
     assert (outer.by_regard, inner.by_regard) == (2, 1)
-    assert state() == before
-
-
-def test_the_flags_of_the_process_are_restored():
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with regard.torch.replacing_sdpa():
-            pass
-        assert not torch.backends.mha.get_fastpath_enabled()
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
+    assert state_of_replacing() == before
 
 
 def test_a_block_is_for_its_thread():
@@ -239,7 +222,7 @@ def test_a_block_is_for_its_thread():
 
 
 def test_install_is_for_all_threads():
-    x, before = numbers(2, 3, 4), state()
+    x, before = numbers(2, 3, 4), state_of_replacing()
     calls = regard.torch.install()
     try:
         assert regard.torch.install() is calls
@@ -253,7 +236,7 @@ def test_install_is_for_all_threads():
         assert (calls.by_regard, inner.by_regard) == (9, 1)
     finally:
         regard.torch.uninstall()
-    assert state() == before
+    assert state_of_replacing() == before
     by_another_name(x, x, x)
     assert calls.by_regard == 9
     regard.torch.uninstall()
@@ -358,35 +341,3 @@ def test_nothing_is_kept():
     del x, output
     gc.collect()
     assert kept() is None
-
-
-SOURCES = ("regard/torch/_replacing.py", "regard/torch/_counting.py", "_runtime/uninterrupted.py")
-
-
-# Python reports what is raised while an object is destroyed, and goes on.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    "step", [pytest.param(1, marks=pytest.mark.exhaustive), 41], ids=["each", "some"]
-)
-def test_an_interrupt_at_any_instruction_leaves_no_kernel(step):
-    x = torch.randn(1, 2, 5, 8)
-    plain = F.scaled_dot_product_attention(x, x, x)
-    had_fast_path = torch.backends.mha.get_fastpath_enabled()
-
-    def block():
-        with regard.torch.replacing_sdpa():
-            F.scaled_dot_product_attention(x, x, x)
-
-    with Interrupt(sys.maxsize, SOURCES) as counter:
-        block()
-    instructions = sys.maxsize - counter.left
-    assert instructions > 100
-    for number in range(0, instructions, step):
-        with contextlib.suppress(KeyboardInterrupt), Interrupt(number, SOURCES):
-            block()
-        assert torch.backends.mha.get_fastpath_enabled() == had_fast_path, number
-        assert not is_counted(), number
-        assert torch.equal(F.scaled_dot_product_attention(x, x, x), plain), number
-    with regard.torch.replacing_sdpa() as calls:
-        F.scaled_dot_product_attention(x, x, x)
-    assert calls.by_regard == 1
