@@ -5,8 +5,19 @@ set -euo pipefail
 root=$PWD
 work=$(mktemp -d)
 clone=$work/clone
-# A background job of a shell with `set -m` has its own process group, which ends with all its children.
-trap 'for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done; wait; rm -rf "$work"' EXIT
+# A background job of a shell with `set -m` has its own process group, which ends with all its children. A process that is
+# just being started may miss a signal.
+stop() {
+  local job
+  for job in $(jobs -p); do
+    for _ in {1..50}; do
+      kill -- "-$job" 2>/dev/null || break
+      sleep 0.1
+    done
+  done
+  rm -rf "$work"
+}
+trap stop EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 pytest=(python -m pytest -q -n0 -p no:cacheprovider)
 

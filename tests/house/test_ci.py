@@ -15,13 +15,18 @@ def run(tmp_path, package, checks, **environment):
     """Run the end of .ci/run with other tracks."""
     steps = (CI / "steps.sh").read_text(encoding="utf-8")
     ending = (CI / "run").read_text(encoding="utf-8")
-    names = ("step", "skip", "not_here", "finish")
+    names = ("stop", "step", "skip", "not_here", "finish")
     functions = [
         re.search(rf"^{name}\(\) \{{( .*\}}|\n(.*\n)*?\}})$", steps, re.M)[0] for name in names
     ]
-    trap = re.search(r"^trap .*$", steps, re.M)[0]
     script = [
-        *("set -euo pipefail", f"work={tmp_path / 'work'}", "mkdir $work", trap, *functions),
+        *(
+            "set -euo pipefail",
+            f"work={tmp_path / 'work'}",
+            "mkdir $work",
+            *functions,
+            "trap stop EXIT",
+        ),
         *(f"package_track() {{ {package}; }}", f"checks_track() {{ {checks}; }}"),
         ending[ending.index("# The first track that fails") :],
     ]
