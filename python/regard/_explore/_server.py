@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import os
 import secrets
 import socket
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -61,7 +63,7 @@ class ExplorerServer:
                 error.errno, f"port {port} of {_ADDRESS} cannot be used: {error.strerror}"
             ) from None
         self._is_open = True
-        self._lock = threading.Lock()
+        self._process = os.getpid()
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="regard-explorer", daemon=True
         )
@@ -81,14 +83,18 @@ class ExplorerServer:
             self.close()
 
     def close(self) -> None:
-        """Stop the server. Further calls do nothing, unless an interrupt ended this one early."""
-        with self._lock:
-            if self._is_open:
-                self._server.shutdown()
-                self._thread.join()
-                self._server.server_close()
-                self._server.end_connections()
-                self._is_open = False
+        """Stop the server. Further calls do nothing, unless an interrupt ended this one early.
+
+        In a forked child, only the child's copy of the socket is closed.
+        """
+        if sys.is_finalizing():  # the thread no longer runs, and the sockets close with the process
+            return
+        if self._is_open and os.getpid() == self._process:
+            self._server.shutdown()
+            self._thread.join()
+            self._server.end_connections()
+        self._server.server_close()
+        self._is_open = False
 
     def __enter__(self) -> ExplorerServer:
         return self
