@@ -206,11 +206,6 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Any, Tensor | None]:
     )
 
 
-def draw_seed() -> Tensor:
-    """Draw a seed from PyTorch's default CPU generator."""
-    return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device="cpu")
-
-
 def with_own_names(error: TypeError | ValueError) -> Exception:
     """Return the error of a call on NumPy arrays with the names of PyTorch's call."""
     text = str(error)

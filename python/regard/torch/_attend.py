@@ -13,11 +13,12 @@ from regard._arguments.keywords import check_options
 from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import flag
 from regard._arguments.options import TorchOptions, names_of
-from regard.torch._arguments import check_dense, draw_seed, masks, pad_head_dim
+from regard.torch._arguments import check_dense, masks, pad_head_dim
 from regard.torch._direct import PLAIN, direct_call
 from regard.torch._memory import NO_TENSORS
 from regard.torch._observing import OBSERVERS, show_call
 from regard.torch._options import call_with, check_without_gradient
+from regard.torch._seed import draw_seed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-import regard
+import regard.torch
 from cases import Case
 from gradient_cases import More, build, drawn
 from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention, torch
 
+from torch.utils.checkpoint import checkpoint  # isort: skip
 from regard.torch import _operators  # isort: skip
 from regard.torch._options import call_with  # isort: skip
 
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 SHAPES = (2, 4, 5, 8), (2, 2, 9, 8), (1, 2, 9, 6)
 CASES = [
     Case("plain", (2, 4, 5, 8), (2, 4, 9, 8), (2, 4, 9, 8)),
@@ -104,6 +106,75 @@ def test_drawn_dropout_follows_the_generator_when_compiled():
     assert not torch.equal(first, second)
     torch.manual_seed(5)
     assert torch.equal(compiled(value), first)
+
+
+def attend_twice(x):
+    """Attend with dropout, and again within a checkpointed region."""
+    found = scaled_dot_product_attention(x.sin(), x.cos(), x * 2, dropout_p=0.4)
+    return checkpoint(attend_to_sines, found.exp(), use_reentrant=False)
+
+
+def attend_to_sines(x):
+    return scaled_dot_product_attention(x, x.sin(), x, dropout_p=0.3).cos()
+
+
+def attend_replaced(x):
+    return torch.nn.functional.scaled_dot_product_attention(x.sin(), x, x * 2, dropout_p=0.4).cos()
+
+
+def attend_packed(x):
+    packed = x[0].transpose(0, 1)
+    starts = torch.tensor([0, 3, len(packed)])
+    return regard.torch.scaled_dot_product_attention_ragged(
+        packed.sin(), packed.cos(), packed * 2, starts, starts, dropout_p=0.4
+    ).cos()
+
+
+@pytest.mark.parametrize("function", [attend_twice, attend_replaced, attend_packed])
+@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", "inductor"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        *({"activation_memory_budget": budget} for budget in (0.5, 0.2, 0.0)),
+        {"aggressive_recomputation": True},
+    ],
+    ids=str,
+)
+def test_both_directions_drop_the_same_weights(config, backend, function):
+    """A compiler that computes parts of the forward pass again gets the same seeds again.
+
+    A function that is not compiled draws the same seeds.
+    """
+    torch._dynamo.reset()
+    x = torch.randn(1, 2, 7, 8, dtype=torch.float64, requires_grad=True)
+    with torch._functorch.config.patch(config), regard.torch.replacing_sdpa():
+        compiled = torch.compile(function, fullgraph=True, backend=backend)
+        for seed in range(3):
+            results, states = [], []
+            for run in (function, compiled):
+                torch.manual_seed(seed)
+                output = run(x)
+                torch.rand(3)  # the backward pass starts from another state
+                results.append((output, *torch.autograd.grad(output.sum(), x)))
+                states.append(torch.get_rng_state())
+            torch.testing.assert_close(*results, rtol=1e-11, atol=1e-11)
+            assert torch.equal(*states)
+
+
+def test_dropout_whose_inputs_need_no_gradient():
+    torch._dynamo.reset()
+    x = torch.randn(1, 2, 7, 8)
+    factor = torch.randn(8, requires_grad=True)
+
+    def run(x, factor):
+        return scaled_dot_product_attention(x, x, x, dropout_p=0.4) * factor
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager_decomp_partition")
+    with torch._functorch.config.patch(activation_memory_budget=0.0):
+        output = compiled(x, factor)
+    (actual,) = torch.autograd.grad(output.sum(), factor)
+    torch.testing.assert_close(actual, (output / factor).sum((0, 1, 2)))
 
 
 def test_export():
