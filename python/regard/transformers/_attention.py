@@ -6,6 +6,8 @@ from typing import Any
 
 import regard.torch
 from regard._arguments.masks import is_sparse
+from regard._arguments.numbers import listed
+from regard._arguments.options import TorchOptions, names_of
 from regard._runtime.optional import needed
 from regard.torch._observing import is_observed
 from regard.transformers._combine import both, with_bias
@@ -48,7 +50,8 @@ def attend(
     Parameters
     ----------
     module : torch.nn.Module
-        If there is no mask, its attribute ``is_causal`` determines whether attention is causal.
+        If there is no mask, or only a causal mask, its attribute ``is_causal`` determines whether
+        attention is causal, as with ``"sdpa"``.
     query : tensor, shape (batch, heads, q_len, head_dim)
     key : tensor, shape (batch, kv_heads, kv_len, head_dim)
     value : tensor, shape (batch, kv_heads, kv_len, value_dim)
@@ -81,13 +84,14 @@ def attend(
         If True, a warning is logged, since attention weights are not returned.
     **others
         Arguments that the mask already accounts for, such as ``sliding_window``, and arguments of
-        continuous batching.
+        continuous batching. Masks of heads and regard's other options are refused.
 
     Returns
     -------
     output : tensor, shape (batch, q_len, heads, value_dim)
     weights : None
     """
+    _refuse(others)
     if block_indices is not None:
         raise NotImplementedError(
             f"{type(module).__name__} attends to blocks that it selects, which "
@@ -159,6 +163,28 @@ def attend(
     return (output * share).transpose(1, 2).contiguous(), None
 
 
+# Options of `regard.torch.scaled_dot_product_attention` that a model would pass on, and masks of
+# heads, which older models multiplied the weights by.
+_REFUSED = {*names_of(TorchOptions), "attn_mask", "dropout_p", "scale", "head_gates", "head_mask"}
+_REFUSED |= {"layer_head_mask", "cross_attn_head_mask"}
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    """Raise TypeError for arguments that would change the result, and that nothing applies."""
+    names = [name for name in others if name in _REFUSED and others[name] is not None]
+    if names:
+        advice = "call regard.torch.scaled_dot_product_attention in the model"
+        if any("head" in name for name in names):
+            advice = (
+                "to scale or remove heads, change the input of the module's output projection in "
+                "a forward pre-hook"
+            )
+        raise TypeError(
+            f"attn_implementation='regard' does not accept {listed(names)} from a model's call: "
+            f"{advice}"
+        )
+
+
 def _visibility(
     module: Any, attention_mask: Any, is_causal: bool | None, q_len: int, kv_len: int
 ) -> tuple[dict[str, Any], Any]:
@@ -170,15 +196,39 @@ def _visibility(
         if array is not None:
             return {}, array
         options = dict(options)
+        if _is_left_to_module(options, q_len) and not _is_causal(
+            module, is_causal, without_sdpa=True
+        ):
+            options = {"key_lengths": q_len} if q_len < kv_len else {}
         return options, options.pop("attn_mask", None)
     if attention_mask is not None:
         return {}, attention_mask
+    return {"is_causal": q_len > 1 and _is_causal(module, is_causal, without_sdpa=False)}, None
+
+
+def _is_left_to_module(options: dict[str, Any], q_len: int) -> bool:
+    """Return whether ``"sdpa"`` makes no mask, and lets the module decide whether it is causal.
+
+    Further keys are unused entries of a cache.
+    """
+    others = dict(options)
+    lengths = others.pop("key_lengths", None)
+    if others != {"is_causal": True, "query_offset": 0}:
+        return False
+    return lengths is None or bool((lengths == q_len).all())
+
+
+def _is_causal(module: Any, is_causal: bool | None, *, without_sdpa: bool) -> bool:
+    """Return whether a module is causal by itself.
+
+    Models that ``"sdpa"`` does not support receive every mask that hides a key, and the attribute
+    of some of their modules is wrong.
+    """
     if is_causal is None:
-        # Models that "sdpa" does not support receive every mask that hides a key, and the
-        # attribute of some of their modules is wrong.
-        reads_bool = expected_masks(getattr(module, "config", None)) is MaskKind.BOOL
-        is_causal = reads_bool and getattr(module, "is_causal", True)
-    return {"is_causal": bool(q_len > 1 and is_causal)}, None
+        if expected_masks(getattr(module, "config", None)) is not MaskKind.BOOL:
+            return without_sdpa
+        is_causal = getattr(module, "is_causal", True)
+    return bool(is_causal)
 
 
 def _is_for(options: dict[str, Any], shape: Any, q_len: int, kv_len: int) -> bool:

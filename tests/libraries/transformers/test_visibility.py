@@ -173,6 +173,83 @@ def test_a_decoder_that_is_not_causal(model_type):
     assert (causal - free).abs().max() > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
+@pytest.mark.parametrize("words", [{}, {"is_causal": False}, {"is_causal": True}], ids=str)
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "gpt2", "qwen3"])
+def test_modules_that_are_not_causal(model_type, cache, is_padded, words):
+    """An attribute of modules makes a decoder an encoder, exactly where "sdpa" reads it."""
+    model = build(model_type)
+    changed = [module for module in model.modules() if hasattr(module, "is_causal")]
+    inputs = inputs_of(model_type, model.config) | words
+    if not is_padded:
+        inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+    where = inputs["attention_mask"].bool()
+    found = []
+    for implementation in ("sdpa", "regard"):
+        for is_causal in (True, False):
+            for module in changed:
+                module.is_causal = is_causal
+            # "sdpa" would see the unused entries of the cache.
+            if cache is not None and (implementation == "regard" or is_padded):
+                inputs["past_key_values"] = transformers.StaticCache(model.config, max_cache_len=40)
+            found += results(model, implementation, **inputs)
+    causal, free, *actual = (each[where] for each in found)
+    for one, other in zip(actual, (causal, free), strict=True):
+        assert (one - other).abs().max() <= 1e-10 * max(1, other.abs().max())
+    if not (is_padded or words or cache) and model_type != "mistral":  # its windows are masks
+        assert (causal - free).abs().max() > 1e-3
+
+
+REFUSED = {
+    "head_mask": torch.ones(2, 4),
+    "layer_head_mask": torch.ones(4),
+    "cross_attn_head_mask": torch.ones(4),
+    "head_gates": torch.ones(4),
+    "window": 3,
+    "alibi_slopes": torch.ones(4),
+    "key_lengths": 4,
+    "precision": "int8",
+    "scale": 0.5,
+    "dropout_p": 0.5,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("model_type", ["llama", "bert", "gpt2"])
+def test_arguments_that_nothing_applies_are_refused(model_type, name):
+    model = build(model_type)
+    model.set_attn_implementation("regard")
+    inputs = inputs_of(model_type, model.config)
+    model(**inputs, **{name: None})
+    with pytest.raises(TypeError, match=f"does not accept {name} "):
+        model(**inputs, **{name: REFUSED[name]})
+
+
+def test_removing_a_head():
+    """The hook of the guide has the effect of a head whose output is 0."""
+    model = build("llama")
+    inputs = inputs_of("llama", model.config)
+    model.set_attn_implementation("regard")
+    layer = model.model.layers[1].self_attn
+    gates = torch.ones(model.config.num_attention_heads)
+    gates[2] = 0
+
+    def scale_heads(module, arguments):
+        (heads,) = arguments
+        return (heads * gates.repeat_interleave(heads.shape[-1] // len(gates)),)
+
+    before = model(**inputs).logits
+    with layer.o_proj.register_forward_pre_hook(scale_heads):
+        actual = model(**inputs).logits
+    columns = slice(2 * layer.head_dim, 3 * layer.head_dim)
+    with torch.no_grad():
+        layer.o_proj.weight[:, columns] = 0
+    torch.testing.assert_close(actual, model(**inputs).logits)
+    assert (actual - before).abs().max() > 1e-4
+
+
 def test_a_model_that_edits_its_mask():
     """A hook hides a token from one layer."""
     model = build("llama")
