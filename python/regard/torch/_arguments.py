@@ -158,13 +158,6 @@ def _repeated(tensor: Tensor, times: int, axis: int) -> Tensor:
     return tensor if times == 1 else tensor.repeat_interleave(times, dim=axis)
 
 
-def pad_head_dim(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Pad query and key from head_dim 0 to 1, which keeps all scores 0."""
-    if query.shape[-1] or key.shape[-1]:
-        return query, key
-    return torch.nn.functional.pad(query, (0, 1)), torch.nn.functional.pad(key, (0, 1))
-
-
 def masks(attn_mask: Any, device: torch.device) -> tuple[Any, Tensor | None]:
     """Split `attn_mask` into a bool or sparse mask and a float mask.
 

@@ -13,7 +13,7 @@ from regard._arguments.keywords import check_options
 from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import flag
 from regard._arguments.options import TorchOptions, names_of
-from regard.torch._arguments import check_dense, masks, pad_head_dim
+from regard.torch._arguments import check_dense, masks
 from regard.torch._direct import PLAIN, direct_call
 from regard.torch._memory import NO_TENSORS
 from regard.torch._observing import OBSERVERS, show_call
@@ -83,7 +83,10 @@ def attend(
     query, key, value, *starts = tensors
     kind = "cpu" if query.is_cpu else query.device.type
     if not query.shape[-1]:
-        query, key = pad_head_dim(query, key)
+        raise ValueError(
+            "query and key must have a head_dim of at least 1, got shapes "
+            f"{tuple(query.shape)} and {tuple(key.shape)}"
+        )
     if dropout_p == 1 and not isinstance(dropout_p, Tensor):
         value, dropout_p = value * 0, 0.0
     is_traced = torch.is_grad_enabled() and (

@@ -141,11 +141,12 @@ def attend_packed(x):
     ],
     ids=str,
 )
-def test_both_directions_drop_the_same_weights(config, backend, function):
+def test_both_directions_drop_the_same_weights(config, backend, function, tmp_path, monkeypatch):
     """A compiler that computes parts of the forward pass again gets the same seeds again.
 
     A function that is not compiled draws the same seeds.
     """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # compile anew
     torch._dynamo.reset()
     x = torch.randn(1, 2, 7, 8, dtype=torch.float64, requires_grad=True)
     with torch._functorch.config.patch(config), regard.torch.replacing_sdpa():
@@ -198,9 +199,8 @@ BROADCAST = {
     "one batch entry of query": ((1, 4, 5, 8), (3, 4, 9, 8), (3, 4, 9, 6)),
     "fewer batch axes": ((3, 4, 5, 8), (4, 9, 8), (4, 9, 6)),
     "several batch axes": ((2, 3, 4, 5, 8), (2, 1, 4, 9, 8), (1, 3, 4, 9, 6)),
-    "no head_dim": ((2, 4, 5, 0), (2, 4, 9, 0), (2, 4, 9, 6)),
-    "no head_dim, one key head": ((2, 4, 5, 0), (2, 1, 9, 0), (2, 1, 9, 6)),
     "no value_dim": ((2, 4, 5, 8), (2, 4, 9, 8), (2, 4, 9, 0)),
+    "no value_dim, one key head": ((2, 4, 5, 8), (2, 1, 9, 8), (2, 1, 9, 0)),
 }
 
 
@@ -234,7 +234,7 @@ def test_export_with_heads_that_broadcast(shapes):
 
 
 @pytest.mark.parametrize("dynamic", [pytest.param(None, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("name", ["no head_dim", "no head_dim, one key head", "no value_dim"])
+@pytest.mark.parametrize("name", ["no value_dim", "no value_dim, one key head"])
 def test_compiled_without_a_dimension(name, dynamic):
     torch._dynamo.reset()
     tensors = [torch.rand(shape, requires_grad=True) for shape in BROADCAST[name]]
@@ -248,7 +248,6 @@ def test_compiled_without_a_dimension(name, dynamic):
 DIMENSIONS = {
     "equal heads": ((2, 4, 5, 8), (2, 4, 9, 8), {}),
     "groups": ((2, 4, 5, 8), (2, 2, 9, 8), {"enable_gqa": True}),
-    "head_dim 0": ((2, 4, 5, 0), (2, 4, 9, 0), {}),
     "dropout": ((2, 4, 5, 8), (2, 4, 9, 8), {"dropout_p": 0.3, "dropout_seed": 5}),
     "end": ((2, 4, 5, 8), (2, 4, 9, 8), {"is_causal": True, "query_offset": "end"}),
 }

@@ -99,6 +99,11 @@ ERRORS = {
         ValueError,
         "heads of query must be a multiple of .*, got 4, 0 and 4",
     ),
+    "no head_dim": (
+        {"query": torch.zeros(2, 4, 5, 0), "key": torch.zeros(2, 4, 9, 0)},
+        ValueError,
+        r"query and key must have a head_dim of at least 1, got shapes \(2, 4, 5, 0\) and",
+    ),
     "no head_dim of key": ({"key": torch.zeros(2, 4, 9, 0)}, ValueError, "head_dim"),
     "no head_dim of query": ({"query": torch.zeros(2, 4, 5, 0)}, ValueError, "head_dim"),
     "head_dim": ({"key": torch.zeros(2, 4, 9, 7)}, ValueError, "key"),

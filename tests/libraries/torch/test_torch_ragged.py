@@ -194,8 +194,8 @@ def test_starts_of_any_kind(make):
 
 def test_head_dim_0_and_dropout_of_all():
     query, key, value = tensors(kv_heads=HEADS)
-    means = packed(query[..., :0], key[..., :0], value)[0]
-    assert torch.equal(means, packed(query * 0, key, value)[0])
+    with pytest.raises(ValueError, match="must have a head_dim of at least 1"):
+        packed(query[..., :0], key[..., :0], value)
     assert not packed(query, key, value, dropout_p=1.0)[0].any()
 
 
