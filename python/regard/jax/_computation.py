@@ -98,8 +98,21 @@ def _attend(given: Arrays, options: Options, results: Sequence[Array]) -> None:
         _, results[1][...] = scaled_dot_product_attention(**given, **options)
 
 
+def _attend_with_residual(given: Arrays, options: Options, results: Sequence[Array]) -> None:
+    """Fill the output and a finite lse, because `jax.debug_infs` refuses any infinity."""
+    _attend(given, options, results)
+    lse = results[1]
+    lse[np.isneginf(lse)] = np.finfo(lse.dtype).min
+
+
+def _of_residual(lse: Array) -> Array:
+    """Return the lse of a residual, which is -inf in fully masked rows."""
+    return np.where(lse == np.finfo(lse.dtype).min, -np.inf, lse).astype(lse.dtype, copy=False)
+
+
 def _backward(given: Arrays, options: Options, results: Sequence[Array]) -> None:
     """Fill the gradients of the inputs that the option `with_respect_to` names."""
+    given["lse"] = _of_residual(given["lse"])
     names = [name.removeprefix("float_") for name in options.pop("with_respect_to")]
     out = AttentionGradients(**dict(zip(names, results, strict=True)))
     scaled_dot_product_attention_backward(**given, **options, with_respect_to=names, out=out)
@@ -111,6 +124,7 @@ def _double_backward(given: Arrays, options: Options, results: Sequence[Array]) 
     They are taken with respect to the gradient of the output, query, key, value, and the gradient
     of lse if there is one. The last is the derivative of lse along the gradients' gradients.
     """
+    given["lse"] = _of_residual(given["lse"])
     filled = list(scaled_dot_product_attention_double_backward(**given, **options))
     if "grad_lse" in given:
         arguments = {role: given[role] for role in _ROLES} | options | {"return_lse": True}
@@ -121,4 +135,9 @@ def _double_backward(given: Arrays, options: Options, results: Sequence[Array]) 
         result[...] = computed
 
 
-_FUNCTIONS = {"attend": _attend, "backward": _backward, "double_backward": _double_backward}
+_FUNCTIONS = {
+    "attend": _attend,
+    "attend_with_residual": _attend_with_residual,
+    "backward": _backward,
+    "double_backward": _double_backward,
+}

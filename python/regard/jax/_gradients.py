@@ -26,6 +26,8 @@ class TracedCall(NamedTuple):
     output: Result
     lse: Result
     return_lse: bool
+    is_residual: bool = False
+    """Whether lse is kept for gradients only, and finite in fully masked rows."""
 
 
 def _called(
@@ -40,7 +42,8 @@ def _called(
 def attention(known: TracedCall, arrays: Arrays) -> tuple[Any, ...]:
     """Return the output, and lse if it is requested."""
     results = (known.output, known.lse) if known.return_lse else (known.output,)
-    return tuple(_called("attend", known, arrays, results))
+    function = "attend_with_residual" if known.is_residual else "attend"
+    return tuple(_called(function, known, arrays, results))
 
 
 def _attention_kept(known: TracedCall, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
@@ -57,7 +60,8 @@ def _attention_kept(known: TracedCall, arrays: Arrays) -> tuple[tuple[Any, ...],
     wanted = [name for name in DIFFERENTIABLE_INPUTS if name in arrays and arrays[name].perturbed]
     values = {name: array.value for name, array in arrays.items()}
     # Not the computation itself, which has no derivative if this pass is also differentiated.
-    output, lse = attention(known._replace(return_lse=True), values)
+    both = known if known.return_lse else known._replace(return_lse=True, is_residual=True)
+    output, lse = attention(both, values)
     # The gradients of query, key and value, the only second gradients, already include theirs.
     stopped = {"output": jax.lax.stop_gradient(output), "lse": jax.lax.stop_gradient(lse)}
     results = (output, lse) if known.return_lse else (output,)

@@ -2,6 +2,7 @@
 oracle."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -262,10 +263,10 @@ def test_no_derivative_is_computed_twice(monkeypatch):
 
     for function, wanted in (
         (total, ["attend"]),
-        (jax.grad(total), ["attend", "backward"]),
-        (penalty, ["attend", "backward"]),
+        (jax.grad(total), ["attend_with_residual", "backward"]),
+        (penalty, ["attend_with_residual", "backward"]),
         # The gradient of the penalty with respect to the output goes through attention again.
-        (jax.grad(penalty), ["attend", "backward", "double_backward", "backward"]),
+        (jax.grad(penalty), ["attend_with_residual", "backward", "double_backward", "backward"]),
     ):
         jax.block_until_ready(jax.jit(function)(query))
         assert calls == wanted
@@ -388,3 +389,40 @@ def test_a_constant_mask_allows_gradients_of_gradients():
     of_query, of_mask = jax.jit(jax.grad(penalty, argnums=(0, 1)))(query, mask)
     assert np.abs(of_query).max() > 0
     assert not np.asarray(of_mask).any()
+
+
+HIDDEN = {
+    "bool mask": {"mask": np.array([[True], [False], [True], [False]])},
+    "float mask": {"mask": np.array([[0.0], [-np.inf], [0.5], [-np.inf]], np.float32)},
+    "no keys": {"key_lengths": np.array([3, 0])},
+    "causal": {"is_causal": True, "query_offset": -2},
+}
+
+
+@pytest.mark.parametrize("transform", [lambda function: function, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("options", HIDDEN.values(), ids=HIDDEN)
+def test_gradients_of_rows_without_keys_under_debug_infs(options, dtype, transform):
+    """JAX refuses any infinity that a function returns, even if only its gradient reads it."""
+    rng = np.random.default_rng(5)
+    inputs = tuple(rng.standard_normal((2, 2, 4, 8)).astype(dtype) for _ in range(3))
+    grad = rng.standard_normal((2, 2, 4, 8)).astype(dtype)
+
+    @transform
+    def gradients(*inputs):
+        function = functools.partial(regard.jax.scaled_dot_product_attention, **options)
+        return jax.vjp(function, *inputs)[1](grad)
+
+    @transform
+    def second(*inputs):
+        return jax.grad(lambda *each: (gradients(*each)[0] * each[1]).sum())(*inputs)
+
+    output, lse = regard.scaled_dot_product_attention(*inputs, **options, return_lse=True)
+    assert np.isneginf(lse).any()
+    wanted = regard.scaled_dot_product_attention_backward(grad, *inputs, output, lse, **options)
+    with jax.debug_infs(True), jax.debug_nans(True):
+        actual = gradients(*inputs)
+        again = second(*inputs)
+    for one, other in zip(actual, (wanted.query, wanted.key, wanted.value), strict=True):
+        assert_same_bits(np.asarray(one), other)
+    assert_same_bits(np.asarray(again), np.asarray(second(*inputs)))
