@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import re
 import warnings
 import weakref
 
@@ -245,6 +246,31 @@ def test_tensors_that_need_a_gradient_are_refused(call):
         assert ".detach()" in str(caught.value)
 
 
+@each_call
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_the_advice_for_narrow_tensors_works_in_every_function(call, dtype):
+    """What the message advises can be passed to the function that raised it."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    function, arrays = CALLS[call]
+    for i, array in enumerate(arrays):
+        if array.dtype.kind != "f":
+            continue
+        narrow = torch.from_numpy(array).to(getattr(torch, dtype))
+        mixed = list(arrays)
+        mixed[i] = narrow
+        with pytest.raises(TypeError, match=says("pass")) as caught:
+            function(*mixed)
+        advised = re.findall(r"(?<= )\S+?(\.(?:float|view)\S*\))", str(caught.value))
+        names = {"torch": torch, "ml_dtypes": ml_dtypes, "narrow": narrow}
+        mixed[i], *others = (eval(f"narrow{each}", names) for each in advised)
+        function(*mixed)
+        for read in others:
+            assert np.array_equal(read.astype(np.float32), mixed[i].numpy())
+            assert np.shares_memory(read, narrow.view(torch.int16).numpy())
+        assert len(others) == (dtype == "bfloat16")
+
+
 def test_tensors_that_numpy_would_misread_are_refused():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from torch._subclasses import FakeTensorMode
@@ -254,7 +280,7 @@ def test_tensors_that_numpy_would_misread_are_refused():
             sdpa(query, KEY, VALUE)
 
     tensor = torch.from_numpy(QUERY)
-    refuse(tensor.bfloat16(), "BFloat16", "regard.torch")
+    refuse(tensor.bfloat16(), "BFloat16", "query.float()")
     refuse(torch._neg_view(tensor), "tensor.resolve_neg", "regard.torch")
     refuse(torch.view_as_complex(tensor.reshape(4, 9, 4, 2).clone()).conj(), "tensor.resolve_conj")
     refuse(tensor.to_sparse(), "Sparse")

@@ -51,7 +51,6 @@ def _is_foreign(value: Any) -> bool:
 
 
 def _read(name: str, value: Any) -> NDArray[Any]:
-    library = type(value).__module__.partition(".")[0]
     if has_uncomputed_chunks(value):
         raise TypeError(
             f"{name} must be an array in memory, got a {_kind(value)} of chunks that are not "
@@ -76,13 +75,28 @@ def _read(name: str, value: Any) -> NDArray[Any]:
         if not is_refusal:
             error.add_note(f"raised while {name} was read")
             raise
-        is_dense = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
-        front = _FRONTS.get(library) if is_dense else None
-        advice = f"; {front} accepts such arrays" if front else ""
+        advice = _advice(name.rpartition(": ")[2], value)
         reason = str(error).partition("\n")[0].rstrip(".")
         raise TypeError(
             f"{name} must be an array that NumPy can read, got a {_kind(value)}: {reason}{advice}"
         ) from error
+
+
+def _advice(name: str, value: Any) -> str:
+    """Return how to pass an array that NumPy cannot read, to any function."""
+    dtype = str(getattr(value, "dtype", ""))
+    if dtype == "torch.bfloat16":
+        return (
+            f"; pass {name}.float(), or {name}.view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
+            "which copies nothing"
+        )
+    if dtype.startswith("torch.float8"):
+        return f"; pass {name}.float()"
+    if dtype.startswith("torch.q"):
+        return f"; pass {name}.dequantize()"
+    is_dense = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
+    front = _FRONTS.get(type(value).__module__.partition(".")[0]) if is_dense else None
+    return f"; {front} accepts such arrays" if front else ""
 
 
 def _kind(value: Any) -> str:
