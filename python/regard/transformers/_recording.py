@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from inspect import signature
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import regard
@@ -150,14 +151,20 @@ def _reason(parts: list[Any]) -> str:
     )
 
 
+# The implementations to restore, by the identity of the configuration, and how many recordings of
+# a model are running: those of several threads may end in any order.
+_before: dict[int, list[Any]] = {}
+_lock = RLock()
+
+
 @contextmanager
 def _computing_by_regard(parts: list[Any]) -> Iterator[None]:
     """Let models compute attention with regard, and restore their implementations."""
-    before = [
-        (config, config._attn_implementation_internal)
-        for part in parts
-        for config in _configurations(part)
-    ]
+    configurations = [config for part in parts for config in _configurations(part)]
+    with _lock:
+        for config in configurations:
+            given = [config._attn_implementation_internal, 0]
+            _before.setdefault(id(config), given)[1] += 1
     try:
         for part in parts:
             # The others keep their own attention, and transformers would log a warning.
@@ -165,8 +172,14 @@ def _computing_by_regard(parts: list[Any]) -> Iterator[None]:
                 part.set_attn_implementation(NAME)
         yield
     finally:
-        for config, implementation in before:
-            config._attn_implementation_internal = implementation
+        with _lock:
+            for config in configurations:
+                implementation, count = _before[id(config)]
+                if count > 1:
+                    _before[id(config)][1] -= 1
+                else:
+                    del _before[id(config)]
+                    config._attn_implementation_internal = implementation
 
 
 def _configurations(model: Any) -> list[Any]:

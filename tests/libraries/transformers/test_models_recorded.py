@@ -379,3 +379,32 @@ def test_padding_of_a_text(tmp_path):
     for layer, other in zip(whole, loaded, strict=True):
         assert other.options["left_padding"] == PADDING
         assert np.array_equal(weights_of(layer)[0][0], weights_of(other)[0])
+
+
+def test_recordings_of_one_model_end_in_any_order():
+    """The first recording to begin ends while the second one runs."""
+    model, ids = build("llama"), torch.arange(3, 9)[None]
+    model.set_attn_implementation("sdpa")
+    begun, ended = threading.Event(), threading.Event()
+    others = []
+
+    def second():
+        others.append(regard.transformers.record(model, input_ids=ids))
+
+    thread = threading.Thread(target=second)
+
+    def wait(module, arguments):
+        if threading.current_thread() is thread:
+            begun.set()
+            assert ended.wait(60)
+        elif not thread.ident:
+            thread.start()
+            assert begun.wait(60)
+
+    model.model.layers[0].register_forward_pre_hook(wait)
+    first = regard.transformers.record(model, input_ids=ids)
+    assert model.config._attn_implementation == "regard"
+    ended.set()
+    thread.join()
+    assert model.config._attn_implementation == "sdpa"
+    assert len(others[0]) == len(first)
