@@ -191,7 +191,7 @@ def test_context_managers_end(name, ending, run_python):
     if ending == "forked" and not hasattr(os, "fork"):
         pytest.skip("the system has no fork")
     if name in OF_TORCH:
-        pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+        pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     script = (TORCH if name in OF_TORCH else ARRAYS) + BLOCKS[name] + ENDINGS[ending]
     done = run_python(script, timeout=300)  # for blocks that wait forever
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

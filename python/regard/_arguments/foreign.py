@@ -70,7 +70,7 @@ def _read(name: str, value: Any) -> NDArray[Any]:
     except Exception as error:
         # PyTorch and JAX raise RuntimeErrors for arrays that NumPy cannot represent.
         is_refusal = isinstance(error, TypeError | BufferError) or (
-            library in _FRONTS and isinstance(error, RuntimeError)
+            _library(value) in _FRONTS and isinstance(error, RuntimeError)
         )
         if not is_refusal:
             error.add_note(f"raised while {name} was read")
@@ -95,12 +95,16 @@ def _advice(name: str, value: Any) -> str:
     if dtype.startswith("torch.q"):
         return f"; pass {name}.dequantize()"
     is_dense = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
-    front = _FRONTS.get(type(value).__module__.partition(".")[0]) if is_dense else None
+    front = _FRONTS.get(_library(value)) if is_dense else None
     return f"; {front} accepts such arrays" if front else ""
 
 
+def _library(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
 def _kind(value: Any) -> str:
-    return f"{type(value).__module__.partition('.')[0]} {type(value).__name__}"
+    return f"{_library(value)} {type(value).__name__}"
 
 
 def has_uncomputed_chunks(value: Any) -> bool:

@@ -117,7 +117,7 @@ def paged_attention(
         The page of each ``page_size`` tokens of a text. Columns after its last token are not read.
     lengths : array_like of int, shape (batch,)
         Number of tokens of each text in the pool, including the tokens of the queries. The queries
-        of a text without tokens see nothing: their output is 0.
+        of a text without tokens are fully masked: their output is 0.
     starts : array_like of int, shape (batch + 1,), optional
         Where each text's queries start, followed by the total number of queries, as for
         `KVCache.attend_ragged`. A text may have no queries.
@@ -331,7 +331,7 @@ def _last_positions(
         array = arguments.fitting_packed_query(geometry, query)
         counts = token_counts(starts, "query", len(array), state.batch)
     first: Array = state.all_lengths() - counts
-    is_wrong = (first < 0) & (state.all_lengths() > 0)  # without tokens, queries see nothing
+    is_wrong = (first < 0) & (state.all_lengths() > 0)  # without tokens, queries are fully masked
     if options.get("is_causal", True) and is_wrong.any():
         entry = int(np.argmax(is_wrong))
         raise ValueError(

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 import regard.torch  # noqa: E402
 from interrupts import Interrupt  # noqa: E402
