@@ -8,6 +8,7 @@ from regard._attention.ragged import scaled_dot_product_attention_ragged
 from regard._attention.stages import apply_mask, matmul, scale, softmax
 from regard._core import __version__
 from regard._runtime.config import active_target, cpu_targets, show_config
+from regard._runtime.optional import importing as _importing
 from regard._runtime.threadpoolctl import register_if_imported, register_with_threadpoolctl
 from regard._runtime.threads import (
     ThreadingLayer,
@@ -174,11 +175,12 @@ else:
 
             has_matplotlib = find_spec("matplotlib") is not None
             return [each for each in _NAMES if each != "plot" or has_matplotlib]
-        if name in _SUBMODULES:
-            return import_module(f"regard.{name}")
-        if name not in _MODULES_OF:
+        if name not in _SUBMODULES and name not in _MODULES_OF:
             raise AttributeError(f"module 'regard' has no attribute {name!r}")
-        value: object = getattr(import_module(_MODULES_OF[name]), name)
+        with _importing:
+            if name in _SUBMODULES:
+                return import_module(f"regard.{name}")
+            value: object = getattr(import_module(_MODULES_OF[name]), name)
         globals()[name] = value
         return value
 

@@ -10,6 +10,7 @@ from regard._arguments.hints import raise_with_hint, refuse_grid, warn_if_zero_o
 from regard._arguments.numbers import slice_ends
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
 from regard._attention.convert import retry_converted
+from regard._runtime.optional import importing
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -240,7 +241,8 @@ def _with_weights_of_rows(
 
     The weights come from a second call with these queries and without values.
     """
-    from regard._attention.check import check_call
+    with importing:
+        from regard._attention.check import check_call
 
     if not options.get("return_weights"):
         raise TypeError(

@@ -120,7 +120,7 @@ def _warns_of_nondeterminism(is_warning: bool) -> None:
         torch._C._set_deterministic_algorithms(False, warn_only=is_warning)
 
 
-# Settings of the process that a block changes: how to read one, how to set it, its value in a block.
+# Settings of the process that a block changes: how to read and set one, and its value in a block.
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any], Any]], ...] = (
     # The fast path of PyTorch's modules is a kernel with separate attention. 0 is not the user's
     # False.

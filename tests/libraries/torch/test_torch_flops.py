@@ -2,7 +2,7 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'regard[torch]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 from torch.utils.flop_counter import (  # noqa: E402
     FlopCounterMode,
