@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cases import Case
-from gradient_cases import More, build
+from gradient_cases import More, build, gaussian
 from torch_formula import INPUTS, as_tensors, formula
 from torch_problems import attend, scaled_dot_product_attention, torch
 
@@ -90,7 +90,7 @@ TRANSFORMS = {
 def functions_of(case):
     """Return regard's call and the formula, as functions of query, key and value, and these
     tensors."""
-    problem = build(case, np.dtype(np.float64), dropout=None if isinstance(case, More) else 0.0)
+    problem = build(gaussian(case), np.dtype(np.float64), dropout=None if isinstance(case, More) else 0.0)
     tensors = as_tensors(problem)
     three, others = tensors[:3], tensors[3:]
 
