@@ -90,7 +90,9 @@ TRANSFORMS = {
 def functions_of(case):
     """Return regard's call and the formula, as functions of query, key and value, and these
     tensors."""
-    problem = build(gaussian(case), np.dtype(np.float64), dropout=None if isinstance(case, More) else 0.0)
+    problem = build(
+        gaussian(case), np.dtype(np.float64), dropout=None if isinstance(case, More) else 0.0
+    )
     tensors = as_tensors(problem)
     three, others = tensors[:3], tensors[3:]
 
