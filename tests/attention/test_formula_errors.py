@@ -21,6 +21,9 @@ integers to 16, scale default
     stream: 299 299 218
     float32 cache: 309 309 229
     float8 cache: 286 285 218
+    merged states: 299 299 222
+    sparse mask: 287 287 287
+    pages: 309 309 229
     backward: 4 4 4
     tangent: 4 4 4
     double backward: 6 6 3
@@ -35,6 +38,9 @@ integers to 16, scale 1
     stream: 411 411 411
     float32 cache: 186 186 186
     float8 cache: 640 640 640
+    merged states: 411 411 411
+    sparse mask: 1891 1891 1196
+    pages: 186 186 186
     backward: 4 4 4
     summary: 4 4 5
     map: 2839 2839 2839
@@ -47,6 +53,9 @@ integers to 100, scale default
     stream: 383 383 898
     float32 cache: 383 383 898
     float8 cache: 10 10 10
+    merged states: 383 383 898
+    sparse mask: 1507 1507 3723
+    pages: 383 383 898
     backward: 3 3 3
     summary: 11352 11353 4
     map: 11352 11353 11353
@@ -59,11 +68,15 @@ halves to 32, scale default
     stream: 549 549 549
     float32 cache: 474 474 474
     float8 cache: 140 140 164
+    merged states: 527 527 527
+    sparse mask: 381 381 381
+    pages: 474 474 474
     backward: 4 4 4
     summary: 5 5 5
     map: 895 896 896
 halves to 32, scale 0.3
     float8 cache: 41 41 30
+    sparse mask: 4 4 4
     backward: 4 4 4
     summary: 2839 2839 12
     map: 4 4 4
@@ -75,6 +88,9 @@ scores around 1000, scale default
     ragged: 380 380 380
     stream: 397 397 397
     float32 cache: 444 444 444
+    merged states: 379 379 379
+    sparse mask: 467 467 467
+    pages: 444 444 444
     backward: 8 8 8
     tangent: 9 9 9
     summary: 9 9 9
@@ -87,6 +103,9 @@ scores around 1000, scale 3.7
     ragged: 82 82 82
     stream: 82 82 82
     float32 cache: 82 82 82
+    merged states: 82 82 82
+    sparse mask: 51 51 51
+    pages: 82 82 82
     backward: 3 3 3
     tangent: 6 6 6
     summary: 4 4 4

@@ -103,6 +103,34 @@ def _cache(dtype):
     return family
 
 
+def _merged(p):
+    parts = [
+        sdpa(p.query, p.key[..., keys, :], p.value[..., keys, :], **p.options, return_lse=True)
+        for keys in (slice(0, 60), slice(60, None))
+    ]
+    got, lse = regard.merge_attention_states(*zip(*parts, strict=True))
+    return (got, None, lse), *_formula(*p.arrays, **p.options)
+
+
+def _sparse(p):
+    options = p.options | {"mask": regard.masks.sliding(Q_LEN, KV_LEN, window=(70, 60))}
+    output, lse = sdpa(*p.arrays, **options, return_lse=True)
+    options["mask"] = options["mask"].to_dense()
+    return (output, None, lse), *_formula(*p.arrays, **options)
+
+
+def _pages(p):
+    page = 25
+    pools = [
+        np.concatenate(x.swapaxes(1, 2)).reshape(-1, page, KV_HEADS, x.shape[-1])
+        for x in p.arrays[1:]
+    ]
+    table = np.arange(BATCH * KV_LEN // page).reshape(BATCH, -1)
+    got = regard.paged_attention(p.query, *pools, table, [KV_LEN] * BATCH, **p.options)
+    options = p.options | {"is_causal": True, "query_offset": KV_LEN - Q_LEN}
+    return (got, None, None), *_formula(*p.arrays, **options)
+
+
 def _state(p):
     return sdpa(*p.arrays, **p.options, return_lse=True)
 
@@ -177,6 +205,9 @@ FAMILIES = {
     "float32 cache": _cache("float32"),
     "int8 cache": _cache("int8"),
     "float8 cache": _cache("float8_e4m3fn"),
+    "merged states": _merged,
+    "sparse mask": _sparse,
+    "pages": _pages,
     "backward": _backward,
     "tangent": _tangent,
     "double backward": _double_backward,
