@@ -160,7 +160,7 @@ BUGS = [
     Bug(
         "open connections survive the server",
         REGARD + "_explore/_server.py",
-        "                self._server.end_connections()\n",
+        "            self._server.end_connections()\n",
         "",
         ("tests/explore/test_serving.py",),
         "Explorer.serve: close() while a browser keeps its connection",
