@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,9 @@ def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return an array, or raise TypeError or ValueError."""
     if value is None:
         raise TypeError(f"{name} must be an array, got None")
-    if isinstance(value, np.ma.MaskedArray):
+    # np.ma would import the module, and without it there is no masked array.
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(value, masked.MaskedArray):
         raise TypeError(
             f"{name} must be a plain array, got a masked array, whose mask would be ignored; "
             "pass .filled(...) and a mask argument"

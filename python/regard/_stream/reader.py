@@ -9,13 +9,13 @@ import sys
 import threading
 import weakref
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from regard._stream.chunks import Chunk, ChunkLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from queue import SimpleQueue
     from types import TracebackType
 
     Items = Generator[ChunkLayout | Chunk, None, None]
@@ -46,8 +46,6 @@ class _Reading:
     """
 
     def __init__(self, start: Callable[[Callable[[], bool]], Items]) -> None:
-        from queue import SimpleQueue  # imported here to keep `import regard` small
-
         self.stop = _Flag()
         self.requests: SimpleQueue[bool] = SimpleQueue()
         self.answers: SimpleQueue[Answer | End] = SimpleQueue()
@@ -130,8 +128,6 @@ class ReadAhead:
 
     def _answer(self) -> Answer | None:
         """Wait briefly for an item, and record the end of the thread."""
-        from queue import Empty
-
         answers = self._reading.answers
         try:
             answer = answers.get(timeout=_PATIENCE)
