@@ -2,9 +2,12 @@
 wait for this module forever."""
 
 import ast
+import sys
 import textwrap
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import regard
@@ -118,3 +121,10 @@ def test_calls_import_nothing(name, output_of, tmp_path):
     script = SETUP.format(folder=str(tmp_path)) + textwrap.dedent(CALLS[name])
     script += "\nsys.meta_path.remove(Refuses)\nprint('nothing')"
     assert output_of(script) == "nothing"
+
+
+def test_arrays_are_read_while_numpy_imports_its_masked_arrays(monkeypatch):
+    """Another thread may import the module, which then exists without its contents."""
+    monkeypatch.setitem(sys.modules, "numpy.ma", types.ModuleType("numpy.ma"))
+    assert regard.positional.sinusoidal(3, 4).shape == (3, 4)
+    assert regard.positional.rotary(np.ones((3, 4))).shape == (3, 4)
