@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_written_to(explorer, tmp_path, monkeypatch):
     def forbidden(*arguments):
         raise PermissionError(errno.EACCES, "Permission denied", "/somewhere/.regard-8x4.part")
 
-    monkeypatch.setattr("tempfile.mkstemp", forbidden)
+    monkeypatch.setattr("os.open", forbidden)
     place = str(tmp_path / "page.html")
     with pytest.raises(PermissionError) as caught:
         explorer.save(place)

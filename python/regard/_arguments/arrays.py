@@ -33,7 +33,7 @@ def as_array(name: str, value: ArrayLike) -> NDArray[Any]:
         raise TypeError(f"{name} must be an array, got None")
     # np.ma would import the module, and without it there is no masked array.
     masked = sys.modules.get("numpy.ma")
-    if masked is not None and isinstance(value, masked.MaskedArray):
+    if isinstance(value, getattr(masked, "MaskedArray", ())):  # another thread may be importing it
         raise TypeError(
             f"{name} must be a plain array, got a masked array, whose mask would be ignored; "
             "pass .filled(...) and a mask argument"

@@ -10,6 +10,7 @@ import numpy as np
 
 from regard._arguments.masks import Masks, is_sparse
 from regard._runtime.public import public
+from regard._show.shows_options import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -181,8 +182,6 @@ class Explanation:
         return "\n".join(f"{name:<9} {text}" for name, text in self._rows())
 
     def _repr_html_(self) -> str:
-        from regard._show.shows_options import html_table
-
         return html_table("Planned computation", self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:

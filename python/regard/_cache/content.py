@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.ma  # np.unique imports it at its first use
 
 from regard._cache.growth import plan_growth, spare_alike
 from regard._cache.step import Step

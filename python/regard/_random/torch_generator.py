@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.random import MT19937, RandomState
 
 from regard._arguments.arrays import single_or_double
 from regard._arguments.numbers import count, flag, real_number
@@ -68,8 +69,8 @@ class TorchGenerator:
     def __init__(self, seed: SupportsIndex) -> None:
         self._seed = count("seed", seed, -(2**63), 2**64 - 1)
         # NumPy promises that RandomState(seed) is init_genrand(seed), which is PyTorch's seeding.
-        state: Any = np.random.RandomState(self._seed % 2**32).get_state(legacy=False)
-        self._bits = np.random.MT19937()
+        state: Any = RandomState(self._seed % 2**32).get_state(legacy=False)
+        self._bits = MT19937()
         self._bits.state = state
         self._second_of_pair: float | None = None
 

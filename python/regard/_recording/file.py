@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from regard._arguments.numbers import file_path, integers
 from regard._recording.layer import RecordedLayer, call_of, place_of
 from regard._runtime.optional import needed
 from regard._runtime.saving import check_place, write_whole
+from regard.checkpoints._bounded_file import BoundedFile, open_plain
 from regard.masks._blocks import Blocks
 from regard.masks._ranges import Ranges
 
@@ -68,8 +70,6 @@ class _Arrays:
 
 def write(recording: Recording, path: str | os.PathLike[str], overwrite: bool) -> None:
     """Write a recording to a file, completely or not at all."""
-    import json
-
     check_place(path, overwrite)
     arrays = _Arrays()
     layers = [_described(number, layer, arrays) for number, layer in enumerate(recording)]
@@ -158,10 +158,6 @@ def _described_mask(mask: Any, field: str, name_of: Any) -> dict[str, Any]:
 
 def read(path: str | os.PathLike[str]) -> list[RecordedLayer]:
     """Read the layers of a recording from a file."""
-    import json
-
-    from regard.checkpoints._bounded_file import BoundedFile, open_plain
-
     name = file_path(path)
     safetensors = needed("safetensors", "Recording.load", "models")
     with open_plain(name) as opened:

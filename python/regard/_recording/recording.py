@@ -9,6 +9,7 @@ import numpy as np
 
 from regard._arguments.arrays import bytes_of
 from regard._arguments.numbers import count
+from regard._recording.file import read, write
 from regard._recording.layer import RecordedLayer, call_of, nbytes_of
 from regard._recording.selection import number_in, places_in
 from regard._runtime.public import public
@@ -292,8 +293,6 @@ class Recording(Sequence[RecordedLayer]):
         ValueError
             If a layer has a score function, whose address has no meaning in another process.
         """
-        from regard._recording.file import write
-
         write(self, path, overwrite)
 
     @classmethod
@@ -322,8 +321,6 @@ class Recording(Sequence[RecordedLayer]):
         ValueError
             If the file is not a recording, or is damaged. The message names the file.
         """
-        from regard._recording.file import read
-
         return cls(read(path))
 
     def __repr__(self) -> str:

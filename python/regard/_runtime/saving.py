@@ -54,12 +54,11 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite:
 
 
 def _write_temporary(name: str, parts: Iterable[bytes], overwrite: bool) -> None:
-    import tempfile
-
     place = os.path.realpath(name)  # the target of a symbolic link is replaced, not the link
-    handle, beside = tempfile.mkstemp(".part", ".regard-", os.path.dirname(place))
+    beside = os.path.join(os.path.dirname(place), f".regard-{os.urandom(8).hex()}.part")
+    file = open(beside, "xb", opener=_private)  # noqa: SIM115
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             file.writelines(parts)
         os.chmod(beside, _mode(place))
         if overwrite:
@@ -70,6 +69,11 @@ def _write_temporary(name: str, parts: Iterable[bytes], overwrite: bool) -> None
         with suppress(OSError):
             os.unlink(beside)
         raise
+
+
+def _private(name: str, flags: int) -> int:
+    """Open a file that other users cannot read while it is written."""
+    return os.open(name, flags, 0o600)
 
 
 def _mode(place: str) -> int:

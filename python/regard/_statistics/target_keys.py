@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.ma  # np.unique imports it at its first use
 
 from regard._arguments.arrays import as_array, broadcasts_to
 from regard._arguments.numbers import integers

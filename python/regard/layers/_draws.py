@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.random import Generator, default_rng
 
 from regard._arguments.numbers import count
 from regard._random.torch_generator import TorchGenerator
@@ -13,7 +14,7 @@ from regard._random.torch_generator import TorchGenerator
 if TYPE_CHECKING:
     from regard.layers._linear import FloatArray
 
-    Rng: TypeAlias = np.random.Generator | TorchGenerator | SupportsIndex | None
+    Rng: TypeAlias = Generator | TorchGenerator | SupportsIndex | None
 
 
 class Draws(Protocol):
@@ -37,15 +38,15 @@ def draws(rng: Rng) -> Draws:
 
 
 class _NumpyDraws:
-    def __init__(self, rng: np.random.Generator | SupportsIndex | None) -> None:
-        if rng is not None and not isinstance(rng, np.random.Generator):
+    def __init__(self, rng: Generator | SupportsIndex | None) -> None:
+        if rng is not None and not isinstance(rng, Generator):
             if not hasattr(rng, "__index__"):
                 raise TypeError(
                     "rng must be a numpy.random.Generator, a TorchGenerator, an int or None, "
                     f"got {type(rng).__name__}"
                 )
             rng = count("rng", rng)
-        self._generator = np.random.default_rng(rng)
+        self._generator = default_rng(rng)
 
     def rand(self, d_in: int, d_out: int, /, *, dtype: np.dtype[Any]) -> FloatArray:
         return self._generator.random((d_in, d_out), dtype.type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
+from numpy.random import default_rng
 
 from regard._arguments.arrays import as_native, compute_type, result_type, shown, stored
 from regard._arguments.numbers import count, finite_number
@@ -215,7 +216,7 @@ def sample(
     if share is not None and share > 1:
         raise ValueError(f"top_p must be at most 1, got {share}")
     try:
-        stream = np.random.default_rng(rng)
+        stream = default_rng(rng)
     except (TypeError, ValueError) as error:
         raise type(error)(
             f"rng must be None, an int of at least 0 or a numpy.random.Generator, got {shown(rng)}"

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.ma  # np.unique imports it at its first use
 
 from regard.masks import _intervals
 from regard.masks._intervals import Intervals

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
+from numpy.random import Generator, default_rng
 
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
@@ -24,7 +25,7 @@ def random_blocks(
     blocks_per_row: SupportsIndex,
     heads: SupportsIndex | None = None,
     block: Sequence[SupportsIndex] = DEFAULT_BLOCK,
-    rng: np.random.Generator | SupportsIndex | None = None,
+    rng: Generator | SupportsIndex | None = None,
 ) -> Blocks:
     """Let each block of queries attend to some random blocks of keys.
 
@@ -89,11 +90,11 @@ def random_blocks(
     return Blocks(indptr, indices, shape=(*planes, queries, keys), block=size)
 
 
-def _generator(rng: np.random.Generator | SupportsIndex | None) -> np.random.Generator:
-    if rng is None or isinstance(rng, np.random.Generator):
-        return np.random.default_rng(rng)
+def _generator(rng: Generator | SupportsIndex | None) -> Generator:
+    if rng is None or isinstance(rng, Generator):
+        return default_rng(rng)
     if not hasattr(rng, "__index__"):
         raise TypeError(
             f"rng must be a numpy.random.Generator, an int or None, got {type(rng).__name__}"
         )
-    return np.random.default_rng(count("rng", rng))
+    return default_rng(count("rng", rng))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit  # noqa: F401 (weakref.finalize imports it at its first use)
 import errno
 import mmap
 import os
