@@ -72,7 +72,7 @@ def test_large_blocks_are_refused(maker):
     """A partial block is read as bools, here of 1 TiB."""
     block = (2**20, 2**20)
     with pytest.raises(
-        ValueError, match=r"blocks must have at most 4,194,304 pairs .*, got 1048576"
+        ValueError, match=r"blocks must have at most 16,777,216 pairs .*, got 1048576"
     ):
         {
             "blocks": lambda: masks.Blocks([0, 1], [0], shape=block, block=block),
@@ -81,6 +81,12 @@ def test_large_blocks_are_refused(maker):
             "random": lambda: masks.random_blocks(5, blocks_per_row=1, block=block),
             "bits": lambda: masks.Blocks([0, 1], [0], shape=(2, 2), block=block, bits=[[[True]]]),
         }[maker]()
+
+
+def test_the_largest_blocks():
+    block = (4096, 4096)
+    mask = masks.Blocks([0, 1], [0], shape=block, block=block)
+    assert (mask & masks.sliding(4096, window=(0, 0))).nnz == 4096
 
 
 def test_a_dense_mask_of_one_key_is_not_copied_to_all_keys():

@@ -43,7 +43,7 @@ class Blocks(SparseMask):
         The shape of the mask, ``(q_len, kv_len)`` or ``(..., heads, q_len, kv_len)``. Blocks at its
         end may reach beyond it.
     block : pair of int, default (128, 128)
-        The queries and keys of a block, at most 2**22 pairs.
+        The queries and keys of a block, at most 2**24 pairs.
     bits : array of uint8 or bool, optional
         The visible pairs of each block: a bool array of shape ``(number of blocks, *block)``, or
         its bits as uint8, ``np.packbits(visible, axis=-1, bitorder="little")``. By default, all

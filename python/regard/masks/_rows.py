@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ALL_QUERIES = 2**62
 # The number of pairs of a query and a key that are held as bools at a time.
 MOST_PAIRS = 2**22
+# The largest block, which is read as a whole.
+_MOST_PAIRS_OF_BLOCK = 2**24
 # NumPy broadcasts no more axes.
 _MOST_AXES = 32
 # Building a mask needs about this many times the memory of the mask.
@@ -168,9 +170,9 @@ class Layout(NamedTuple):
         long for 64 bits.
         """
         check_axes("a sparse mask", self.shape)
-        if self.block and math.prod(self.block) > MOST_PAIRS:
+        if self.block and math.prod(self.block) > _MOST_PAIRS_OF_BLOCK:
             raise ValueError(
-                f"blocks must have at most {MOST_PAIRS:,} pairs of a query and a key, got "
+                f"blocks must have at most {_MOST_PAIRS_OF_BLOCK:,} pairs of a query and a key, got "
                 f"{self.block[0]} x {self.block[1]}"
             )
         if math.prod(self.planes) * self.rows * self.step >= 2**62:
