@@ -5,6 +5,7 @@ import pytest
 
 import reference
 import regard
+from data_kinds import KINDS, SCALES, Drawn
 from element_types import type_named
 from gradient_cases import drawn
 from reference import assert_same_bits
@@ -324,3 +325,16 @@ def test_errors_name_the_argument(name):
     call, error, message = WRONG[name]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_numbers(kind, scale, target):
+    numbers = Drawn(kind, scale)
+    random = np.random.default_rng(list(KINDS).index(kind))
+    shapes = (BATCH, HEADS, N, DIM), (BATCH, KV_HEADS, N, DIM), (BATCH, KV_HEADS, N, DIM)
+    arrays = (numbers.arrays(random, *shapes)[:2] for _ in range(LAYERS))
+    layers = [tuple(each.astype(np.float32) for each in layer) for layer in arrays]
+    wanted, limit = dense(layers, **numbers.options)
+    query, key = map(np.stack, zip(*layers, strict=True))
+    check(regard.rollout(query, key, **numbers.options), wanted, limit, query.dtype)
