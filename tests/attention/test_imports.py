@@ -1,8 +1,6 @@
 """Test that calls import nothing: a child that is forked while another thread imports a module
 would wait forever for this module."""
 
-import pytest
-
 from script_calls import CALLS, SETUP
 
 # The calls whose functions are imported when they are first named.
@@ -17,15 +15,14 @@ class Refuses:
 """
 
 
-@pytest.mark.parametrize("layer", ["pool", "openmp"])
-def test_calls_import_nothing(layer, output_of):
+def test_calls_import_nothing(output_of):
     calls = "\n".join(
         f"def call_{number}():\n    {call.strip()}\ncall_{number}()"
         for number, (name, call) in enumerate(CALLS.items())
         if name != "errors"  # messages are imported with the first error
     )
     script = f"{SETUP}\n{SCRIPT}\nsys.meta_path.insert(0, Refuses)\n{calls}\nprint('nothing')"
-    assert output_of(script, REGARD_THREADING_LAYER=layer) == "nothing"
+    assert output_of(script) == "nothing"
 
 
 def test_forks_during_first_uses(output_of):

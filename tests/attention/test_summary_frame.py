@@ -200,6 +200,6 @@ def test_errors_name_the_argument(name, pandas):
 
 def test_the_error_without_pandas_tells_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pip install 'regard\[pandas\]'"):
+    with pytest.raises(ImportError, match=r'pip install "\.\[pandas\]"'):
         DENSE.to_frame()
     assert "entropy" in DENSE.to_dict()

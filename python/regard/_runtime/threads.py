@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from typing import NamedTuple
 
 from regard import _core
 from regard._runtime.public import public
-
-if os.environ.get("REGARD_THREADING_LAYER") == "openmp":
-    # The first call would import it otherwise. That call reports why it cannot be imported.
-    with suppress(ImportError):
-        import regard._openmp  # noqa: F401
 
 
 @public

@@ -172,7 +172,7 @@ class Layout(NamedTuple):
         check_axes("a sparse mask", self.shape)
         if self.block and math.prod(self.block) > _MOST_PAIRS_OF_BLOCK:
             raise ValueError(
-                f"blocks must have at most {_MOST_PAIRS_OF_BLOCK:,} pairs of a query and a key, got "
+                f"blocks must have at most {_MOST_PAIRS_OF_BLOCK:,} pairs of query and key, got "
                 f"{self.block[0]} x {self.block[1]}"
             )
         if math.prod(self.planes) * self.rows * self.step >= 2**62:

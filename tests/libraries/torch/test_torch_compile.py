@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-import regard.torch
 from cases import Case
 from gradient_cases import More, build, drawn
 from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention, torch
 
+import regard.torch  # isort: skip
 from torch.utils.checkpoint import checkpoint  # isort: skip
 from regard.torch import _operators  # isort: skip
 from regard.torch._options import call_with  # isort: skip
