@@ -5,65 +5,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
-from torch.compiler import is_compiling
-from torch.fx import traceback
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy
 
-from regard.torch._operators import library
+from regard.torch._operators import Layout, dense, library, ragged
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable
 
-_CPU = torch.device("cpu")
+    from torch import Tensor
+    from torch.fx import Graph, Node
 
 
 def draw_seed() -> Tensor:
     """Draw a seed from PyTorch's default CPU generator."""
-    if not (is_compiling() or _len_torch_dispatch_stack()):
-        return _draw()
-    seed: Tensor = torch.ops.regard.draw_seed.default()
+    # As torch.randint, which Inductor replaces by separate generators, which forget the mark.
+    seed: Tensor = torch.ops.aten.randint.low_generator(
+        0, 2**63 - 1, (), generator=None, dtype=torch.int64, device="cpu"
+    )
     return seed
 
 
-def _draw() -> Tensor:
-    return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=_CPU)
-
-
-def _draw_in_graph() -> Tensor:
-    """Draw a seed, marked as if it were in a checkpointed region if both directions are traced.
+def _recorded(layout: Layout) -> Callable[..., Any]:
+    """Return the rule by which a graph records the call.
 
     To save memory, a compiler may compute any part of the forward pass again in the backward pass.
-    Only in such regions does it restore the state of the generator. It refuses to compile a forward
-    pass by itself with a random operator in such a region.
+    It restores the state of the generator only for random operators that are marked as if they were
+    in a checkpointed region. It refuses to compile a forward pass by itself with such an operator.
     """
-    mode: Any = get_proxy_mode()
-    # Vmap refuses `torch.randint`, or draws a seed for each entry, as its caller requests.
-    if mode is None or _are_functorch_transforms_active():
-        return _draw()
-    graph, draw = mode.tracer.graph, torch.ops.regard.random_seed.default
-    number = len(graph.find_nodes(op="call_function", target=draw))
-    before = traceback.current_meta
-    if any("tangents" in node.target for node in graph.find_nodes(op="placeholder")):
-        traceback.current_meta = before | {"recompute": CheckpointPolicy.PREFER_RECOMPUTE}
-    try:
-        seed: Tensor = draw(number, device=_CPU)
-        return seed
-    finally:
-        traceback.current_meta = before
+    place = layout.attention.tensors.index("dropout_seed")
+
+    def record(mode: Any, operator: Any, types: Any, given: Any, named: Any) -> Any:
+        results = mode.__torch_dispatch__(operator, types, given, named)
+        graph = mode.tracer.graph
+        seed = graph.find_nodes(op="call_function", target=operator)[-1].args[place]
+        if seed is not None and _has_backward(graph):
+            _mark(seed)
+        return results
+
+    return record
 
 
-library.define("draw_seed() -> Tensor")
-library.impl("draw_seed", _draw_in_graph, "CompositeImplicitAutograd")
-# Inductor replaces PyTorch's random operators by its own, and would forget the mark. The number
-# keeps compilers from merging two seeds, and the device tells which generator's state to restore.
-library.define(
-    "random_seed(int number, *, Device device) -> Tensor", tags=torch.Tag.nondeterministic_seeded
-)
-library.impl("random_seed", lambda number, *, device: _draw(), "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "regard::random_seed",
-    lambda number, *, device: torch.empty((), dtype=torch.int64, device=device),
-    lib=library,
-)
+def _has_backward(graph: Graph) -> bool:
+    return any("tangents" in str(node.target) for node in graph.find_nodes(op="placeholder"))
+
+
+def _mark(seed: Node) -> None:
+    """Mark the random operators from which a seed is computed."""
+    nodes = [seed]
+    for node in nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            node.meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
+        nodes += [each for each in node.all_input_nodes if each not in nodes]
+
+
+for _layout in (dense, ragged):
+    torch.library.register_torch_dispatch(
+        f"regard::{_layout.attention.name}",
+        ProxyTorchDispatchMode,
+        _recorded(_layout),
+        lib=library,
+    )

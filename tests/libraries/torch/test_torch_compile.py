@@ -163,6 +163,42 @@ def test_both_directions_drop_the_same_weights(config, backend, function, tmp_pa
             assert torch.equal(*states)
 
 
+def weights(value, **options):
+    """Return the weights of one head if `value` is the identity."""
+    query = torch.zeros(1, len(value[0]), 4)
+    return scaled_dot_product_attention(query, query, value, dropout_p=0.5, **options)
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", "inductor"])
+def test_compiled_samples_drop_as_their_randomness_says(backend, budget):
+    torch._dynamo.reset()
+    value = torch.eye(64).repeat(3, 1, 1, 1).requires_grad_()
+    with torch._functorch.config.patch(activation_memory_budget=budget):
+        for randomness in ("same", "different"):
+            drop = torch.vmap(weights, randomness=randomness)
+            output = torch.compile(drop, fullgraph=True, backend=backend)(value)
+            assert torch.equal(output[0], output[1]) == (randomness == "same")
+            (gradient,) = torch.autograd.grad(output, value, value.detach())
+            assert torch.equal(gradient != 0, output.mT != 0)
+        with pytest.raises(RuntimeError, match="randomness"):
+            torch.compile(torch.vmap(weights), fullgraph=True, backend=backend)(value)
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.5, 0.0])
+def test_seeds_that_the_compiled_function_draws(budget):
+    torch._dynamo.reset()
+    value = torch.eye(64)[None].requires_grad_()
+
+    def drop(value):
+        return weights(value, dropout_seed=torch.randint(0, 2**40, ()) * 2 + 1)
+
+    with torch._functorch.config.patch(activation_memory_budget=budget):
+        output = torch.compile(drop, fullgraph=True, backend="aot_eager_decomp_partition")(value)
+        (gradient,) = torch.autograd.grad(output, value, value.detach())
+    assert torch.equal(gradient != 0, output.mT != 0)
+
+
 def test_dropout_whose_inputs_need_no_gradient():
     torch._dynamo.reset()
     x = torch.randn(1, 2, 7, 8)

@@ -58,6 +58,7 @@ def test_the_meta_device():
     assert count == sdpa_flop_count(*shapes)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")  # PyTorch's own
 def test_derivatives_of_higher_order_are_counted():
     query, key, value = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))
     attend = regard.torch.scaled_dot_product_attention
