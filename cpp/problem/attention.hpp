@@ -40,7 +40,7 @@ struct AttentionProblem {
   PerHead softcaps;     // likewise
   const ScoreFunction* score_function;  // of capped scores, or null
   const double* sinks;  // one per head, or null
-  std::int64_t sinks_stride;
+  std::int64_t sinks_stride;  // 0 if all heads share a sink
 
   // Dropout (kernels/strips/dropout.hpp): weights whose random word is not above the limit are
   // dropped.

@@ -35,8 +35,8 @@ class Call {
   std::atomic<int>& calls_;
 };
 
-// Workers beyond this number that have no processor end when they have no work, so that one call
-// with thousands of threads does not leave them in the process.
+// Workers beyond this number and the number of processors end when they have no work, so that one
+// call with thousands of threads does not leave them in the process.
 constexpr int kMostIdleWorkers = 64;
 
 class Pool {
@@ -99,7 +99,10 @@ class Pool {
     // If the system cannot provide more threads or memory, the workers that were started do the
     // work.
     while (workers_ < count && start_thread([](void* pool) { static_cast<Pool*>(pool)->work(); }, this)) ++workers_;
-    if (workers_ != before) has_cores_ = workers_ < usable_cpus();
+    if (workers_ == before) return;
+    const int cpus = usable_cpus();
+    has_cores_ = workers_ < cpus;
+    most_idle_ = std::max(kMostIdleWorkers, cpus);
   }
 
   Job* open_job() {
@@ -121,7 +124,7 @@ class Pool {
                        [&] { return has_cores && calls_.load(std::memory_order_relaxed) > 0; });
         lock.lock();
         if (offered || open_job()) continue;
-        if (workers_ > kMostIdleWorkers && !has_cores) {
+        if (workers_ > most_idle_) {
           --workers_;
           return;
         }
@@ -148,6 +151,7 @@ class Pool {
   std::atomic<int> calls_{0};        // calls of run that have not returned
   int workers_ = 0;
   int sleeping_ = 0;
+  int most_idle_ = kMostIdleWorkers;
   bool has_cores_ = true;  // one for each worker and one for a caller
 };
 

@@ -16,24 +16,15 @@ namespace {
 template <class T>
 REGARD_NOINLINE void convert_mask_row(Element element, const void* row, std::int64_t stride,
                                       int keys, T* to) {
-  const auto convert = [&](const auto* from) {
+  with_input_element<double>(element, [&]<class M>(ElementType<M>) {
+    const M* const from = static_cast<const M*>(row);
     for (int k = 0; k < keys; k += kLanes<T>) {
       T part[kLanes<T>] = {};
       for (int i = 0; i < kLanes<T> && i < keys - k; ++i)
         part[i] = mask_value<T>(widen(from[(k + i) * stride]));
       store(to + k, load<T>(part));
     }
-  };
-  switch (element) {
-    case Element::float16:
-      return convert(static_cast<const Float16*>(row));
-    case Element::bfloat16:
-      return convert(static_cast<const BFloat16*>(row));
-    case Element::float32:
-      return convert(static_cast<const float*>(row));
-    default:
-      return convert(static_cast<const double*>(row));
-  }
+  });
 }
 
 // bias[key][lane] = the float mask, for `keys` keys starting at `key`.
@@ -59,23 +50,24 @@ REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionT
     }
     return;
   }
-  const auto load_rows = [&]<class M>(ElementType<M>) {
+  with_input_element<double>(element, [&]<class M>(ElementType<M>) {
+    // Only float32 has fast conversions from 16 bits. Of float64, only -inf hides in float32.
+    constexpr bool kByVectors = sizeof(M) == sizeof(T) || (sizeof(T) == 4 && sizeof(M) == 2);
     for (int lane = 0; lane < width; lane += kWidth) {
       const M* from[kWidth];
       for (int i = 0; i < kWidth; ++i) from[i] = reinterpret_cast<const M*>(rows[lane + i]);
-      rows_to_lanes<T>(from, kWidth, stride, keys, bias + lane, width,
-                       [](Vec<T> value) { return in_log2_units<T>(value); });
+      if constexpr (kByVectors) {
+        rows_to_lanes<T>(from, kWidth, stride, keys, bias + lane, width,
+                         [](Vec<T> value) { return in_log2_units<T>(value); });
+      } else {
+        for (int k = 0; k < keys; ++k) {
+          T gathered[kWidth];
+          for (int i = 0; i < kWidth; ++i) gathered[i] = mask_value<T>(widen(from[i][k * stride]));
+          store(bias + k * width + lane, in_log2_units<T>(load<T>(gathered)));
+        }
+      }
     }
-  };
-  if (sizeof(T) == 8 || element != Element::float64)
-    return with_input_element<T>(element, load_rows);
-  // Only -inf hides, so float64 is not simply rounded.
-  for (int lane = 0; lane < width; ++lane) {
-    T row[Shape::kBlockKeys + kWidth];
-    convert_mask_row(element, rows[lane], stride, keys, row);
-    for (int k = 0; k < keys; ++k) bias[k * width + lane] = row[k];
-  }
-  for (int i = 0; i < keys * width; i += kWidth) store(bias + i, in_log2_units<T>(load(bias + i)));
+  });
 }
 
 // bias -= slope |position - key|.

@@ -40,7 +40,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     """Return names of modules without the parts at both ends that all names share.
 
     ``model.layers.0.self_attn`` and ``model.layers.1.self_attn`` become ``0`` and ``1``. Numbers
-    remain: ``0.5`` is no module.
+    remain, because ``0.5`` is not the name of a module.
     """
     parts = [name.split(".") for name in names]
 
