@@ -11,6 +11,7 @@ import pytest
 
 import regard
 from explorer_pages import problem
+from interrupts import Interrupt
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,30 @@ def test_no_space_leaves_what_was_there(run_python, tmp_path):
         f" | {left}",
         f"[Errno {errno.EFBIG}] cannot write 'new.html': {reason} | {left}",
     ], done.stderr
+
+
+# The garbage collector closes a file that was opened just before the interrupt.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_an_interrupt_at_any_instruction_leaves_no_other_file(explorer, tmp_path, overwrite):
+    explorer.save(tmp_path / "whole.html")
+    whole, before = (tmp_path / "whole.html").read_text(), "old" if overwrite else None
+    for number in range(10_000):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        place = folder / "page.html"
+        if overwrite:
+            place.write_text(before)
+        try:
+            with Interrupt(number, within=("regard/_runtime/saving",)):
+                explorer.save(place, overwrite=overwrite)
+        except KeyboardInterrupt:
+            assert {each.name for each in folder.iterdir()} <= {"page.html"}
+            assert (place.read_text() if place.exists() else None) in (before, whole)
+        else:
+            break
+    assert number > 50
+    assert place.read_text() == whole
 
 
 def test_a_folder_that_cannot_be_written_to(explorer, tmp_path, monkeypatch):

@@ -56,9 +56,9 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite:
 def _write_temporary(name: str, parts: Iterable[bytes], overwrite: bool) -> None:
     place = os.path.realpath(name)  # the target of a symbolic link is replaced, not the link
     beside = os.path.join(os.path.dirname(place), f".regard-{os.urandom(8).hex()}.part")
-    file = open(beside, "xb", opener=_private)  # noqa: SIM115
     try:
-        with file:
+        # An interrupt may come as soon as the file exists.
+        with open(beside, "xb", opener=_private) as file:
             file.writelines(parts)
         os.chmod(beside, _mode(place))
         if overwrite:
