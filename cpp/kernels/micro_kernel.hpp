@@ -24,34 +24,36 @@ REGARD_INLINE void clear(Accumulators<T, kRows, kVectors>& acc) {
     for (int v = 0; v < kVectors; ++v) acc[r][v] = Vec<T>{};
 }
 
-// tile[row][lane] = acc
+// tile[row * stride + lane] = acc
 template <class T, int kRows, int kVectors>
-REGARD_INLINE void store_tile(const Accumulators<T, kRows, kVectors>& acc, T* tile) {
+REGARD_INLINE void store_tile(const Accumulators<T, kRows, kVectors>& acc, T* tile,
+                              std::ptrdiff_t stride) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) store(tile + (r * kVectors + v) * kLanes<T>, acc[r][v]);
+    for (int v = 0; v < kVectors; ++v) store(tile + r * stride + v * kLanes<T>, acc[r][v]);
 }
 
-// acc = tile[row][lane]
+// acc = tile[row * stride + lane]
 template <class T, int kRows, int kVectors>
-REGARD_INLINE void load_tile(Accumulators<T, kRows, kVectors>& acc, const T* tile) {
+REGARD_INLINE void load_tile(Accumulators<T, kRows, kVectors>& acc, const T* tile,
+                             std::ptrdiff_t stride) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = load(tile + (r * kVectors + v) * kLanes<T>);
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = load(tile + r * stride + v * kLanes<T>);
 }
 
-// to[row * stride + lane] += acc
+// to[row * stride + lane] = from[row * stride + lane] + acc
 template <class T, int kRows, int kVectors>
-REGARD_INLINE void add_tile(const Accumulators<T, kRows, kVectors>& acc, T* to,
+REGARD_INLINE void add_tile(const Accumulators<T, kRows, kVectors>& acc, const T* from, T* to,
                             std::ptrdiff_t stride) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      T* const at = to + r * stride + v * kLanes<T>;
-      store(at, load<T>(at) + acc[r][v]);
+      const std::ptrdiff_t at = r * stride + v * kLanes<T>;
+      store(to + at, load(from + at) + acc[r][v]);
     }
 }
 
@@ -79,9 +81,8 @@ REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T*
 
 // a[row][k] = a[k * step + row]: values, whose rows here are value dimensions. With kSelect, a term
 // whose b is exactly -0.0 (a hidden key, see softmax_state.hpp) is skipped instead of multiplied,
-// so that a NaN or inf in it does not propagate. Vectors of the tile outside [kFirst, kEnd) are
-// unchanged.
-template <class T, int kRows, int kVectors, bool kSelect, int kFirst = 0, int kEnd = kVectors>
+// so that a NaN or inf in it does not propagate.
+template <class T, int kRows, int kVectors, bool kSelect>
 REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const T* a,
                                     std::ptrdiff_t step, const T* b, std::ptrdiff_t b_stride,
                                     std::int64_t depth) {
@@ -90,12 +91,12 @@ REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const
   for (std::int64_t k = 0; k < depth; ++k) {
     Vec<T> right[kVectors];
 #pragma GCC unroll 8
-    for (int v = kFirst; v < kEnd; ++v) right[v] = load(b + k * b_stride + v * kLanes<T>);
+    for (int v = 0; v < kVectors; ++v) right[v] = load(b + k * b_stride + v * kLanes<T>);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const Vec<T> left = broadcast(a[k * step + r]);
 #pragma GCC unroll 8
-      for (int v = kFirst; v < kEnd; ++v) {
+      for (int v = 0; v < kVectors; ++v) {
         const Vec<T> sum = fma(left, right[v], acc[r][v]);
         acc[r][v] = kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits, acc[r][v], sum) : sum;
       }

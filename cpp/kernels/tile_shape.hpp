@@ -52,7 +52,12 @@ struct TileShape {
   static constexpr int kRows = kTuning.rows;
   static constexpr int kVectors = kTuning.vectors;
   static constexpr int kRegisterCount = kTuning.registers;
+  // Also the distance between the rows of a strip's arrays, however many vectors the strip has, so
+  // that the code of a tile depends only on the number of vectors that it computes.
   static constexpr int kStripLanes = kVectors * kLanes<T>;
+  // Number of vectors that a tile computes at least. float64 has tiles of one width, which a third
+  // of the compile time pays for.
+  static constexpr int kLeastVectors = sizeof(T) == 4 ? 1 : kVectors;
   // Number of keys whose weights are stored between the two products. A row's sum over keys is
   // computed block by block, so this size affects the bits of the sum. Sizes from 64 to 128 have
   // the same speed (docs/lab-notes/forward.md).

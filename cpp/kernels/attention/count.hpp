@@ -29,17 +29,15 @@ REGARD_NOINLINE void count_block(const AttentionProblem& problem, const Attentio
   const KeySpan block = span_at<Shape>(key, task.kv_len);
   const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
   KeyRuns<Shape> runs;
-  for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-    over_tiles<Shape, vectors.value, TileCode::all>(
-        problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs, [&](auto tile) {
-          ++(tile.kBias == Bias::none ? counts.visible : counts.biased);
-          const int end = tile.kEnd * kLanes<T>;
-          const int rows = (end < strip.rows ? end : strip.rows) - tile.kFirst * kLanes<T>;
-          const int keys =
-              block.count - tile.begin < Shape::kRows ? block.count - tile.begin : Shape::kRows;
-          counts.scores += rows * static_cast<std::int64_t>(keys);
-        });
-  });
+  over_parts<Shape>(
+      problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs,
+      [&](TileKind kind, const VectorRange& vectors, int begin, int end) {
+        (kind == TileKind::visible ? counts.visible : counts.biased) +=
+            (end - begin + Shape::kRows - 1) / Shape::kRows;
+        const int last = vectors.end * kLanes<T>;
+        const int rows = (last < strip.rows ? last : strip.rows) - vectors.begin * kLanes<T>;
+        counts.scores += rows * static_cast<std::int64_t>(end - begin);
+      });
 }
 
 // Counts from keys.begin, which is the beginning of a block. Returns the key at which it stopped.

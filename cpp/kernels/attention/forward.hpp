@@ -35,6 +35,7 @@ struct AttentionForward {
   using Workspace = ForwardWorkspace<T>;
   using Block = ForwardBlock<T>;
   static constexpr int kRows = Shape::kRows;
+  static constexpr bool kCompilesAdds = sizeof(T) == 4;
 
   static constexpr AttentionKernel kernel() {
     return {
@@ -74,7 +75,7 @@ struct AttentionForward {
     for (int s = 0; s < work.strip_count; ++s) {
       Strip& strip = work.strips[s];
       Scores::pack_queries(problem, task, strip);
-      start_online(problem, task, strip);
+      start_online<Shape>(problem, task, strip);
       strip.asked_rows = 0;
     }
     return from_whole_blocks<Shape>(seen);
@@ -99,10 +100,7 @@ struct AttentionForward {
         if (!sees_block<Shape>(strip, key)) continue;
         const bool is_last = s + 1 == work.strip_count;
         const NextMask<T> next{work.strips[is_last ? 0 : s + 1], is_last ? next_key : key};
-        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          block_of_strip<vectors.value>(problem, task, strip, next, asks ? &ahead : nullptr, work,
-                                        block);
-        });
+        block_of_strip(problem, task, strip, next, asks ? &ahead : nullptr, work, block);
       }
     }
   }
@@ -112,12 +110,12 @@ struct AttentionForward {
     const Workspace& work = *static_cast<const Workspace*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
       Strip& strip = work.strips[s];
-      merge_all(problem, strip);
+      merge_all<Shape>(problem, strip);
       for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
         store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.state.sum + lane)));
       // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value does not show.
       unpack_rows<Shape>(
-          problem, problem.output, task.output, strip, 0, problem.value_dim, strip.outputs(),
+          problem, problem.output, task.output, strip, 0, problem.value_dim, outputs_of<Shape>(strip),
           [&](Vec<T> value, int lane) { return value * load(strip.reciprocal + lane) + Vec<T>{}; });
       write_lse<Shape>(problem, task, strip, strip.state);
     }
@@ -133,9 +131,7 @@ struct AttentionForward {
       const int columns = span_at<Shape>(key, problem.kv_len).count;
       for (int s = 0; s < work.strip_count; ++s) {
         const Strip& strip = work.strips[s];
-        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          final_weights<vectors.value>(problem, task, strip, work, block, columns);
-        });
+        final_weights(problem, task, strip, work, block, columns);
         unpack_rows<Shape>(problem, problem.weights, task.weights, strip, key, columns,
                            work.weights, [](Vec<T> value, int) { return value; });
       }
@@ -172,7 +168,6 @@ struct AttentionForward {
 
   // Computes both products of one strip and one block. `ahead` holds the rows of the next block, or
   // is null if the processor's own prefetching is enough.
-  template <int kVectors>
   REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
                                       Strip& strip, const NextMask<T>& next, Ahead* ahead,
                                       const Workspace& work, Block& block) {
@@ -180,81 +175,77 @@ struct AttentionForward {
     if (tiles.end == 0) return;
     Scores::provide_keys(problem, task, work, block);
     KeyRuns<Shape> runs;
-    start_block_sum<kVectors>(strip);
-    over_tiles<Shape, kVectors, TileCode::all>(
-        problem, task, strip, block, tiles, next, runs, [&](auto tile) {
+    start_block_sum(strip);
+    over_tiles<Shape, kCompilesAdds>(
+        problem, task, strip, block, tiles, next, runs, [&](const auto& tile) {
           if (ahead) ahead->ask_lines(kAheadOfTile<Shape>);
           prefetch_output(problem, task, strip);
-          weights_tile<Shape, kVectors>(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
-                                        Scores::product(tile, problem, task, strip, block),
-                                        work.bias + tile.begin * kVectors * kLanes<T>,
-                                        work.weights + tile.begin * kVectors * kLanes<T>, strip,
-                                        runs, BlockWeights<T>{work.weights, nullptr});
+          weights_tile<Shape>(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
+                              Scores::product(tile, problem, task, strip, block),
+                              work.bias + tile.begin * Shape::kStripLanes,
+                              work.weights + tile.begin * Shape::kStripLanes, strip, runs,
+                              BlockWeights<T>{work.weights, nullptr});
         });
-    end_block_sum<kVectors>(strip);
+    end_block_sum(strip);
     Values::provide(problem, task, work, block);
-    if (block.values.scales) scale_weights<kVectors>(block.values.scales, runs, work.weights);
+    if (block.values.scales) scale_weights(block.values.scales, runs, strip.vectors, work.weights);
     if (problem.dropout_factor != 0)
-      drop_weights<Shape, kVectors>(problem, task, strip, block.begin, runs, work.weights);
+      drop_weights<Shape>(problem, task, strip, block.begin, runs, work.weights);
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
     const bool selects = runs.hide_something && !all_values_are_finite(block, problem.value_dim);
-    Values::template add<kVectors>(problem, work, block, runs, selects, strip);
+    Values::add(problem, work, block, runs, selects, strip);
     strip.is_fresh = false;
   }
 
   // weight *= the scale of its value, except for hidden keys.
-  template <int kVectors>
-  REGARD_NOINLINE void scale_weights(const T* value_scales, const KeyRuns<Shape>& runs,
+  REGARD_NOINLINE void scale_weights(const T* value_scales, const KeyRuns<Shape>& runs, int vectors,
                                      T* weights) {
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
-        for (int v = 0; v < kVectors; ++v) {
-          T* const at = weights + (k * kVectors + v) * kLanes<T>;
+        for (int v = 0; v < vectors; ++v) {
+          T* const at = weights + k * Shape::kStripLanes + v * kLanes<T>;
           store(at, scaled_weight<T>(load<T>(at), broadcast(value_scales[k])));
         }
   }
 
   // Computes the weights of one strip for the first `columns` keys of the block, divided by the
   // sums, in work.weights.
-  template <int kVectors>
   REGARD_NOINLINE void final_weights(const AttentionProblem& problem, const AttentionTask& task,
                                      const Strip& strip, const Workspace& work, Block& block,
                                      int columns) {
-    constexpr int kWidth = kVectors * kLanes<T>;
+    constexpr int kWidth = Shape::kStripLanes;
     const int padded_columns = static_cast<int>(round_up(columns, kRows));
     for (int i = 0; i < padded_columns * kWidth; i += kLanes<T>) store(work.weights + i, Vec<T>{});
     const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
     if (tiles.end == 0) return;
     Scores::provide_keys(problem, task, work, block);
     KeyRuns<Shape> runs;
-    over_tiles<Shape, kVectors, TileCode::few>(
-        problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs, [&](auto tile) {
-          final_tile<kVectors>(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
-                               Scores::product(tile, problem, task, strip, block),
-                               work.bias + tile.begin * kWidth, strip,
-                               work.weights + tile.begin * kWidth);
+    over_tiles<Shape, false>(
+        problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs,
+        [&](const auto& tile) {
+          final_tile(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
+                     Scores::product(tile, problem, task, strip, block),
+                     work.bias + tile.begin * kWidth, strip, work.weights + tile.begin * kWidth);
         });
     if (problem.dropout_factor != 0)
-      drop_weights<Shape, kVectors>(problem, task, strip, block.begin, runs, work.weights);
+      drop_weights<Shape>(problem, task, strip, block.begin, runs, work.weights);
   }
 
-  template <int kVectors, class Tile, class Product>
+  template <class Tile, class Product>
   REGARD_INLINE void final_tile(const Tile& tile, const ScoresOfBlock<T>& scores,
                                 const Product& product, const T* bias, const Strip& strip,
                                 T* weights) {
-    constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
-    Accumulators<T, kRows, kSome> acc;
-    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, tile, scores, product, bias, weights,
-                                                       kFirstLane);
-    fill_unseen<kVectors, kRows, Tile>(weights, T(0));
+    Accumulators<T, kRows, Tile::kVectors> acc;
+    score_tile<Shape>(acc, tile, scores, product, bias, weights);
+    fill_unseen<Shape>(weights, tile, strip.vectors, T(0));
 #pragma GCC unroll 8
-    for (int v = 0; v < kSome; ++v) {
-      const int lane = kFirstLane + v * kLanes<T>;
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      const int lane = tile.lane + v * kLanes<T>;
       const Vec<T> reference = load(strip.state.reference + lane),
                    reciprocal = load(strip.reciprocal + lane);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const int at = r * kVectors * kLanes<T> + lane;
+        const int at = r * Shape::kStripLanes + lane;
         Vec<T> weight =
             weight_of<T, Tile::kBias>(acc[r][v], reference, bias, at, Exp2Bits<T>::kLowest) *
             reciprocal;

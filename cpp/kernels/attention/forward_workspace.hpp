@@ -15,7 +15,7 @@ struct ForwardStrip : OnlineStrip<T> {
   T* query_scale;
   T* mean_score;
   // For q4_1 keys (groups/scores.hpp): the step of each query, and the sums of its groups,
-  // [groups][lanes]. Null otherwise.
+  // [groups][kStripLanes]. Null otherwise.
   T* query_steps;
   T* query_sums;
   T* reciprocal;   // of the final sum
@@ -26,8 +26,8 @@ template <class T>
 struct ForwardWorkspace {
   ForwardStrip<T>* strips;
   int strip_count;
-  T* weights;  // [block keys][lanes]: the block's weights for the current strip
-  T* bias;     // [block keys][lanes]: added to the block's scores, in log2 units
+  T* weights;  // [block keys][kStripLanes]: the block's weights for the current strip
+  T* bias;     // [block keys][kStripLanes]: added to the block's scores, in log2 units
   RowCopies<T> keys;
   RowCopies<T> values;
   // For q4_1 keys and values: scales and minimums, [groups][scale, minimum][block keys], and the
@@ -42,6 +42,7 @@ struct ForwardWorkspace {
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
                                              std::int64_t task_rows, void* memory) {
+  constexpr std::int64_t lanes = Shape::kStripLanes;
   const std::int64_t padded_value_dim = round_up(problem.value_dim, Shape::kRows);
   Arena arena(memory);
   auto* const place = arena.take<ForwardWorkspace<T>>(1);
@@ -49,8 +50,8 @@ REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
   const bool has_groups = problem.key.element == Element::q4_1;
   const std::int64_t groups = has_groups ? problem.head_dim / kGroupOfFourBits : 0;
   work.strip_count = take_strips<Shape>(
-      problem, task_rows, arena, work.strips, [&](ForwardStrip<T>& strip, std::int64_t lanes) {
-        take_online<Shape>(problem, lanes, 0, padded_value_dim, arena, strip);
+      problem, task_rows, arena, work.strips, [&](ForwardStrip<T>& strip) {
+        take_online<Shape>(problem, 0, padded_value_dim, arena, strip);
         if (problem.precision == Precision::int8) {
           strip.query_scale = arena.take<T>(lanes);
           strip.mean_score = arena.take<T>(lanes);
@@ -61,8 +62,6 @@ REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
         }
         strip.reciprocal = arena.take<T>(lanes);
       });
-  const std::int64_t lanes =
-      round_up(task_rows < Shape::kStripLanes ? task_rows : Shape::kStripLanes, kLanes<T>);
   const std::int64_t block_keys = round_up(
       problem.kv_len < Shape::kBlockKeys ? problem.kv_len : Shape::kBlockKeys, Shape::kRows);
   const bool has_scales = has_row_scales(problem.key.element);

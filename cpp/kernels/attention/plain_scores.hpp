@@ -27,10 +27,10 @@ struct PlainScores {
   }
 
   template <class Tile>
-  REGARD_INLINE RowProduct<T> product(const Tile& tile, const AttentionProblem& problem,
+  REGARD_INLINE auto product(const Tile& tile, const AttentionProblem& problem,
                                       const AttentionTask&, const ForwardStrip<T>& strip,
                                       const ForwardBlock<T>& block) {
-    return product_of(tile, block.keys, strip.queries, problem.head_dim);
+    return product_of<Shape>(tile, block.keys, strip.queries, problem.head_dim);
   }
 };
 

@@ -24,13 +24,12 @@ struct PlainValues {
   }
 
   // Adds the values of the runs' keys. Their weights are in the workspace.
-  template <int kVectors>
   REGARD_INLINE void add(const AttentionProblem& problem, const ForwardWorkspace<T>& work,
                          const ForwardBlock<T>& block, const KeyRuns<Shape>& runs, bool selects,
                          ForwardStrip<T>& strip) {
     const KeyTerm<T> term{work.weights, block.values.from, block.values.stride};
-    add_columns<Shape, kVectors>(selects, runs, &term, 1, round_up(problem.value_dim, Shape::kRows),
-                                 strip.is_fresh, strip.outputs());
+    add_columns<Shape>(selects, runs, &term, 1, round_up(problem.value_dim, Shape::kRows),
+                       strip.vectors, strip.is_fresh, outputs_of<Shape>(strip));
   }
 };
 

@@ -64,7 +64,7 @@ struct Backward {
   }
 
   static std::int64_t partial_bytes(const BackwardProblem& problem, std::int64_t rows) {
-    return round_up(rows, kLanes<T>) * partial_rows<Shape>(problem) *
+    return round_up(rows, Shape::kStripLanes) * partial_rows<Shape>(problem) *
            static_cast<std::int64_t>(sizeof(T));
   }
 
@@ -124,7 +124,7 @@ struct Backward {
       for (int number = 0; number < work.strip_count; ++number) {
         Strip& strip = work.strips[number];
         locate_strip(problem.forward, task.forward, strip);
-        const std::int64_t size = partial_rows<Shape>(problem) * strip.vectors * kLanes<T>;
+        const std::int64_t size = partial_rows<Shape>(problem) * Shape::kStripLanes;
         const T* partials[kMostChunks];
         int count = 0;
         for (std::int64_t chunk = 0; chunk * keys < kv_len; ++chunk)
@@ -248,10 +248,7 @@ struct Backward {
                              const Workspace& work, int number, const KeySpan& block,
                              bool wants_scores, KeyRuns<Shape>& runs) {
     if (!sees(problem.forward, work.strips[number], block)) return;
-    for_vectors<Shape::kVectors>(work.strips[number].vectors, [&](auto vectors) {
-      Scores::template compute<vectors.value>(problem, task, work, number, block, wants_scores,
-                                              runs);
-    });
+    Scores::compute(problem, task, work, number, block, wants_scores, runs);
   }
 
   REGARD_NOINLINE void add_block(const BackwardProblem& problem, const BackwardTask& task,
@@ -295,16 +292,14 @@ struct Backward {
     Strip& strip = work.strips[number];
     if (task.slope_terms) {
       T* const terms =
-          strip.grad_queries + padded_dim<Shape>(forward.head_dim) * strip.vectors * kLanes<T>;
+          strip.grad_queries + padded_dim<Shape>(forward.head_dim) * Shape::kStripLanes;
       Scores::add_slope_terms(work, number, runs, block.begin, terms);
     }
     if (task.distance_terms)
       Scores::add_distance_terms(forward, work, number, runs, block.begin, task.distance_terms);
     if (work.score_factors) Scores::apply_factors(work, number, runs);
     if (!task.grad_query) return;
-    for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-      Factors::template add_to_queries<vectors.value>(forward, work, number, runs, block);
-    });
+    Factors::add_to_queries(forward, work, number, runs, block);
     strip.is_fresh = false;
   }
 
@@ -327,16 +322,15 @@ struct Backward {
                        !sees_keys(problem.forward, strip, task.chunk.begin, work.piece.begin);
     }
     if (!strip.is_fresh) return;
-    const std::int64_t lanes = strip.vectors * kLanes<T>;
-    T* const terms = strip.grad_queries + padded_dim<Shape>(problem.forward.head_dim) * lanes;
-    for (std::int64_t lane = 0; lane < lanes; ++lane) terms[lane] = T(0);
+    T* const terms =
+        strip.grad_queries + padded_dim<Shape>(problem.forward.head_dim) * Shape::kStripLanes;
+    for (int lane = 0; lane < Shape::kStripLanes; ++lane) terms[lane] = T(0);
   }
 
   REGARD_INLINE void finish_queries(const BackwardProblem& problem, const BackwardTask& task,
                                     const Strip& strip) {
     if (task.partial && !strip.sees_some) return;
-    const std::int64_t size =
-        padded_dim<Shape>(problem.forward.head_dim) * strip.vectors * kLanes<T>;
+    const std::int64_t size = padded_dim<Shape>(problem.forward.head_dim) * Shape::kStripLanes;
     for (std::int64_t i = 0; strip.is_fresh && i < size; i += kLanes<T>)
       store(strip.grad_queries + i, Vec<T>{});
     if (!task.partial) write_queries(problem, task, strip, strip.grad_queries);
@@ -345,13 +339,12 @@ struct Backward {
   REGARD_NOINLINE void write_queries(const BackwardProblem& problem, const BackwardTask& task,
                                      const Strip& strip, const T* from) {
     const AttentionProblem& forward = problem.forward;
-    const std::int64_t lanes = strip.vectors * kLanes<T>;
     if (task.grad_query) {
       const Vec<T> scale = broadcast(common_scale(forward));
       unpack_rows<Shape>(forward, problem.grad_query, task.grad_query, strip, 0, forward.head_dim,
                          from, [=](Vec<T> value, int) { return value * scale + Vec<T>{}; });
     }
-    const T* const terms = from + padded_dim<Shape>(forward.head_dim) * lanes;
+    const T* const terms = from + padded_dim<Shape>(forward.head_dim) * Shape::kStripLanes;
     write_numbers_of_rows<Shape>(forward, problem.slope_terms, task.slope_terms, strip,
                                  [&](int lane) { return terms[lane]; });
   }

@@ -30,12 +30,12 @@ struct RowsOfBand {
 
 template <class T>
 struct BackwardStrip : StripRows<T> {
-  T* queries;       // [head_dim][lanes], as the products of scores read them
-  T* grad_outputs;  // [value_dim][lanes]
+  T* queries;       // [head_dim][kStripLanes], as the products of scores read them
+  T* grad_outputs;  // [value_dim][kStripLanes]
   T* lse;           // [lanes], in log2 units
   T* delta;         // [lanes]: D
   T* scales;        // [lanes]: scales of scores if they differ between heads; null otherwise
-  // [padded head_dim][lanes], without the factor `scale`, followed by [lanes] of slope_terms.
+  // [padded head_dim][kStripLanes], without the factor `scale`, then [kStripLanes] of slope_terms.
   // Stored in the workspace or in a partial.
   T* grad_queries;
   T* own_grad_queries;
@@ -69,7 +69,7 @@ struct BackwardWorkspace {
   T* weights;        // P, later P after dropout
   T* grad_scores;    // dS
   T* score_factors;  // factors of dS: d(score) / d(product) times scale; null if all are 1
-  // For a block of keys and a strip, [block keys][lanes].
+  // For a block of keys and a strip, [block keys][kStripLanes].
   T* bias;           // added to the scores, in log2 units
   T* capped_scores;  // of a tile
 };

@@ -22,7 +22,6 @@ struct GradientsOfScores {
 
   // Fills the strip's part of work.weights and work.grad_scores for the tiles in `runs`. Skips
   // work.grad_scores if only the gradients of values are wanted.
-  template <int kVectors>
   REGARD_NOINLINE void compute(const BackwardProblem& problem, const BackwardTask& task,
                                const BackwardWorkspace<Shape>& work, int number,
                                const KeySpan& block, bool wants_scores, KeyRuns<Shape>& runs) {
@@ -37,18 +36,18 @@ struct GradientsOfScores {
     T* const weights = work.weights + number * kBlock;
     T* const grad_scores = work.grad_scores + number * kBlock;
     const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
-    over_tiles<Shape, kVectors, kUsualCode<T>>(
-        forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
+    over_tiles<Shape, false>(
+        forward, task.forward, strip, block, tiles, next, runs, [&](const auto& tile) {
           const int at = tile.begin * kPitch;
           const ScoresOfBlock<T> scores{forward, task.forward, strip, block.begin};
-          weigh<kVectors>(tile, scores, Factors::scores(tile, forward, work, strip, first), work,
+          weigh(tile, scores, Factors::scores(tile, forward, work, strip, first), work,
                           strip, weights + at);
-          if (work.score_factors) find_score_factors<kVectors>(tile, scores, work, number);
+          if (work.score_factors) find_score_factors(tile, scores, work, number);
           if (wants_scores)
-            differentiate<kVectors>(tile, Factors::grad_weights(tile, forward, work, strip, first),
+            differentiate(tile, Factors::grad_weights(tile, forward, work, strip, first),
                                     strip, !drops, weights + at, grad_scores + at);
           if (drops)
-            drop<kVectors>(forward, task.forward, strip, dropout, block.begin + tile.begin,
+            drop(forward, task.forward, strip, dropout, block.begin + tile.begin,
                            wants_scores, weights + at, grad_scores + at);
         });
   }
@@ -129,48 +128,45 @@ struct GradientsOfScores {
   }
 
   // Computes P for a tile.
-  template <int kVectors, class Tile, class Product>
+  template <class Tile, class Product>
   REGARD_INLINE void weigh(const Tile& tile, const ScoresOfBlock<T>& scores, const Product& product,
                            const BackwardWorkspace<Shape>& work, const BackwardStrip<T>& strip,
                            T* weights) {
-    constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
-    const T* const bias = work.bias + tile.begin * kVectors * kLanes<T>;
-    Accumulators<T, kRows, kSome> acc;
-    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, tile, scores, product, bias,
-                                                       work.capped_scores, kFirstLane);
-    fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(weights, T(-0.0));
+    const T* const bias = work.bias + tile.begin * kPitch;
+    Accumulators<T, kRows, Tile::kVectors> acc;
+    score_tile<Shape>(acc, tile, scores, product, bias, work.capped_scores);
+    fill_unseen<Shape>(weights, tile, strip.vectors, T(-0.0));
 #pragma GCC unroll 8
-    for (int v = 0; v < kSome; ++v) {
-      const int lane = kFirstLane + v * kLanes<T>;
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      const int lane = tile.lane + v * kLanes<T>;
       const Vec<T> lse = load(strip.lse + lane);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
         store(weights + r * kPitch + lane,
               weight_of<T, Tile::kBias>(at_most_lse<T>(acc[r][v], lse), lse, bias,
-                                        r * kVectors * kLanes<T> + lane));
+                                        r * kPitch + lane));
     }
   }
 
   // Computes the factors of a tile's score gradients, after its scores have been computed.
-  template <int kVectors, class Tile>
+  template <class Tile>
   REGARD_NOINLINE void find_score_factors(const Tile& tile, const ScoresOfBlock<T>& scores,
                                           const BackwardWorkspace<Shape>& work, int number) {
-    constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+    constexpr int kVectors = Tile::kVectors, kAll = kRows * kVectors * kLanes<T>;
     const T* const scales = work.strips[number].scales;
-    T own[kRows * kSome * kLanes<T>];
+    T own[kAll];
     if (transforms_scores(scores.strip))
-      derivatives_of_scores<kRows, kSome>(scores_of_tile(scores, tile.begin, tile.end, kFirstLane),
-                                          work.capped_scores, own);
+      derivatives_of_scores<kRows, kVectors>(
+          scores_of_tile(scores, tile.begin, tile.end, tile.lane), work.capped_scores, own);
     else
-      for (int i = 0; i < kRows * kSome * kLanes<T>; i += kLanes<T>)
-        store(own + i, broadcast(T(1)));
+      for (int i = 0; i < kAll; i += kLanes<T>) store(own + i, broadcast(T(1)));
     T* const factors = work.score_factors + tile.begin * kPitch + number * kBlock;
-    fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(factors, T(0));
-    for (int v = 0; v < kSome; ++v) {
-      const int lane = kFirstLane + v * kLanes<T>;
+    fill_unseen<Shape>(factors, tile, work.strips[number].vectors, T(0));
+    for (int v = 0; v < kVectors; ++v) {
+      const int lane = tile.lane + v * kLanes<T>;
       const Vec<T> scale = scales ? load(scales + lane) : broadcast(T(1));
       for (int r = 0; r < kRows; ++r)
-        store(factors + r * kPitch + lane, load<T>(own + (r * kSome + v) * kLanes<T>) * scale);
+        store(factors + r * kPitch + lane, load<T>(own + (r * kVectors + v) * kLanes<T>) * scale);
     }
   }
 
@@ -184,25 +180,19 @@ struct GradientsOfScores {
   }
 
   // Computes dS for a tile whose weights are known, or dP if not `finishes`.
-  template <int kVectors, class Tile, class Product>
-  REGARD_INLINE void differentiate(const Tile&, const Product& product,
+  template <class Tile, class Product>
+  REGARD_INLINE void differentiate(const Tile& tile, const Product& product,
                                    const BackwardStrip<T>& strip, bool finishes, const T* weights,
                                    T* grad_scores) {
-    constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
-    Accumulators<T, kRows, kSome> acc;
-    product.template multiply<kRows, kSome, kVectors>(acc, kFirstLane);
-    fill_unseen<kVectors, kRows, Tile, Shape::kVectors>(grad_scores, T(-0.0));
-    if (__builtin_expect(!finishes, false)) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
+    constexpr int kVectors = Tile::kVectors;
+    Accumulators<T, kRows, kVectors> acc;
+    product.template multiply<kRows, kVectors>(acc, tile.lane);
+    fill_unseen<Shape>(grad_scores, tile, strip.vectors, T(-0.0));
+    if (__builtin_expect(!finishes, false))
+      return store_tile<T, kRows, kVectors>(acc, grad_scores + tile.lane, kPitch);
 #pragma GCC unroll 8
-        for (int v = 0; v < kSome; ++v)
-          store(grad_scores + r * kPitch + kFirstLane + v * kLanes<T>, acc[r][v]);
-      return;
-    }
-#pragma GCC unroll 8
-    for (int v = 0; v < kSome; ++v) {
-      const int lane = kFirstLane + v * kLanes<T>;
+    for (int v = 0; v < kVectors; ++v) {
+      const int lane = tile.lane + v * kLanes<T>;
       const Vec<T> delta = load(strip.delta + lane);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
@@ -213,12 +203,11 @@ struct GradientsOfScores {
   }
 
   // Applies dropout to a tile's weights, and computes dS from dP and the dropout factors.
-  template <int kVectors>
   REGARD_NOINLINE void drop(const AttentionProblem& forward, const AttentionTask& task,
                             const BackwardStrip<T>& strip, const DropoutRows<Shape>& rows,
                             std::int64_t key, bool wants_scores, T* weights, T* grad_scores) {
     for (int r = 0; r < kRows; r += kKeysOfCounter)
-      for (int lane = 0; lane < kVectors * kLanes<T>; lane += kLanes<T>) {
+      for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
         const Vec<T> delta = load(strip.delta + lane);
         dropout_factors<Shape>(forward, task, rows, key + r, lane, [&](int i, Vec<T> factor) {
           const int at = (r + i) * kPitch + lane;

@@ -35,18 +35,18 @@ struct PlainFactors {
 
   // The scores of a tile in the block that starts at key `first` of the piece.
   template <class Tile>
-  REGARD_INLINE RowProduct<T> scores(const Tile& tile, const AttentionProblem& forward,
+  REGARD_INLINE auto scores(const Tile& tile, const AttentionProblem& forward,
                                      const BackwardWorkspace<Shape>& work,
                                      const BackwardStrip<T>& strip, std::int64_t first) {
-    return product_of(tile, rows_from(work.keys, first), strip.queries, forward.head_dim);
+    return product_of<Shape>(tile, rows_from(work.keys, first), strip.queries, forward.head_dim);
   }
 
   // The gradients of a tile's weights.
   template <class Tile>
-  REGARD_INLINE RowProduct<T> grad_weights(const Tile& tile, const AttentionProblem& forward,
+  REGARD_INLINE auto grad_weights(const Tile& tile, const AttentionProblem& forward,
                                            const BackwardWorkspace<Shape>& work,
                                            const BackwardStrip<T>& strip, std::int64_t first) {
-    return product_of(tile, rows_from(work.values, first), strip.grad_outputs, forward.value_dim);
+    return product_of<Shape>(tile, rows_from(work.values, first), strip.grad_outputs, forward.value_dim);
   }
 
   REGARD_INLINE bool are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows,
@@ -55,7 +55,6 @@ struct PlainFactors {
   }
 
   // strip.grad_queries += K^T dS^T, for `block`.
-  template <int kVectors>
   REGARD_INLINE void add_to_queries(const AttentionProblem& forward,
                                     const BackwardWorkspace<Shape>& work, int number,
                                     const KeyRuns<Shape>& runs, const KeySpan& block) {
@@ -65,9 +64,8 @@ struct PlainFactors {
                          !rows_are_finite(keys.from, keys.stride, block.count, forward.head_dim);
     const KeyTerm<T> term{work.grad_scores + number * Shape::kBlockKeys * Shape::kStripLanes,
                           keys.from, keys.stride};
-    add_columns<Shape, kVectors, Shape::kVectors>(selects, runs, &term, 1,
-                                                  round_up(forward.head_dim, kRows), strip.is_fresh,
-                                                  strip.grad_queries);
+    add_columns<Shape>(selects, runs, &term, 1, round_up(forward.head_dim, kRows), strip.vectors,
+                       strip.is_fresh, strip.grad_queries);
   }
 
   // Prepares P or dS for the multiplication by rows.

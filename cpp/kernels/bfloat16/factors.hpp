@@ -53,12 +53,14 @@ struct PairFactors {
 
   static constexpr bool kScalesQueries = false;
 
-  // strip.queries and strip.grad_outputs: [dimension / 2][lanes].
+  // strip.queries and strip.grad_outputs: [dimension / 2][kStripLanes].
   REGARD_NOINLINE void finish_lanes(const AttentionProblem& forward,
                                     const BackwardStrip<float>& strip) {
-    const int lanes = strip.vectors * kLanes<float>;
-    pair_rows(strip.queries, lanes, forward.head_dim, lanes, strip.queries, lanes);
-    pair_rows(strip.grad_outputs, lanes, forward.value_dim, lanes, strip.grad_outputs, lanes);
+    const auto pair = [&](float* rows, std::int64_t dim) {
+      pair_rows(rows, kPitch, dim, strip.vectors * kLanes<float>, rows, kPitch);
+    };
+    pair(strip.queries, forward.head_dim);
+    pair(strip.grad_outputs, forward.value_dim);
   }
 
   // work.query_rows and work.grad_output_rows: [row / 2][padded dim].
@@ -72,7 +74,7 @@ struct PairFactors {
   }
 
   template <class Tile>
-  REGARD_INLINE PairProduct<Dot> scores(const Tile& tile, const AttentionProblem& forward,
+  REGARD_INLINE PairProduct<Shape, Dot> scores(const Tile& tile, const AttentionProblem& forward,
                                         const Workspace& work, const BackwardStrip<float>& strip,
                                         std::int64_t first) {
     return product(work.keys, first + tile.begin, strip.queries, forward.head_dim,
@@ -80,7 +82,7 @@ struct PairFactors {
   }
 
   template <class Tile>
-  REGARD_INLINE PairProduct<Dot> grad_weights(const Tile& tile, const AttentionProblem& forward,
+  REGARD_INLINE PairProduct<Shape, Dot> grad_weights(const Tile& tile, const AttentionProblem& forward,
                                               const Workspace& work,
                                               const BackwardStrip<float>& strip,
                                               std::int64_t first) {
@@ -93,18 +95,16 @@ struct PairFactors {
     return pairs_are_finite(from, stride, rows, columns);
   }
 
-  template <int kVectors>
   REGARD_INLINE void add_to_queries(const AttentionProblem& forward, const Workspace& work,
                                     int number, const KeyRuns<Shape>& runs, const KeySpan& block) {
-    constexpr int kWidth = kVectors * kLanes<float>;
     const BackwardStrip<float>& strip = work.strips[number];
     const float* const gradients = work.grad_scores + number * Shape::kBlockKeys * kPitch;
     // work.bias has already been added to the scores, so its memory is free.
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end; k += 2)
-        for (int lane = 0; lane < kWidth; lane += kLanes<float>) {
+        for (int lane = 0; lane < strip.vectors * kLanes<float>; lane += kLanes<float>) {
           const float* const from = gradients + k * kPitch + lane;
-          store(work.bias + k / 2 * kWidth + lane, pairs_of(load(from), load(from + kPitch)));
+          store(work.bias + k / 2 * kPitch + lane, pairs_of(load(from), load(from + kPitch)));
         }
     const std::int64_t columns = padded_dim<Shape>(forward.head_dim);
     const std::int64_t first = block.begin - work.piece.begin;
@@ -113,8 +113,8 @@ struct PairFactors {
     const bool selects = runs.hide_something &&
                          !pairs_are_finite(keys, columns, pairs_in(block.count), forward.head_dim);
     const KeyTerm<float> term{work.bias, keys, columns};
-    add_columns<Shape, kVectors, kVectors, MultiplyPairsOfKeys<Dot>>(
-        selects, runs, &term, 1, round_up(forward.head_dim, kRows), strip.is_fresh,
+    add_columns<Shape, MultiplyPairsOfKeys<Dot>>(
+        selects, runs, &term, 1, round_up(forward.head_dim, kRows), strip.vectors, strip.is_fresh,
         strip.grad_queries);
   }
 
@@ -155,7 +155,7 @@ struct PairFactors {
     return {to, columns / 2, nullptr, 0, count, nullptr};
   }
 
-  REGARD_INLINE PairProduct<Dot> product(const TileRows<float>& rows, std::int64_t row,
+  REGARD_INLINE PairProduct<Shape, Dot> product(const TileRows<float>& rows, std::int64_t row,
                                          const float* lanes, std::int64_t dim, float factor,
                                          const float* factors) {
     return {rows.from + row * rows.stride, rows.stride, lanes, pairs_in(dim), factor, factors};

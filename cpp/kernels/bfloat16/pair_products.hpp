@@ -112,7 +112,7 @@ REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& 
 
 // The product from which score_tile and similar functions compute scores or gradients of weights:
 // factor (rows lanes). Factors may differ between lanes.
-template <class Dot>
+template <class Shape, class Dot>
 struct PairProduct {
   const float* rows;
   std::ptrdiff_t row_stride;
@@ -121,11 +121,11 @@ struct PairProduct {
   float factor;
   const float* factors;  // or null
 
-  template <int kRows, int kVectors, int kStripVectors>
+  template <int kRows, int kVectors>
   REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
     clear<float, kRows, kVectors>(acc);
-    multiply_rows_of_pairs<Dot, kRows, kVectors>(acc, rows, row_stride, lanes + lane,
-                                                 kStripVectors * kLanes<float>, pairs);
+    multiply_rows_of_pairs<Dot, kRows, kVectors>(acc, rows, row_stride, lanes + lane, Shape::kStripLanes,
+                                                 pairs);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const Vec<float> by = factors ? load(factors + lane + v * kLanes<float>) : broadcast(factor);
@@ -135,24 +135,25 @@ struct PairProduct {
   }
 };
 
-// Makes add_columns multiply keys two at a time. A term's block is then [block keys / 2][kPitch
-// vectors], and its rows are rows of pairs of keys.
+// Makes add_columns multiply keys two at a time. A term's block is then [block keys /
+// 2][kStripLanes], and its rows are rows of pairs of keys.
 template <class Dot>
 struct MultiplyPairsOfKeys {
-  template <int kPitch, bool kSelect, int kBegin, int kEnd, int kRows, int kVectors>
-  REGARD_INLINE void add(Accumulators<float, kRows, kVectors>& acc, const KeyTerm<float>& term,
-                         std::int64_t column, const KeyRun& run) {
+  template <class Shape, bool kSelect, int kVectors>
+  REGARD_INLINE void add(Accumulators<float, Shape::kRows, kVectors>& acc,
+                         const KeyTerm<float>& term, std::int64_t column, const KeyRun& run,
+                         int lane) {
     for (int k = run.begin / 2; k < (run.end + 1) / 2; ++k) {
       const float* const rows = term.rows + k * term.row_stride + column;
       Vec<float> lanes[kVectors];
 #pragma GCC unroll 8
-      for (int v = kBegin; v < kEnd; ++v)
-        lanes[v] = load(term.block + (k * kPitch + v) * kLanes<float>);
+      for (int v = 0; v < kVectors; ++v)
+        lanes[v] = load(term.block + k * Shape::kStripLanes + lane + v * kLanes<float>);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < Shape::kRows; ++r) {
         const Vec<float> row = broadcast_pair(rows + r);
 #pragma GCC unroll 8
-        for (int v = kBegin; v < kEnd; ++v)
+        for (int v = 0; v < kVectors; ++v)
           acc[r][v] = add_pair<Dot, kSelect>(acc[r][v], lanes[v], row);
       }
     }

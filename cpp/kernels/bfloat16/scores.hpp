@@ -25,13 +25,14 @@ struct PairScores {
            problem.head_dim % 2 != 0 || bytes >= kFarRowBytes || bytes <= -kFarRowBytes;
   }
 
-  // strip.queries[d / 2][lane] = a pair.
+  // strip.queries[d / 2][kStripLanes] = pairs.
   REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                     const ForwardStrip<float>& strip) {
-    const int lanes = strip.vectors * kLanes<float>;
+    constexpr int lanes = Shape::kStripLanes;
     pack_rows<Shape>(problem, problem.query, task.query, strip, problem.head_dim, strip.queries,
                      Identity{});
-    pair_rows(strip.queries, lanes, problem.head_dim, lanes, strip.queries, lanes);
+    pair_rows(strip.queries, lanes, problem.head_dim, strip.vectors * kLanes<float>, strip.queries,
+              lanes);
   }
 
   REGARD_NOINLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
@@ -55,7 +56,7 @@ struct PairScores {
   }
 
   template <class Tile>
-  REGARD_INLINE PairProduct<Dot> product(const Tile& tile, const AttentionProblem& problem,
+  REGARD_INLINE PairProduct<Shape, Dot> product(const Tile& tile, const AttentionProblem& problem,
                                          const AttentionTask&, const ForwardStrip<float>& strip,
                                          const ForwardBlock<float>& block) {
     return {block.keys.from + tile.begin * block.keys.stride,

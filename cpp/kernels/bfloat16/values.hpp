@@ -29,20 +29,19 @@ struct PairValues {
     block.values.stride = columns;
   }
 
-  template <int kVectors>
   REGARD_INLINE void add(const AttentionProblem& problem, const ForwardWorkspace<float>& work,
                          const ForwardBlock<float>& block, const KeyRuns<Shape>& runs, bool selects,
                          ForwardStrip<float>& strip) {
-    constexpr int kWidth = kVectors * kLanes<float>;
+    constexpr int kWidth = Shape::kStripLanes;
     // The last tile of a run is complete in the workspace.
     for (int i = 0; i < runs.count; ++i)
       pair_rows(work.weights + runs.run[i].begin * kWidth, kWidth,
-                round_up(runs.run[i].end, 2) - runs.run[i].begin, kWidth,
+                round_up(runs.run[i].end, 2) - runs.run[i].begin, strip.vectors * kLanes<float>,
                 work.weights + runs.run[i].begin / 2 * kWidth, kWidth);
     const KeyTerm<float> term{work.weights, block.values.from, block.values.stride};
-    add_columns<Shape, kVectors, kVectors, MultiplyPairsOfKeys<Dot>>(
-        selects, runs, &term, 1, round_up(problem.value_dim, kRows), strip.is_fresh,
-        strip.outputs());
+    add_columns<Shape, MultiplyPairsOfKeys<Dot>>(
+        selects, runs, &term, 1, round_up(problem.value_dim, kRows), strip.vectors, strip.is_fresh,
+        outputs_of<Shape>(strip));
   }
 };
 

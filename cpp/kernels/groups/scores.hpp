@@ -9,7 +9,7 @@ namespace regard {
 namespace {
 
 // The product of a tile's keys and a strip's queries, both of which are integers.
-template <class T>
+template <class Shape, class T = typename Shape::Element>
 struct GroupProduct {
   const T* rows;
   std::ptrdiff_t row_stride;
@@ -17,12 +17,12 @@ struct GroupProduct {
   std::int64_t depth;
   const T* groups;  // [groups][scale, minimum][group_stride], for the tile's keys
   std::ptrdiff_t group_stride;
-  const T* query_sums;   // [groups][lanes]
+  const T* query_sums;   // [groups][kStripLanes]
   const T* query_steps;  // [lanes]
 
-  template <int kRows, int kVectors, int kStripVectors>
+  template <int kRows, int kVectors>
   REGARD_MEMBER void multiply(Accumulators<T, kRows, kVectors>& acc, int lane) const {
-    constexpr int kWidth = kStripVectors * kLanes<T>;
+    constexpr int kWidth = Shape::kStripLanes;
     clear<T, kRows, kVectors>(acc);
     for (std::int64_t group = 0; group < depth / kGroupOfFourBits; ++group) {
       const std::int64_t first = group * kGroupOfFourBits;
@@ -50,11 +50,11 @@ struct GroupProduct {
 };
 
 // Rounds the strip's packed queries to integers.
-template <class T>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void round_queries(std::int64_t head_dim, const ForwardStrip<T>& strip) {
-  const int lanes = strip.vectors * kLanes<T>;
+  constexpr int lanes = Shape::kStripLanes;
   const Vec<T> round = broadcast(kRoundsToInteger<T>);
-  for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
     T* const queries = strip.queries + lane;
     Vec<T> largest{};
     for (std::int64_t d = 0; d < head_dim; ++d) {
@@ -91,7 +91,7 @@ struct GroupScores {
   REGARD_INLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                   const ForwardStrip<T>& strip) {
     regard::pack_queries<Shape>(problem, problem.query, task.query, strip, strip.queries);
-    round_queries<T>(problem.head_dim, strip);
+    round_queries<Shape>(problem.head_dim, strip);
   }
 
   REGARD_INLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
@@ -105,10 +105,10 @@ struct GroupScores {
   }
 
   template <class Tile>
-  REGARD_INLINE GroupProduct<T> product(const Tile& tile, const AttentionProblem& problem,
+  REGARD_INLINE GroupProduct<Shape> product(const Tile& tile, const AttentionProblem& problem,
                                         const AttentionTask&, const ForwardStrip<T>& strip,
                                         const ForwardBlock<T>& block) {
-    const RowProduct<T> rows = product_of(tile, block.keys, strip.queries, problem.head_dim);
+    const auto rows = product_of<Shape>(tile, block.keys, strip.queries, problem.head_dim);
     return {rows.rows,
             rows.row_stride,
             rows.lanes,

@@ -18,12 +18,12 @@ namespace {
 template <class Shape>
 REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const AttentionTask& task,
                                      const ForwardStrip<float>& strip, float* inverses) {
-  const int lanes = strip.vectors * kLanes<float>;
+  constexpr int lanes = Shape::kStripLanes;
   pack_rows<Shape>(problem, problem.query, task.query, strip, problem.head_dim, strip.queries,
                    Identity{});
   const Vec<float> group = broadcast(static_cast<float>(rotated_together(problem.head_dim)));
   const float* mean = task.int8_keys->mean;
-  for (int lane = 0; lane < lanes; lane += kLanes<float>) {
+  for (int lane = 0; lane < strip.vectors * kLanes<float>; lane += kLanes<float>) {
     const Vec<float> scale = query_scales(problem, strip, lane);
     Vec<float> score{};
     for (std::int64_t d = 0; d < problem.head_dim; ++d)
@@ -36,7 +36,7 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
   }
 }
 
-// queries[d / 4][lane] = four adjacent integers, the first in the lowest bits. The bytes are 128
+// queries[d / 4][kStripLanes] = four adjacent integers, the first in the lowest bits. The bytes are 128
 // too large.
 template <class Shape>
 REGARD_NOINLINE void pack_bytes_of_queries(const AttentionProblem& problem,
@@ -44,10 +44,10 @@ REGARD_NOINLINE void pack_bytes_of_queries(const AttentionProblem& problem,
                                            const ForwardStrip<float>& strip) {
   float inverses[Shape::kStripLanes];
   measure_queries<Shape>(problem, task, strip, inverses);
-  const int lanes = strip.vectors * kLanes<float>;
+  constexpr int lanes = Shape::kStripLanes;
   const Vec<float> round = broadcast(kRoundToInteger + 128);
   for (std::int64_t d = 0; d < problem.head_dim; d += 4)
-    for (int lane = 0; lane < lanes; lane += kLanes<float>) {
+    for (int lane = 0; lane < strip.vectors * kLanes<float>; lane += kLanes<float>) {
       Mask<float> bytes{};
       for (int i = 0; i < 4 && d + i < problem.head_dim; ++i) {
         const Vec<float> query = load<float>(strip.queries + (d + i) * lanes + lane);

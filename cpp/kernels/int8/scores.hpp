@@ -68,7 +68,7 @@ struct QuadScores {
     const float* queries;
     Int8Factors factors;
 
-    template <int kRows, int kVectors, int kStripVectors>
+    template <int kRows, int kVectors>
     REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
       Mask<float> sums[kRows][kVectors];
       const std::int8_t* rows[kRows];
@@ -81,7 +81,7 @@ struct QuadScores {
       }
       const float* right = queries + lane;
 #pragma GCC unroll 2
-      for (std::int64_t d = 0; d < row_bytes; d += 4, right += kStripVectors * kLanes<float>) {
+      for (std::int64_t d = 0; d < row_bytes; d += 4, right += Shape::kStripLanes) {
         Mask<float> query[kVectors];
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v)

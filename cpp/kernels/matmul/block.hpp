@@ -127,17 +127,10 @@ struct MatmulBlock {
     else
       multiply_columns<T, kRows, kVectors, false>(acc, rows.from, kRows, panel, panel_stride,
                                                   block.depth);
-    if (is_whole) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          T* at = place.to + r * c.row_stride + v * kLanes<T>;
-          store(at, block.adds ? load<T>(at) + acc[r][v] : acc[r][v]);
-        }
-      return;
-    }
-    store_tile<T, kRows, kVectors>(acc, tile);
+    if (is_whole)
+      return block.adds ? add_tile<T, kRows, kVectors>(acc, place.to, place.to, c.row_stride)
+                        : store_tile<T, kRows, kVectors>(acc, place.to, c.row_stride);
+    store_tile<T, kRows, kVectors>(acc, tile, kWidth);
     for (int r = 0; r < place.rows; ++r)
       for (int i = 0; i < place.columns; ++i) {
         T& at = place.to[r * c.row_stride + i * c.column_stride];

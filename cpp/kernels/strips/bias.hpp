@@ -46,7 +46,7 @@ REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionT
     convert_mask_row(element, rows[0], stride, keys, row);
     for (int k = 0; k < keys; ++k) {
       const Vec<T> value = in_log2_units<T>(broadcast(row[k]));
-      for (int lane = 0; lane < width; lane += kWidth) store(bias + k * width + lane, value);
+      for (int lane = 0; lane < width; lane += kWidth) store(bias + k * Shape::kStripLanes + lane, value);
     }
     return;
   }
@@ -57,13 +57,13 @@ REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionT
       const M* from[kWidth];
       for (int i = 0; i < kWidth; ++i) from[i] = reinterpret_cast<const M*>(rows[lane + i]);
       if constexpr (kByVectors) {
-        rows_to_lanes<T>(from, kWidth, stride, keys, bias + lane, width,
+        rows_to_lanes<T>(from, kWidth, stride, keys, bias + lane, Shape::kStripLanes,
                          [](Vec<T> value) { return in_log2_units<T>(value); });
       } else {
         for (int k = 0; k < keys; ++k) {
           T gathered[kWidth];
           for (int i = 0; i < kWidth; ++i) gathered[i] = mask_value<T>(widen(from[i][k * stride]));
-          store(bias + k * width + lane, in_log2_units<T>(load<T>(gathered)));
+          store(bias + k * Shape::kStripLanes + lane, in_log2_units<T>(load<T>(gathered)));
         }
       }
     }
@@ -82,7 +82,7 @@ REGARD_NOINLINE void add_alibi(const StripRows<T>& strip, std::int64_t key, bool
     const Vec<T> from = load(distance + lane);
     const Vec<T> slope = load(strip.slopes + lane);
     for (int r = 0; r < Shape::kRows; ++r) {
-      T* at = bias + r * width + lane;
+      T* at = bias + r * Shape::kStripLanes + lane;
       const Vec<T> added = bias_is_set ? load<T>(at) : Vec<T>{};
       store(at, with_alibi<T>(added, slope, from, broadcast(static_cast<T>(r))));
     }
@@ -155,7 +155,7 @@ REGARD_NOINLINE void add_distance_bias(const AttentionProblem& problem, const At
       from = gathered;
     }
     for (int lane = 0; lane < width; lane += kLanes<T>) {
-      T* const at = bias + r * width + lane;
+      T* const at = bias + r * Shape::kStripLanes + lane;
       store(at, with_distance_bias<T>(bias_is_set ? load<T>(at) : Vec<T>{}, load(from + lane)));
     }
   }
@@ -177,7 +177,7 @@ REGARD_NOINLINE void hide_by_position(const StripRows<T>& strip, std::int64_t ke
   for (int lane = 0; lane < width; lane += kLanes<T>) {
     const Vec<T> from = load(first + lane), to = load(end + lane);
     for (int r = 0; r < kRows; ++r) {
-      T* at = bias + r * width + lane;
+      T* at = bias + r * Shape::kStripLanes + lane;
       const Vec<T> here = broadcast(static_cast<T>(r));
       const bool is_sink_token = r >= sinks_begin && r < sinks_end;
       store(at, select<T>(is_hidden(here, is_sink_token ? Vec<T>{} : from, to),

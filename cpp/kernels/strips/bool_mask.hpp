@@ -154,7 +154,7 @@ REGARD_NOINLINE void hide_by_bool_mask(const BoolRows<Shape>& rows, const StripR
     for (int r = 0; r < kRows; ++r) {
       const Mask<T> bytes = as_bits<T>(load(part[r / kBytes] + lane));
       const Mask<T> hidden = (bytes >> (8 * (r % kBytes)) & 0xff) == 0;
-      T* at = bias + r * width + lane;
+      T* at = bias + r * Shape::kStripLanes + lane;
       store(at, select<T>(hidden, broadcast(-kInfinity<T>), bias_is_set ? load<T>(at) : Vec<T>{}));
     }
 }

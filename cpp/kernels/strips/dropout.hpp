@@ -79,18 +79,18 @@ REGARD_INLINE void dropout_factors(const AttentionProblem& problem, const Attent
         select<T>(word_is_above<T>(words[first_word + i], problem.dropout_limit), kept, Vec<T>{}));
 }
 
-// Applies dropout to the weights of a block, [block keys][kVectors], and, if `others` is not null,
-// to other numbers that belong to the weights.
-template <class Shape, int kVectors, class T = typename Shape::Element>
+// Applies dropout to the weights of a block, [block keys][kStripLanes], and, if `others` is not
+// null, to other numbers that belong to the weights.
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void drop_weights(const AttentionProblem& problem, const AttentionTask& task,
                                   const StripRows<T>& strip, std::int64_t block_begin,
                                   const KeyRuns<Shape>& runs, T* weights, T* others = nullptr) {
-  constexpr int kWidth = kVectors * kLanes<T>;
+  constexpr int kWidth = Shape::kStripLanes;
   DropoutRows<Shape> rows;
   find_dropout_rows(problem, task, strip, rows);
   for (int i = 0; i < runs.count; ++i)
     for (int k = runs.run[i].begin; k < runs.run[i].end; k += kKeysOfCounter)
-      for (int lane = 0; lane < kWidth; lane += kLanes<T>)
+      for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
         dropout_factors<Shape>(
             problem, task, rows, block_begin + k, lane, [&](int r, Vec<T> factor) {
               const int at = (k + r) * kWidth + lane;

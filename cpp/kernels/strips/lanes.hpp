@@ -10,7 +10,18 @@
 namespace regard {
 namespace {
 
-// to[column][lane] = op(the strip's rows of an array). Lanes beyond the last row are op(0).
+// Fills the vectors of lanes beyond the last row of a strip. Only strips of a fixed width have any.
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE void fill_lanes(const StripRows<T>& strip, std::int64_t columns, Vec<T> value,
+                              T* to) {
+  for (int lane = (strip.rows + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+       lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
+    for (std::int64_t column = 0; column < columns; ++column)
+      store(to + column * Shape::kStripLanes + lane, value);
+}
+
+// to[column][kStripLanes] = op(the strip's rows of an array). Lanes beyond the last row are op(0), up
+// to the strip's vectors.
 template <class Shape, class Op, class T = typename Shape::Element>
 REGARD_INLINE void pack_rows(const AttentionProblem& problem, const Operand& operand,
                              const void* data, const StripRows<T>& strip, std::int64_t columns,
@@ -19,12 +30,12 @@ REGARD_INLINE void pack_rows(const AttentionProblem& problem, const Operand& ope
     using From = typename decltype(element)::Type;
     const From* rows[Shape::kStripLanes];
     row_pointers(problem, operand, data, strip, 0, rows);
-    rows_to_lanes<T>(rows, strip.rows, operand.column_stride, columns, to,
-                     strip.vectors * kLanes<T>, op);
+    rows_to_lanes<T>(rows, strip.rows, operand.column_stride, columns, to, Shape::kStripLanes, op);
   });
+  fill_lanes<Shape>(strip, columns, op(Vec<T>{}), to);
 }
 
-// The strip's rows of an array = op(from[column][lane], first lane of a vector).
+// The strip's rows of an array = op(from[column][kStripLanes], first lane of a vector).
 template <class Shape, class Op, class T = typename Shape::Element>
 REGARD_INLINE void unpack_rows(const AttentionProblem& problem, const Operand& operand, void* data,
                                const StripRows<T>& strip, std::int64_t first_column,
@@ -33,7 +44,7 @@ REGARD_INLINE void unpack_rows(const AttentionProblem& problem, const Operand& o
     using To = typename decltype(element)::Type;
     To* rows[Shape::kStripLanes];
     row_pointers(problem, operand, data, strip, first_column, rows);
-    lanes_to_rows(from, strip.vectors * kLanes<T>, columns, rows, strip.rows, operand.column_stride,
+    lanes_to_rows(from, Shape::kStripLanes, columns, rows, strip.rows, operand.column_stride,
                   op);
   });
 }
@@ -51,19 +62,20 @@ REGARD_INLINE Vec<T> query_scales(const AttentionProblem& problem, const StripRo
   return broadcast(query_scale<T>(problem));
 }
 
-// to[head_dim][lanes] *= query_scale.
-template <class T>
+// to[head_dim][kStripLanes] *= query_scale.
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void scale_queries(const AttentionProblem& problem, const StripRows<T>& strip,
                                    T* to) {
-  const int lanes = strip.vectors * kLanes<T>;
-  for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
     const Vec<T> scale = query_scales(problem, strip, lane);
-    for (std::int64_t d = 0; d < problem.head_dim; ++d)
-      store(to + d * lanes + lane, load<T>(to + d * lanes + lane) * scale);
+    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+      T* const at = to + d * Shape::kStripLanes + lane;
+      store(at, load<T>(at) * scale);
+    }
   }
 }
 
-// to[head_dim][lanes] = the strip's queries, or their tangents, times query_scale.
+// to[head_dim][kStripLanes] = the strip's queries, or their tangents, times query_scale.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand,
                                   const void* data, const StripRows<T>& strip, T* to) {
@@ -71,12 +83,11 @@ REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand
   const T first = rotates ? static_cast<T>(query_share(problem.key.element, problem.head_dim))
                   : scales_later ? T(1)
                                  : query_scale<T>(problem);
-  const int lanes = strip.vectors * kLanes<T>;
   pack_rows<Shape>(problem, operand, data, strip, problem.head_dim, to,
                    [=](Vec<T> value) { return value * broadcast(first); });
-  for (int lane = 0; rotates && lane < lanes; lane += kLanes<T>)
-    rotate_lanes<T>(to + lane, lanes, problem.head_dim);
-  if (scales_later) scale_queries(problem, strip, to);
+  for (int lane = 0; rotates && lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
+    rotate_lanes<T>(to + lane, Shape::kStripLanes, problem.head_dim);
+  if (scales_later) scale_queries<Shape>(problem, strip, to);
 }
 
 // Calls use(lane, number) for an array of one number per row.

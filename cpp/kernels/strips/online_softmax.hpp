@@ -23,13 +23,13 @@ namespace {
 // A strip and the sums over its keys so far, relative to its references.
 template <class T>
 struct OnlineStrip : StripRows<T> {
-  T* queries;  // [head_dim][lanes], as the products of scores read them
+  T* queries;  // [head_dim][kStripLanes], as the products of scores read them
   // For the current chunk:
   SoftmaxState<T> state;
   T* block_sum;           // [lanes]: sum of the current block's weights
   std::int64_t sum_rows;  // rows of `gathered` with sums of numbers other than weights
   std::int64_t all_rows;  // the other rows are sums over keys times values
-  T* gathered;            // [all_rows][lanes]
+  T* gathered;            // [all_rows][kStripLanes]
   bool is_fresh;          // nothing has been written to the sums with values yet
   // For the earlier chunks, merged. Null if there is one chunk and no sink.
   SoftmaxState<T> total;
@@ -38,9 +38,13 @@ struct OnlineStrip : StripRows<T> {
   bool total_is_empty;  // and it does not contain a sink either
   std::int64_t chunk;   // index of the current chunk
 
-  // The sums with values.
-  T* outputs() const { return gathered + sum_rows * this->vectors * kLanes<T>; }
 };
+
+// The sums with values.
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE T* outputs_of(const OnlineStrip<T>& strip) {
+  return strip.gathered + strip.sum_rows * Shape::kStripLanes;
+}
 
 template <class Shape>
 REGARD_INLINE bool merges_chunks(const AttentionProblem& problem) {
@@ -52,10 +56,10 @@ REGARD_INLINE SoftmaxState<T> take_state(std::int64_t lanes, Arena& arena) {
   return {arena.take<T>(lanes), arena.take<T>(lanes), arena.take<T>(lanes)};
 }
 
-template <class Shape, class T>
-REGARD_INLINE void take_online(const AttentionProblem& problem, std::int64_t lanes,
-                               std::int64_t sum_rows, std::int64_t output_rows, Arena& arena,
-                               OnlineStrip<T>& strip) {
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE void take_online(const AttentionProblem& problem, std::int64_t sum_rows,
+                               std::int64_t output_rows, Arena& arena, OnlineStrip<T>& strip) {
+  constexpr std::int64_t lanes = Shape::kStripLanes;
   strip.queries = arena.take<T>(problem.head_dim * lanes);
   strip.sum_rows = sum_rows;
   strip.all_rows = sum_rows + output_rows;
@@ -67,19 +71,18 @@ REGARD_INLINE void take_online(const AttentionProblem& problem, std::int64_t lan
   strip.total_gathered = arena.take<T>(strip.all_rows * lanes);
 }
 
-template <class T>
+template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE void start_chunk(OnlineStrip<T>& strip) {
-  const int lanes = strip.vectors * kLanes<T>;
-  start_state(strip.state, lanes);
-  for (std::int64_t i = 0; i < strip.sum_rows * lanes; i += kLanes<T>)
+  start_state(strip.state, strip.vectors * kLanes<T>);
+  for (std::int64_t i = 0; i < strip.sum_rows * Shape::kStripLanes; i += kLanes<T>)
     store(strip.gathered + i, Vec<T>{});
   strip.is_fresh = true;
 }
 
-template <class T>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void start_online(const AttentionProblem& problem, const AttentionTask& task,
                                   OnlineStrip<T>& strip) {
-  start_chunk(strip);
+  start_chunk<Shape>(strip);
   strip.chunk = 0;
   strip.total_is_fresh = true;
   if (!strip.total_gathered) return;
@@ -90,7 +93,7 @@ REGARD_NOINLINE void start_online(const AttentionProblem& problem, const Attenti
 }
 
 // Merges a strip's chunk with the earlier chunks and starts the next chunk.
-template <class T>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
   const int lanes = strip.vectors * kLanes<T>;
   if (strip.total_is_empty) {  // merging would multiply everything by 1
@@ -101,18 +104,19 @@ REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
     strip.state = state;
     strip.gathered = gathered;
     strip.total_is_empty = strip.total_is_fresh = false;
-    return start_chunk(strip);
+    return start_chunk<Shape>(strip);
   }
   for (int lane = 0; lane < lanes; lane += kLanes<T>) {
     const Shares<T> shares = merge_lanes(strip.total, strip.state, lane);
     for (std::int64_t row = 0; row < strip.all_rows; ++row) {
-      T* to = strip.total_gathered + row * lanes + lane;
-      const Vec<T> part = load(strip.gathered + row * lanes + lane) * shares.part;
+      const std::int64_t at = row * Shape::kStripLanes + lane;
+      T* const to = strip.total_gathered + at;
+      const Vec<T> part = load(strip.gathered + at) * shares.part;
       store(to, strip.total_is_fresh ? part : load<T>(to) * shares.total + part);
     }
   }
   strip.total_is_fresh = false;
-  start_chunk(strip);
+  start_chunk<Shape>(strip);
 }
 
 // Before the keys of the block at `key`, merges the previous chunk if the block belongs to a new
@@ -122,37 +126,36 @@ REGARD_INLINE void begin_block(OnlineStrip<T>& strip, std::int64_t key) {
   const std::int64_t chunk = key / Shape::kChunkKeys;
   if (chunk == strip.chunk) return;
   strip.chunk = chunk;
-  if (!strip.is_fresh) merge_chunk(strip);
+  if (!strip.is_fresh) merge_chunk<Shape>(strip);
 }
 
 // Leaves the result in the strip's own state: merges the last chunk, and sets sums to 0 if there
 // were no keys.
-template <class T>
+template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void merge_all(const AttentionProblem& problem, OnlineStrip<T>& strip) {
   const bool is_one_chunk = strip.total_is_fresh && !problem.sinks;
   if (strip.total_gathered && !is_one_chunk) {
-    if (!strip.is_fresh) merge_chunk(strip);
+    if (!strip.is_fresh) merge_chunk<Shape>(strip);
     strip.state = strip.total;
     strip.gathered = strip.total_gathered;
     strip.is_fresh = strip.total_is_fresh;
   }
   if (!strip.is_fresh) return;
-  for (std::int64_t i = 0; i < strip.all_rows * strip.vectors * kLanes<T>; i += kLanes<T>)
+  for (std::int64_t i = 0; i < strip.all_rows * Shape::kStripLanes; i += kLanes<T>)
     store(strip.gathered + i, Vec<T>{});
 }
 
-template <int kVectors, class T>
+template <class T>
 REGARD_INLINE void start_block_sum(const OnlineStrip<T>& strip) {
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) store(strip.block_sum + v * kLanes<T>, broadcast(T(-0.0)));
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
+    store(strip.block_sum + lane, broadcast(T(-0.0)));
 }
 
-template <int kVectors, class T>
+template <class T>
 REGARD_INLINE void end_block_sum(const OnlineStrip<T>& strip) {
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) {
-    T* sum = strip.state.sum + v * kLanes<T>;
-    store(sum, load<T>(sum) + load<T>(strip.block_sum + v * kLanes<T>));
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
+    T* const sum = strip.state.sum + lane;
+    store(sum, load<T>(sum) + load<T>(strip.block_sum + lane));
   }
 }
 
@@ -160,20 +163,20 @@ REGARD_INLINE void end_block_sum(const OnlineStrip<T>& strip) {
 // reference, or is null.
 template <class T>
 struct BlockWeights {
-  T* weights;  // [block keys][lanes]
+  T* weights;  // [block keys][kStripLanes]
   T* others;
 };
 
 // The tile at key `begin` holds scores in the memory of its weights. Moves the reference of every
 // lane in which a score exceeds the limit, rescales the sums of these lanes, and replaces the
 // scores by weights.
-template <class Shape, int kVectors, Bias kBias, class T = typename Shape::Element>
+template <class Shape, Bias kBias, class T = typename Shape::Element>
 REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip,
                                      const KeyRuns<Shape>& runs, const BlockWeights<T>& block,
                                      int begin) {
-  constexpr int kWidth = kVectors * kLanes<T>, kRows = Shape::kRows;
+  constexpr int kWidth = Shape::kStripLanes, kRows = Shape::kRows;
   T* const tile = block.weights + begin * kWidth;
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < strip.vectors; ++v) {
     const int lane = v * kLanes<T>;
     Vec<T> top = load(tile + lane);
     for (int r = 1; r < kRows; ++r) top = maximum<T>(top, load(tile + r * kWidth + lane));
@@ -205,39 +208,33 @@ REGARD_NOINLINE void move_references(const T* bias, const OnlineStrip<T>& strip,
 
 // Processes one tile: scores, weights, and the block's running sum. `runs` contains this tile and
 // the tiles before it. `bias` and `capped_scores` are as in score_tile.
-template <class Shape, int kVectors, class Tile, class Product, class T = typename Shape::Element>
+template <class Shape, class Tile, class Product, class T = typename Shape::Element>
 REGARD_INLINE void weights_tile(const Tile& tile, const ScoresOfBlock<T>& scores,
                                 const Product& product, const T* bias, T* capped_scores,
                                 const OnlineStrip<T>& strip, const KeyRuns<Shape>& runs,
                                 const BlockWeights<T>& block) {
-  constexpr int kWidth = kVectors * kLanes<T>, kRows = Shape::kRows;
-  constexpr int kSome = Tile::kEnd - Tile::kFirst, kFirstLane = Tile::kFirst * kLanes<T>;
+  constexpr int kWidth = Shape::kStripLanes, kRows = Shape::kRows, kVectors = Tile::kVectors;
   T* const weights_of_tile = block.weights + tile.begin * kWidth;
-  Accumulators<T, kRows, kSome> acc;
-  score_tile<T, kRows, kSome, kVectors, Tile::kBias>(acc, tile, scores, product, bias,
-                                                     capped_scores, kFirstLane);
+  Accumulators<T, kRows, kVectors> acc;
+  score_tile<Shape>(acc, tile, scores, product, bias, capped_scores);
   bool exceeds = false;
 #pragma GCC unroll 8
-  for (int v = 0; v < kSome; ++v) {
+  for (int v = 0; v < kVectors; ++v) {
     Vec<T> top = acc[0][v];
 #pragma GCC unroll 16
     for (int r = 1; r < kRows; ++r) top = maximum<T>(top, acc[r][v]);
-    exceeds |= any_greater(top, load(strip.state.limit + kFirstLane + v * kLanes<T>));
+    exceeds |= any_greater(top, load(strip.state.limit + tile.lane + v * kLanes<T>));
   }
   if (__builtin_expect(exceeds, false)) {
-    fill_unseen<kVectors, kRows, Tile>(weights_of_tile, -kInfinity<T>);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kSome; ++v)
-        store(weights_of_tile + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
-    move_references<Shape, kVectors, Tile::kBias>(bias, strip, runs, block, tile.begin);
+    fill_unseen<Shape>(weights_of_tile, tile, strip.vectors, -kInfinity<T>);
+    store_tile<T, kRows, kVectors>(acc, weights_of_tile + tile.lane, kWidth);
+    move_references<Shape, Tile::kBias>(bias, strip, runs, block, tile.begin);
     return;
   }
-  fill_unseen<kVectors, kRows, Tile>(weights_of_tile, T(-0.0));
+  fill_unseen<Shape>(weights_of_tile, tile, strip.vectors, T(-0.0));
 #pragma GCC unroll 8
-  for (int v = 0; v < kSome; ++v) {
-    const int lane = kFirstLane + v * kLanes<T>;
+  for (int v = 0; v < kVectors; ++v) {
+    const int lane = tile.lane + v * kLanes<T>;
     const Vec<T> reference = load(strip.state.reference + lane);
     Vec<T> weights[kRows];
 #pragma GCC unroll 16

@@ -20,7 +20,7 @@ template <class T>
 struct StripRows {
   std::int64_t first_row;  // among the kv head's rows, as in AttentionTask
   int rows;                // lanes in use
-  int vectors;             // lanes / kLanes<T>
+  int vectors;             // lanes / kLanes<T>, of the kStripLanes lanes of each row of its arrays
   // By position (window, causality, the array's end), keys outside `seen` are hidden from every
   // lane, and keys inside `shared` are hidden from no lane.
   SeenKeys seen;
@@ -65,7 +65,7 @@ REGARD_INLINE int strips_of_unit(const AttentionProblem& problem) {
 // strips of two vectors take less time than a strip of three and a strip of one.
 template <class Shape, class Body>
 REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task_rows, Body body) {
-  constexpr int kWidth = kLanes<typename Shape::Element>;
+  constexpr int kWidth = kLanes<typename Shape::Element>, kLeast = Shape::kLeastVectors;
   int strips_left = 0, vectors_left = 0;  // in the unit
   for (std::int64_t row = 0; row < task_rows;) {
     if (strips_left == 0) {
@@ -74,24 +74,24 @@ REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task
     }
     int most = (vectors_left + strips_left - 1) / strips_left;
     const std::int64_t left = task_rows - row;
-    if (most == 3 && left > 3 * kWidth && left <= 4 * kWidth) {
+    if (kLeast == 1 && most == 3 && left > 3 * kWidth && left <= 4 * kWidth) {
       most = strips_left = 2;
       vectors_left = 4;
     }
     const int rows = left < most * kWidth ? static_cast<int>(left) : most * kWidth;
     const int vectors = (rows + kWidth - 1) / kWidth;
-    body(row, rows, vectors);
-    row += vectors * kWidth;
+    body(row, rows, vectors > kLeast ? vectors : kLeast);
+    row += most * kWidth;
     vectors_left -= most;
     --strips_left;
   }
 }
 
-// Calls `body` with the number of a strip's vectors as a constant.
-template <int kMost, class Body>
+// Calls `body` with the number of vectors that a tile computes as a constant.
+template <class Shape, int kMost = Shape::kVectors, class Body>
 REGARD_INLINE void for_vectors(int vectors, Body body) {
-  if constexpr (kMost > 1) {
-    if (vectors < kMost) return for_vectors<kMost - 1>(vectors, body);
+  if constexpr (kMost > Shape::kLeastVectors) {
+    if (vectors < kMost) return for_vectors<Shape, kMost - 1>(vectors, body);
   }
   body(Constant<kMost>{});
 }
@@ -101,22 +101,6 @@ struct VectorRange {
   int begin;
   int end;
 };
-
-// Calls `body` with a range's begin and end as constants. The range is whole, or begins or ends
-// with the strip.
-template <int kVectors, class Body>
-REGARD_INLINE void for_range(const VectorRange& range, Body body) {
-  if (range.begin == 0 && range.end == kVectors) return body(Constant<0>{}, Constant<kVectors>{});
-  if constexpr (kVectors > 1) {
-    if (range.begin == kVectors - 1) return body(Constant<kVectors - 1>{}, Constant<kVectors>{});
-    if (range.end == 1) return body(Constant<0>{}, Constant<1>{});
-  }
-  if constexpr (kVectors > 2) {
-    static_assert(kVectors == 3, "all ranges are listed");
-    if (range.begin == 1) return body(Constant<1>{}, Constant<3>{});
-    return body(Constant<0>{}, Constant<2>{});
-  }
-}
 
 // Pointers to one column of the strip's rows.
 template <class E, class Data, class T>

@@ -8,8 +8,8 @@
 namespace regard {
 namespace {
 
-// The product of a tile's rows and the contents of a strip's lanes, [depth][lanes].
-template <class T>
+// The product of a tile's rows and the contents of a strip's lanes, [depth][kPitch].
+template <class T, int kPitch>
 struct RowProduct {
   const T* rows;
   std::ptrdiff_t row_stride;
@@ -17,18 +17,16 @@ struct RowProduct {
   const T* lanes;
   std::int64_t depth;
 
-  // acc += the product, for kVectors of the strip's kStripVectors, starting at lane `lane` of the
-  // strip.
-  template <int kRows, int kVectors, int kStripVectors>
+  // acc += the product, for kVectors of the strip's vectors, starting at lane `lane`.
+  template <int kRows, int kVectors>
   REGARD_MEMBER void add_to(Accumulators<T, kRows, kVectors>& acc, int lane) const {
-    multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, lanes + lane,
-                                      kStripVectors * kLanes<T>, depth);
+    multiply_rows<T, kRows, kVectors>(acc, rows, row_stride, lanes + lane, kPitch, depth);
   }
 
-  template <int kRows, int kVectors, int kStripVectors>
+  template <int kRows, int kVectors>
   REGARD_MEMBER void multiply(Accumulators<T, kRows, kVectors>& acc, int lane) const {
     clear<T, kRows, kVectors>(acc);
-    add_to<kRows, kVectors, kStripVectors>(acc, lane);
+    add_to<kRows, kVectors>(acc, lane);
     if (__builtin_expect(scales == nullptr, true)) return;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
@@ -37,38 +35,39 @@ struct RowProduct {
   }
 };
 
-// The product of a tile's rows. A tile that is known to be whole is never in the tail.
-template <class Tile, class T>
-REGARD_INLINE RowProduct<T> product_of(const Tile& tile, const TileRows<T>& rows, const T* lanes,
-                                       std::int64_t depth) {
+// The product of a tile's rows.
+template <class Shape, class Tile, class T = typename Shape::Element>
+REGARD_INLINE RowProduct<T, Shape::kStripLanes> product_of(const Tile& tile,
+                                                           const TileRows<T>& rows, const T* lanes,
+                                                           std::int64_t depth) {
   const T* const scales = rows.scales ? rows.scales + tile.begin : nullptr;
-  if (!Tile::kIsWhole && tile.begin >= rows.whole)
+  if (tile.begin >= rows.whole)
     return {rows.tail, rows.tail_stride, scales, lanes, depth};
   return {rows.from + tile.begin * rows.stride, rows.stride, scales, lanes, depth};
 }
 
-// acc = scores of a tile of keys, for kVectors of the strip's kStripVectors, starting at lane
-// `lane` of the strip. `bias` is the tile's bias. `capped_scores` is memory for a tile. It holds
-// the capped scores if scores are more than products.
-template <class T, int kRows, int kVectors, int kStripVectors, Bias kBias, class Tile,
-          class Product>
-REGARD_INLINE void score_tile(Accumulators<T, kRows, kVectors>& acc, const Tile& tile,
+// acc = scores of a tile of keys. `bias` is the tile's bias. `capped_scores` is memory for a tile,
+// which holds the capped scores, without gaps, if scores are more than products.
+template <class Shape, class Tile, class Product, class T = typename Shape::Element>
+REGARD_INLINE void score_tile(Accumulators<T, Shape::kRows, Tile::kVectors>& acc, const Tile& tile,
                               const ScoresOfBlock<T>& block, const Product& product, const T* bias,
-                              T* capped_scores, int lane) {
-  product.template multiply<kRows, kVectors, kStripVectors>(acc, lane);
+                              T* capped_scores) {
+  constexpr int kRows = Shape::kRows, kVectors = Tile::kVectors;
+  product.template multiply<kRows, kVectors>(acc, tile.lane);
   if (__builtin_expect(transforms_scores(block.strip), false)) {
-    const ScoresOfTile<T> scores = scores_of_tile(block, tile.begin, tile.end, lane);
-    store_tile<T, kRows, kVectors>(acc, capped_scores);
-    transform_scores<kRows, kVectors>(
-        scores, capped_scores, [&](const T* from) { load_tile<T, kRows, kVectors>(acc, from); });
+    const ScoresOfTile<T> scores = scores_of_tile(block, tile.begin, tile.end, tile.lane);
+    store_tile<T, kRows, kVectors>(acc, capped_scores, kVectors * kLanes<T>);
+    transform_scores<kRows, kVectors>(scores, capped_scores, [&](const T* from) {
+      load_tile<T, kRows, kVectors>(acc, from, kVectors * kLanes<T>);
+    });
   }
-  if constexpr (kBias != Bias::none) {
+  if constexpr (Tile::kBias != Bias::none) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
-        acc[r][v] = with_added<T, kBias>(acc[r][v],
-                                         load(bias + (r * kStripVectors + v) * kLanes<T> + lane));
+        acc[r][v] = with_added<T, Tile::kBias>(
+            acc[r][v], load(bias + r * Shape::kStripLanes + tile.lane + v * kLanes<T>));
   }
 }
 

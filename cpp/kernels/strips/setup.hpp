@@ -26,8 +26,7 @@ REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes
 }
 
 // Lays out the strips of a task with `task_rows` rows, counted from the task's first row, and
-// returns the number of strips. For each strip, take(strip, lanes) lays out the family's own
-// arrays.
+// returns the number of strips. For each strip, take(strip) lays out the family's own arrays.
 template <class Shape, class Strip, class Take>
 REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task_rows, Arena& arena,
                               Strip*& strips, Take take) {
@@ -39,9 +38,8 @@ REGARD_INLINE int take_strips(const AttentionProblem& problem, std::int64_t task
     strip.first_row = first_row;
     strip.rows = rows;
     strip.vectors = vectors;
-    const std::int64_t lanes = vectors * kLanes<typename Shape::Element>;
-    take_rows(problem, lanes, arena, strip);
-    take(strip, lanes);
+    take_rows(problem, Shape::kStripLanes, arena, strip);
+    take(strip);
     if (!arena.only_counts()) strips[count] = strip;
     ++count;
   });

@@ -4,8 +4,8 @@
 //   SeenTiles seen = see_tiles(...)        inspects positions, masks and ALiBi, but not keys
 //   over_tiles(strip, seen, ..., body)     body(tile) for each visible tile, in order
 //
-// Differences between tiles that affect the code (whether a bias is added, whether it hides, which
-// vectors take part) are part of the type of `tile`. The body is compiled for each type.
+// Differences between tiles that affect the code (whether a bias is added, whether it hides, how many
+// vectors are computed) are part of the type of `tile`. The body is compiled for each type.
 #pragma once
 
 #include "bias.hpp"
@@ -69,39 +69,45 @@ struct KeyRuns {
 };
 
 // A tile in which a strip sees some key: keys [begin, end) of the block, fewer than kRows at the
-// end of the array.
-template <Bias kBias_, int kFirst_, int kEnd_, bool kIsWhole_ = false>
+// end of the array. kVectors of the strip's vectors are computed, starting at lane `lane`. The
+// others see none of its keys.
+template <Bias kBias_, int kVectors_>
 struct Tile {
-  static constexpr Bias kBias = kBias_;                 // contents of its part of the bias
-  static constexpr int kFirst = kFirst_, kEnd = kEnd_;  // other vectors see none of its keys
-  static constexpr bool kIsWhole = kIsWhole_;           // known to be whole
+  static constexpr Bias kBias = kBias_;  // contents of its part of the bias
+  static constexpr int kVectors = kVectors_;
   int begin;
   int end;
+  int lane;
 };
 
-// Fills the vectors of a tile, [kRows][kPitch vectors], that see none of its keys.
-template <int kVectors, int kRows, class Tile, int kPitch = kVectors, class T>
-REGARD_INLINE void fill_unseen(T* tile, T value) {
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
-      if (v < Tile::kFirst || v >= Tile::kEnd)
-        store(tile + (r * kPitch + v) * kLanes<T>, broadcast(value));
+// Fills the vectors of a tile, [kRows][kStripLanes], that are not computed.
+template <class Shape, class Tile, class T = typename Shape::Element>
+REGARD_NOINLINE void fill_others(T* rows, const Tile& tile, int vectors, T value) {
+  for (int lane = 0; lane < vectors * kLanes<T>; lane += kLanes<T>) {
+    if (lane >= tile.lane && lane < tile.lane + Tile::kVectors * kLanes<T>) continue;
+    for (int r = 0; r < Shape::kRows; ++r)
+      store(rows + r * Shape::kStripLanes + lane, broadcast(value));
+  }
+}
+template <class Shape, class Tile, class T = typename Shape::Element>
+REGARD_INLINE void fill_unseen(T* rows, const Tile& tile, int vectors, T value) {
+  if (Tile::kBias == Bias::hides && Tile::kVectors < vectors)
+    fill_others<Shape>(rows, tile, vectors, value);
 }
 
-// Determines the kind of a tile from a number of bias vectors: all -inf, all 0, none -inf, or some
-// -inf. Bits are compared, so that NaN is treated like any other value.
-template <class T>
-REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int vectors) {
+// Determines the kind of a tile from its bias: all -inf, all 0, none -inf, or some -inf. Bits are
+// compared, so that NaN is treated like any other value.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int keys, int vectors) {
   const Mask<T> minus_infinity = as_bits<T>(broadcast(-kInfinity<T>));
   Mask<T> adds{}, shows{}, hides{};
-  for (int i = 0; i < vectors; ++i) {
-    const Mask<T> bits = as_bits<T>(load(bias + i * kLanes<T>));
-    adds |= bits;
-    shows |= bits ^ minus_infinity;
-    hides |= bits == minus_infinity;
-  }
+  for (int k = 0; k < keys; ++k)
+    for (int v = 0; v < vectors; ++v) {
+      const Mask<T> bits = as_bits<T>(load(bias + k * Shape::kStripLanes + v * kLanes<T>));
+      adds |= bits;
+      shows |= bits ^ minus_infinity;
+      hides |= bits == minus_infinity;
+    }
   if (!any<T>(shows != 0)) return TileKind::hidden;
   if (any<T>(hides)) return TileKind::hiding;
   return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
@@ -113,7 +119,7 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
                                     const StripRows<T>& strip, const KeySpan& block, T* bias,
                                     SeenTiles<Shape>& tiles) {
   constexpr int kRows = Shape::kRows;
-  const int tile_lanes = kRows * strip.vectors * kLanes<T>;
+  constexpr int kTile = kRows * Shape::kStripLanes;
   const KeyInterval seen = seen_of_block(strip.seen, block.begin, block.count);
   tiles.end = 0;
   if (is_empty(seen)) return;
@@ -136,16 +142,16 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
   if (task.bias) {
     const int keys = (last * kRows < block.count ? last * kRows : block.count) - first * kRows;
     load_bias<Shape>(problem, task, strip, block.begin + first * kRows, keys,
-                     bias + first * tile_lanes);
+                     bias + first * kTile);
   }
   for (int t = first; t < last; ++t) {
     const std::int64_t key = block.begin + t * kRows;
     const int keys = block.count - t * kRows < kRows ? block.count - t * kRows : kRows;
-    T* tile = bias + t * tile_lanes;
+    T* tile = bias + t * kTile;
     const bool is_mixed = kinds[t] == TileKind::hiding;
     if (!overlaps(strip.seen, key, key + keys)) kinds[t] = TileKind::hidden;
     if (task.bias && kinds[t] != TileKind::hidden)
-      kinds[t] = kind_of_bias<T>(tile, keys * strip.vectors);
+      kinds[t] = kind_of_bias<Shape>(tile, keys, strip.vectors);
     if (kinds[t] == TileKind::hidden) continue;
     bool is_set = task.bias != nullptr;
     if (strip.slopes) {
@@ -155,7 +161,7 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
     }
     if (task.distance_bias) {
       add_distance_bias(problem, task, strip, distances, key, keys, is_set, tile);
-      kinds[t] = kind_of_bias<T>(tile, keys * strip.vectors);
+      kinds[t] = kind_of_bias<Shape>(tile, keys, strip.vectors);
       if (kinds[t] == TileKind::hidden) continue;
       is_set = true;
     }
@@ -208,32 +214,6 @@ REGARD_INLINE SeenTiles<Shape> see_tiles(const AttentionProblem& problem, const 
   return tiles;
 }
 
-// The kinds of tiles for which a body is compiled. Compile time is proportional to their number.
-enum class TileCode {
-  all,      // all kinds, and a separate loop for whole blocks, which stays small
-  trimmed,  // only the vectors that see a key; a bias is treated as hiding
-  few,      // hiding or not hiding
-};
-
-// The kinds for all kernels except the forward kernel.
-template <class T>
-constexpr TileCode kUsualCode = sizeof(T) == 4 ? TileCode::trimmed : TileCode::few;
-
-template <int kVectors, TileCode kCode, class Body>
-REGARD_NOINLINE void tile_of_kind(TileKind kind, const VectorRange& seeing, int begin, int end,
-                                  const Body& body) {
-  if (kind == TileKind::visible) return body(Tile<Bias::none, 0, kVectors>{begin, end});
-  if constexpr (kCode == TileCode::all) {
-    if (kind == TileKind::biased) return body(Tile<Bias::adds, 0, kVectors>{begin, end});
-  }
-  if constexpr (kCode == TileCode::few)
-    body(Tile<Bias::hides, 0, kVectors>{begin, end});
-  else
-    for_range<kVectors>(seeing, [&](auto first, auto last) {
-      body(Tile<Bias::hides, first.value, last.value>{begin, end});
-    });
-}
-
 // The part of a mask with separate rows that a strip will read next, to be prefetched.
 template <class T>
 struct NextMask {
@@ -241,22 +221,19 @@ struct NextMask {
   std::int64_t key;
 };
 
-// Calls body(Tile) for every tile in which the strip sees a key. `runs` must be empty at first, and
-// contains the tile when body is called.
-template <class Shape, int kVectors, TileCode kCode, class Body, class T = typename Shape::Element>
-REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTask& task,
+// Calls body(kind, vectors, begin, end) for every part of a block in which the strip sees a key: a
+// tile, or several tiles of which all lanes see all keys. `runs` must be empty at first, and
+// contains the part when body is called.
+template <class Shape, class Body, class T = typename Shape::Element>
+REGARD_INLINE void over_parts(const AttentionProblem& problem, const AttentionTask& task,
                               const StripRows<T>& strip, const KeySpan& block,
                               const SeenTiles<Shape>& tiles, const NextMask<T>& next,
                               KeyRuns<Shape>& runs, const Body& body) {
   constexpr int kRows = Shape::kRows;
+  const VectorRange all{0, strip.vectors};
   if (tiles.all) {
-    runs.add(tiles.begin, tiles.end, {0, kVectors});
-    for (int k = tiles.begin; k < tiles.end; k += kRows)
-      if constexpr (kCode == TileCode::all)
-        body(Tile<Bias::none, 0, kVectors, true>{k, k + kRows});
-      else
-        tile_of_kind<kVectors, kCode>(TileKind::visible, {}, k, k + kRows, body);
-    return;
+    runs.add(tiles.begin, tiles.end, all);
+    return body(TileKind::visible, all, tiles.begin, tiles.end);
   }
   for (int k = 0; k < tiles.end; k += kRows) {
     const TileKind kind = tiles.kinds[k / kRows];
@@ -264,13 +241,44 @@ REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTa
                    kBlockTiles<Shape>);
     if (kind == TileKind::hidden) continue;
     const int end = k + kRows < tiles.end ? k + kRows : tiles.end;
-    VectorRange seeing{0, kVectors};
-    if (kCode != TileCode::few && kind == TileKind::hiding)
-      seeing = vectors_that_see(strip, block.begin + k, block.begin + end);
-    runs.hide_something |= kind == TileKind::hiding;
+    const bool hides = kind == TileKind::hiding;
+    const VectorRange seeing = hides && Shape::kLeastVectors == 1
+                                   ? vectors_that_see(strip, block.begin + k, block.begin + end)
+                                   : all;
+    runs.hide_something |= hides;
     runs.add(k, end, seeing);
-    tile_of_kind<kVectors, kCode>(kind, seeing, k, end, body);
+    body(kind, seeing, k, end);
   }
+}
+
+template <class Shape, Bias kBias, int kVectors, class Body>
+REGARD_NOINLINE void tiles_of_part(int begin, int end, int lane, const Body& body) {
+  for (int k = begin; k < end; k += Shape::kRows)
+    body(Tile<kBias, kVectors>{k, k + Shape::kRows < end ? k + Shape::kRows : end, lane});
+}
+
+// Calls body(Tile) for every tile in which the strip sees a key. Without kAdds, which saves compile
+// time, a bias that only adds is treated like a bias that hides.
+template <class Shape, bool kAdds, class Body, class T = typename Shape::Element>
+REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTask& task,
+                              const StripRows<T>& strip, const KeySpan& block,
+                              const SeenTiles<Shape>& tiles, const NextMask<T>& next,
+                              KeyRuns<Shape>& runs, const Body& body) {
+  over_parts<Shape>(
+      problem, task, strip, block, tiles, next, runs,
+      [&](TileKind kind, const VectorRange& seeing, int begin, int end) {
+        for_vectors<Shape>(seeing.end - seeing.begin, [&](auto vectors) {
+          constexpr int kVectors = decltype(vectors)::value;
+          const int lane = seeing.begin * kLanes<T>;
+          if (kind == TileKind::visible)
+            return tiles_of_part<Shape, Bias::none, kVectors>(begin, end, lane, body);
+          if constexpr (kAdds) {
+            if (kind == TileKind::biased)
+              return tiles_of_part<Shape, Bias::adds, kVectors>(begin, end, lane, body);
+          }
+          tiles_of_part<Shape, Bias::hides, kVectors>(begin, end, lane, body);
+        });
+      });
 }
 
 }  // namespace

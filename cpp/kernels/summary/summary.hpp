@@ -19,6 +19,7 @@ template <class Shape>
 struct Summary {
   using T = typename Shape::Element;
   using Weighing = SummaryWeighing<Shape>;
+  static constexpr int kPitch = Shape::kStripLanes;
 
   static constexpr SummaryKernels kernels() {
     return {
@@ -52,10 +53,10 @@ struct Summary {
         }
       }
       for (const RowSums<T>& sums : {strip.block, strip.chunk, strip.sums})
-        for (int i = 0; i < kRowSums * lanes; ++i) sums.log_weight[i] = T(0);
+        for (int i = 0; i < kRowSums * kPitch; ++i) sums.log_weight[i] = T(0);
       load_lse<Shape>(forward, task.forward, strip, strip.lse);
       strip.chunk_number = 0;
-      if (strip.top.weights) start_top(strip.top, problem.top_count, lanes);
+      if (strip.top.weights) start_top(strip.top, problem.top_count, kPitch);
       pack_queries<Shape>(forward, forward.query, task.forward.query, strip, strip.queries);
     }
     if (task.pixels) {
@@ -91,14 +92,12 @@ struct Summary {
         SummaryStrip<T>& strip = work.strips[s];
         if (key / Shape::kChunkKeys != strip.chunk_number) {
           strip.chunk_number = key / Shape::kChunkKeys;
-          Weighing::fold(strip.chunk, strip.sums, strip.vectors * kLanes<T>);
+          Weighing::fold(strip.chunk, strip.sums);
         }
         if (!sees_block<Shape>(strip, key)) continue;
         if (strip.top.weights)
-          move_base(strip.top, problem.top_count, strip.vectors * kLanes<T>, key);
-        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          Weighing::template add<vectors.value>(problem, task, work, block, strip);
-        });
+          move_base(strip.top, problem.top_count, kPitch, key);
+        Weighing::add(problem, task, work, block, strip);
       }
       for (int i = 0; task.column_sums && i < count; ++i) {
         for (int lane = i * kLanes<T>; lane < (i + 1) * kLanes<T>; ++lane) {
@@ -114,7 +113,7 @@ struct Summary {
     for (int s = 0; s < work.strip_count; ++s) {
       const SummaryStrip<T>& strip = work.strips[s];
       const RowSums<T>& sums = strip.sums;
-      Weighing::fold(strip.chunk, sums, strip.vectors * kLanes<T>);
+      Weighing::fold(strip.chunk, sums);
       for (int lane = 0; lane < strip.rows; ++lane) {
         // A NaN among a row's weights appears in all statistics of the row.
         if (sums.log_weight[lane] != sums.log_weight[lane]) strip.largest[lane] = kNaN;
@@ -188,16 +187,16 @@ struct Summary {
 
   REGARD_NOINLINE void write_top(const SummaryProblem& problem, const SummaryTask& task,
                                  const SummaryStrip<T>& strip) {
-    const std::int64_t count = problem.top_count, lanes = strip.vectors * kLanes<T>;
-    settle_top(strip.top, count, lanes);
+    const std::int64_t count = problem.top_count;
+    settle_top(strip.top, count, kPitch);
     for (int lane = 0; lane < strip.rows; ++lane) {
       const std::int64_t row = strip.first_row + lane;
       T* const weights = static_cast<T*>(task.top_weights) + row * problem.top_weights.row_stride;
       std::int64_t* const keys = task.top_keys + row * problem.top_keys.row_stride;
       const bool is_nan = strip.largest[lane] != strip.largest[lane];
       for (std::int64_t i = 0; i < count; ++i) {
-        weights[i] = is_nan ? kNaN : strip.top.weights[i * lanes + lane];
-        keys[i] = is_nan ? -1 : strip.top.keys[i * lanes + lane];
+        weights[i] = is_nan ? kNaN : strip.top.weights[i * kPitch + lane];
+        keys[i] = is_nan ? -1 : strip.top.keys[i * kPitch + lane];
       }
     }
   }

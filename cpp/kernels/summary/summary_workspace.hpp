@@ -52,7 +52,7 @@ struct TopKeys {
 
 template <class T>
 struct SummaryStrip : StripRows<T> {
-  T* queries;  // [head_dim][lanes], times query_scale
+  T* queries;  // [head_dim][kStripLanes], times query_scale
   T* lse;      // [lanes], in log2 units
   T* is_row;   // [lanes]: 1, or 0 beyond the last row
   // Keys from local_begin to before local_end are near enough to count as local, [lanes] each.
@@ -78,8 +78,8 @@ template <class T>
 struct SummaryWorkspace {
   SummaryStrip<T>* strips;
   int strip_count;
-  T* weights;  // [block keys][lanes]
-  T* bias;     // [block keys][lanes]
+  T* weights;  // [block keys][kStripLanes]
+  T* bias;     // [block keys][kStripLanes]
   RowCopies<T> keys;
   T* columns;      // [block keys][vector]: sums over the rows of all strips
   T* column_rows;  // [block keys][vector]: number of rows that see a key
@@ -98,7 +98,8 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
   Arena arena(memory);
   auto* const place = arena.take<SummaryWorkspace<T>>(1);
   SummaryWorkspace<T> work{};
-  const auto take = [&](SummaryStrip<T>& strip, std::int64_t lanes) {
+  constexpr std::int64_t lanes = Shape::kStripLanes;
+  const auto take = [&](SummaryStrip<T>& strip) {
     strip.queries = arena.take<T>(forward.head_dim * lanes);
     strip.lse = arena.take<T>(lanes);
     strip.is_row = arena.take<T>(lanes);

@@ -32,8 +32,8 @@ template <class Shape>
 struct SummaryWeighing {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
+  static constexpr int kPitch = Shape::kStripLanes;
 
-  template <int kVectors>
   REGARD_NOINLINE void add(const SummaryProblem& problem, const SummaryTask& task,
                            const SummaryWorkspace<T>& work, SummaryKeys<T>& block,
                            SummaryStrip<T>& strip) {
@@ -47,11 +47,11 @@ struct SummaryWeighing {
     const bool is_near = find_distances(strip, block.begin, distances);
     const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
     KeyRuns<Shape> runs;
-    over_tiles<Shape, kVectors, kUsualCode<T>>(
-        forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
+    over_tiles<Shape, false>(
+        forward, task.forward, strip, block, tiles, next, runs, [&](const auto& tile) {
           if (!is_near) find_distances(strip, block.begin + tile.begin, distances);
-          weigh<kVectors>(tile, problem, task, work, block, strip, distances,
-                          is_near ? static_cast<T>(tile.begin) : T(0));
+          weigh(tile, problem, task, work, block, strip, distances,
+                is_near ? static_cast<T>(tile.begin) : T(0));
           if (block.map_columns > 0) add_to_map(problem.map, work, strip, tile.begin, tile.end);
           if (task.column_sums)
             add_column_sums(work, strip, tile.begin, tile.end, tile.kBias == Bias::hides);
@@ -61,12 +61,12 @@ struct SummaryWeighing {
       add_first_mass(problem, work, block, runs, strip);
     if (task.local_mass) add_local_mass(work, block, runs, strip);
     if (task.previous || task.induced) pick(problem, task, work, block, tiles, strip);
-    fold(strip.block, strip.chunk, strip.vectors * kLanes<T>);
+    fold(strip.block, strip.chunk);
   }
 
   // Adds the sums of one level to the sums of the next level.
-  REGARD_INLINE void fold(const RowSums<T>& from, const RowSums<T>& to, int lanes) {
-    for (int i = 0; i < kRowSums * lanes; i += kLanes<T>) {
+  REGARD_INLINE void fold(const RowSums<T>& from, const RowSums<T>& to) {
+    for (int i = 0; i < kRowSums * kPitch; i += kLanes<T>) {
       store(to.log_weight + i, load<T>(to.log_weight + i) + load<T>(from.log_weight + i));
       store(from.log_weight + i, Vec<T>{});
     }
@@ -88,29 +88,29 @@ struct SummaryWeighing {
   }
 
   // `distances` are relative to the key that is `within` keys before the tile's first key.
-  template <int kVectors, class Tile>
+  template <class Tile>
   REGARD_INLINE void weigh(const Tile& tile, const SummaryProblem& problem, const SummaryTask& task,
                            const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
                            const SummaryStrip<T>& strip, const T* distances, T within) {
-    constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst;
-    T* const weights = work.weights + tile.begin * kWidth;
-    const T* const bias = work.bias + tile.begin * kWidth;
-    Accumulators<T, kRows, kSome> acc;
-    score_tile<T, kRows, kSome, kVectors, Tile::kBias>(
-        acc, tile, ScoresOfBlock<T>{problem.forward, task.forward, strip, block.begin},
-        product_of(tile, block.rows, strip.queries, problem.forward.head_dim), bias, weights,
-        Tile::kFirst * kLanes<T>);
-    fill_unseen<kVectors, kRows, Tile>(weights, T(-0.0));
+    constexpr int kVectors = Tile::kVectors;
+    T* const weights = work.weights + tile.begin * kPitch;
+    const T* const bias = work.bias + tile.begin * kPitch;
+    Accumulators<T, kRows, kVectors> acc;
+    score_tile<Shape>(acc, tile,
+                      ScoresOfBlock<T>{problem.forward, task.forward, strip, block.begin},
+                      product_of<Shape>(tile, block.rows, strip.queries, problem.forward.head_dim),
+                      bias, weights);
+    fill_unseen<Shape>(weights, tile, strip.vectors, T(-0.0));
     const RowSums<T>& sums = strip.block;
 #pragma GCC unroll 8
-    for (int v = 0; v < kSome; ++v) {
-      const int lane = (Tile::kFirst + v) * kLanes<T>;
+    for (int v = 0; v < kVectors; ++v) {
+      const int lane = tile.lane + v * kLanes<T>;
       const Vec<T> lse = load<T>(strip.lse + lane);
       const Vec<T> distance = load(distances + lane) - broadcast(within);
       Vec<T> log_weight{}, total{}, square{}, away{}, top{};
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const int at = r * kWidth + lane;
+        const int at = r * kPitch + lane;
         const Vec<T> score = at_most_lse<T>(acc[r][v], lse);
         const Vec<T> weight = weight_of<T, Tile::kBias>(score, lse, bias, at);
         Vec<T> exponent = maximum<T>(broadcast(kNegligible<T>), score - lse);  // 0 log 0 is 0
@@ -133,9 +133,9 @@ struct SummaryWeighing {
       add_to(sums.distance, away);
       store(strip.largest + lane, maximum<T>(load<T>(strip.largest + lane), top));
       if (strip.top.weights &&
-          any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * kWidth + lane)))
+          any_greater(top, load<T>(strip.top.weights + (problem.top_count - 1) * kPitch + lane)))
         add_to_top<T>(strip.top, problem.top_count, weights, tile.end - tile.begin,
-                      block.begin + tile.begin - strip.top.base, kWidth, lane);
+                      block.begin + tile.begin - strip.top.base, kPitch, lane);
     }
   }
 
@@ -143,11 +143,11 @@ struct SummaryWeighing {
   // NaN.
   REGARD_NOINLINE void add_column_sums(const SummaryWorkspace<T>& work,
                                        const SummaryStrip<T>& strip, int k, int end, bool hides) {
-    const int width = strip.vectors * kLanes<T>;
+    const int lanes = strip.vectors * kLanes<T>;
     for (; k < end; ++k) {
       Vec<T> sum = load<T>(work.columns + k * kLanes<T>), rows{};
-      for (int lane = 0; lane < width; lane += kLanes<T>) {
-        const Vec<T> weight = load<T>(work.weights + k * width + lane);
+      for (int lane = 0; lane < lanes; lane += kLanes<T>) {
+        const Vec<T> weight = load<T>(work.weights + k * kPitch + lane);
         const Vec<T> is_row = load<T>(strip.is_row + lane);
         sum = sum + select<T>(is_row == Vec<T>{}, Vec<T>{}, weight);
         if (hides)
@@ -172,7 +172,7 @@ struct SummaryWeighing {
       T* const pixel = work.pixel_lanes + work.pixel_of_key[k] * width;
       for (int lane = 0; lane < width; lane += kLanes<T>) {
         const Vec<T> pooled = load<T>(pixel + lane),
-                     weight = load<T>(work.weights + k * width + lane);
+                     weight = load<T>(work.weights + k * kPitch + lane);
         if (map.pooling == Pooling::largest)
           store(pixel + lane,
                 select<T>((weight > pooled) | (weight != weight), weight, pooled));  // NaN stays
@@ -212,7 +212,7 @@ struct SummaryWeighing {
            ++k)
         for (int lane = 0; lane < width; lane += kLanes<T>) {
           T* const sum = strip.block.first + lane;
-          store(sum, load<T>(sum) + load<T>(work.weights + k * width + lane));
+          store(sum, load<T>(sum) + load<T>(work.weights + k * kPitch + lane));
         }
   }
 
@@ -232,7 +232,7 @@ struct SummaryWeighing {
         const Vec<T> here = broadcast(static_cast<T>(k));
         for (int lane = 0; lane < width; lane += kLanes<T>) {
           T* const sum = strip.block.local + lane;
-          const Vec<T> weight = load<T>(work.weights + k * width + lane);
+          const Vec<T> weight = load<T>(work.weights + k * kPitch + lane);
           const Mask<T> is_far = (here < load<T>(begin + lane)) | (here >= load<T>(end + lane));
           store(sum, load<T>(sum) + select<T>(is_far, Vec<T>{}, weight));
         }
@@ -243,13 +243,12 @@ struct SummaryWeighing {
   REGARD_NOINLINE void pick(const SummaryProblem& problem, const SummaryTask& task,
                             const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
                             const SeenTiles<Shape>& tiles, const SummaryStrip<T>& strip) {
-    const int width = strip.vectors * kLanes<T>;
     const auto weight_of_key = [&](std::int64_t key, int lane, T* picked) {
       const std::int64_t k = key - block.begin;
       if (k < tiles.begin || k >= tiles.end ||
           (!tiles.all && tiles.kinds[k / kRows] == TileKind::hidden))
         return;
-      picked[lane] = work.weights[k * width + lane] + T(0);
+      picked[lane] = work.weights[k * kPitch + lane] + T(0);
     };
     for (int lane = 0; lane < strip.rows; ++lane) {
       if (task.previous) weight_of_key(strip.positions[lane] - 1, lane, strip.previous);

@@ -28,7 +28,6 @@ struct TangentGathering {
   using T = typename Shape::Element;
   static constexpr int kRows = Shape::kRows;
 
-  template <int kVectors>
   REGARD_NOINLINE void add(const TangentProblem& problem, const TangentTask& task,
                            const TangentWorkspace<T>& work, TangentKeys<T>& block,
                            TangentStrip<T>& strip) {
@@ -40,26 +39,25 @@ struct TangentGathering {
     const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
     const BlockWeights<T> weights{work.weights, has_tangents ? work.tangents : nullptr};
     KeyRuns<Shape> runs;
-    start_block_sum<kVectors>(strip);
-    over_tiles<Shape, kVectors, kUsualCode<T>>(
-        forward, task.forward, strip, block, tiles, next, runs, [&](auto tile) {
-          weights_tile<Shape, kVectors>(
-              tile, ScoresOfBlock<T>{forward, task.forward, strip, block.begin},
-              product_of(tile, block.keys, strip.queries, forward.head_dim),
-              work.bias + tile.begin * kVectors * kLanes<T>, work.capped_scores, strip, runs,
-              weights);
-          if (has_tangents) tangents_tile<kVectors>(tile, problem, task, work, block, strip);
+    start_block_sum(strip);
+    over_tiles<Shape, false>(
+        forward, task.forward, strip, block, tiles, next, runs, [&](const auto& tile) {
+          weights_tile<Shape>(tile, ScoresOfBlock<T>{forward, task.forward, strip, block.begin},
+                              product_of<Shape>(tile, block.keys, strip.queries, forward.head_dim),
+                              work.bias + tile.begin * Shape::kStripLanes, work.capped_scores,
+                              strip, runs, weights);
+          if (has_tangents) tangents_tile(tile, problem, task, work, block, strip);
         });
-    end_block_sum<kVectors>(strip);
-    for (int lane = 0; lane < kVectors * kLanes<T>; lane += kLanes<T>) {
-      store(strip.tangent_sum() + lane,
-            load(strip.tangent_sum() + lane) + load(strip.tangent_block_sum() + lane));
-      store(strip.tangent_block_sum() + lane, Vec<T>{});
+    end_block_sum(strip);
+    T *const block_sum = tangent_block_sum<Shape>(strip), *const sum = tangent_sum<Shape>(strip);
+    for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
+      store(sum + lane, load<T>(sum + lane) + load<T>(block_sum + lane));
+      store(block_sum + lane, Vec<T>{});
     }
     if (forward.dropout_factor != 0)
-      drop_weights<Shape, kVectors>(forward, task.forward, strip, block.begin, runs,
-                                    weights.weights, weights.others);
-    add_values<kVectors>(problem, task, work, block, runs, strip);
+      drop_weights<Shape>(forward, task.forward, strip, block.begin, runs, weights.weights,
+                          weights.others);
+    add_values(problem, task, work, block, runs, strip);
   }
 
  private:
@@ -88,43 +86,38 @@ struct TangentGathering {
   }
 
   // Computes work.tangents for a tile whose weights are known, and their sums.
-  template <int kVectors, class Tile>
+  template <class Tile>
   REGARD_INLINE void tangents_tile(const Tile& tile, const TangentProblem& problem,
                                    const TangentTask& task, const TangentWorkspace<T>& work,
                                    const TangentKeys<T>& block, const TangentStrip<T>& strip) {
-    constexpr int kWidth = kVectors * kLanes<T>, kSome = Tile::kEnd - Tile::kFirst,
-                  kFirstLane = Tile::kFirst * kLanes<T>;
+    constexpr int kWidth = Shape::kStripLanes, kVectors = Tile::kVectors;
     const std::int64_t head_dim = problem.forward.head_dim;
-    Accumulators<T, kRows, kSome> acc;
-    clear<T, kRows, kSome>(acc);
+    Accumulators<T, kRows, kVectors> acc;
+    clear<T, kRows, kVectors>(acc);
     if (task.tangent_query)
-      product_of(tile, block.keys, strip.tangent_queries, head_dim)
-          .template add_to<kRows, kSome, kVectors>(acc, kFirstLane);
+      product_of<Shape>(tile, block.keys, strip.tangent_queries, head_dim)
+          .template add_to<kRows, kVectors>(acc, tile.lane);
     if (task.tangent_key)
-      product_of(tile, block.tangent_keys, strip.queries, head_dim)
-          .template add_to<kRows, kSome, kVectors>(acc, kFirstLane);
+      product_of<Shape>(tile, block.tangent_keys, strip.queries, head_dim)
+          .template add_to<kRows, kVectors>(acc, tile.lane);
     T* const tangents = work.tangents + tile.begin * kWidth;
-    fill_unseen<kVectors, kRows, Tile>(tangents, T(-0.0));
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kSome; ++v)
-        store(tangents + r * kWidth + kFirstLane + v * kLanes<T>, acc[r][v]);
-    T factors[kRows * kSome * kLanes<T>];
+    fill_unseen<Shape>(tangents, tile, strip.vectors, T(-0.0));
+    store_tile<T, kRows, kVectors>(acc, tangents + tile.lane, kWidth);
+    T factors[kRows * kVectors * kLanes<T>];
     if (transforms_scores<T>(strip))
-      derivatives_of_scores<kRows, kSome>(
+      derivatives_of_scores<kRows, kVectors>(
           scores_of_tile<T>({problem.forward, task.forward, strip, block.begin}, tile.begin,
-                            tile.end, kFirstLane),
+                            tile.end, tile.lane),
           work.capped_scores, factors);
-    weigh_tangents<kSome>(strip, kFirstLane, factors,
-                          work.weights + tile.begin * kWidth + kFirstLane, tangents + kFirstLane,
-                          kWidth, strip.tangent_block_sum() + kFirstLane);
+    weigh_tangents<kVectors>(strip, tile.lane, factors,
+                             work.weights + tile.begin * kWidth + tile.lane, tangents + tile.lane,
+                             tangent_block_sum<Shape>(strip) + tile.lane);
   }
 
   // Converts T to P T, and computes the sums.
   template <int kSome>
   REGARD_NOINLINE void weigh_tangents(const TangentStrip<T>& strip, int lane, const T* factors,
-                                      const T* weights, T* tangents, int width, T* sums) {
+                                      const T* weights, T* tangents, T* sums) {
     for (int v = 0; v < kSome; ++v) {
       // Conversion from the units of the product to natural units.
       Vec<T> unit = broadcast(static_cast<T>(kLn2));
@@ -136,7 +129,7 @@ struct TangentGathering {
       Vec<T> weighted[kRows];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const int at = r * width + v * kLanes<T>;
+        const int at = r * Shape::kStripLanes + v * kLanes<T>;
         Vec<T> tangent = load<T>(tangents + at) * unit;
         if (transforms_scores<T>(strip))
           tangent = tangent * load(factors + (r * kSome + v) * kLanes<T>);
@@ -151,23 +144,23 @@ struct TangentGathering {
     }
   }
 
-  template <int kVectors>
   REGARD_NOINLINE void add_values(const TangentProblem& problem, const TangentTask& task,
                                   const TangentWorkspace<T>& work, const TangentKeys<T>& block,
                                   const KeyRuns<Shape>& runs, TangentStrip<T>& strip) {
     const std::int64_t value_dim = round_up(problem.forward.value_dim, kRows);
     const bool selects = runs.hide_something && !block.values_are_finite;
     const auto add = [&](const KeyTerm<T>* terms, int count, T* sums) {
-      add_columns<Shape, kVectors>(selects, runs, terms, count, value_dim, strip.is_fresh, sums);
+      add_columns<Shape>(selects, runs, terms, count, value_dim, strip.vectors, strip.is_fresh,
+                         sums);
     };
     KeyTerm<T> terms[2] = {{work.weights, block.values.from, block.values.stride}};
-    add(terms, 1, strip.outputs());
+    add(terms, 1, outputs_of<Shape>(strip));
     int count = 0;
     if (task.tangent_query || task.tangent_key)
       terms[count++] = {work.tangents, block.values.from, block.values.stride};
     if (task.tangent_value)
       terms[count++] = {work.weights, block.tangent_values.from, block.tangent_values.stride};
-    add(terms, count, strip.tangent_outputs());
+    add(terms, count, tangent_outputs<Shape>(strip));
     strip.is_fresh = false;
   }
 };

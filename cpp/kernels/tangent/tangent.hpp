@@ -40,7 +40,7 @@ struct Tangent {
       if (task.tangent_query)
         pack_queries<Shape>(forward, problem.tangent_query, task.tangent_query, strip,
                             strip.tangent_queries);
-      start_online(forward, task.forward, strip);
+      start_online<Shape>(forward, task.forward, strip);
     }
     return from_whole_blocks<Shape>(seen);
   }
@@ -60,9 +60,7 @@ struct Tangent {
         TangentStrip<T>& strip = work.strips[s];
         begin_block<Shape>(strip, key);
         if (!sees_block<Shape>(strip, key)) continue;
-        for_vectors<Shape::kVectors>(strip.vectors, [&](auto vectors) {
-          TangentGathering<Shape>::template add<vectors.value>(problem, task, work, block, strip);
-        });
+        TangentGathering<Shape>::add(problem, task, work, block, strip);
       }
     }
   }
@@ -72,15 +70,15 @@ struct Tangent {
     const TangentWorkspace<T>& work = *static_cast<const TangentWorkspace<T>*>(memory);
     for (int s = 0; s < work.strip_count; ++s) {
       TangentStrip<T>& strip = work.strips[s];
-      merge_all(forward, strip);
+      merge_all<Shape>(forward, strip);
       const int lanes = strip.vectors * kLanes<T>;
-      T* const r = strip.tangent_sum();
+      T* const r = tangent_sum<Shape>(strip);
       for (int lane = 0; lane < lanes; lane += kLanes<T>) {
         const Vec<T> reciprocal = reciprocal_of_sum<T>(load(strip.state.sum + lane));
         store(r + lane, load<T>(r + lane) * reciprocal);
         for (std::int64_t d = 0; d < forward.value_dim; ++d) {
-          T* const output = strip.outputs() + d * lanes + lane;
-          T* const tangent = strip.tangent_outputs() + d * lanes + lane;
+          T* const output = outputs_of<Shape>(strip) + d * Shape::kStripLanes + lane;
+          T* const tangent = tangent_outputs<Shape>(strip) + d * Shape::kStripLanes + lane;
           store(output, load<T>(output) * reciprocal + Vec<T>{});
           store(tangent, load<T>(tangent) * reciprocal - load<T>(r + lane) * load<T>(output));
         }
@@ -89,8 +87,8 @@ struct Tangent {
         unpack_rows<Shape>(forward, operand, data, strip, 0, forward.value_dim, from,
                            [](Vec<T> value, int) { return value; });
       };
-      write(forward.output, task.forward.output, strip.outputs());
-      write(problem.tangent_output, task.tangent_output, strip.tangent_outputs());
+      write(forward.output, task.forward.output, outputs_of<Shape>(strip));
+      write(problem.tangent_output, task.tangent_output, tangent_outputs<Shape>(strip));
       write_lse<Shape>(forward, task.forward, strip, strip.state);
       write_numbers_of_rows<Shape>(forward, problem.tangent_lse, task.tangent_lse, strip,
                                    [&](int lane) { return r[lane]; });

@@ -16,22 +16,29 @@ namespace {
 //   value_dim    sum of P tangent_score value + P tangent_value
 template <class T>
 struct TangentStrip : OnlineStrip<T> {
-  T* tangent_queries;  // [head_dim][lanes], times query_scale
-
-  T* tangent_block_sum() const { return this->gathered; }
-  T* tangent_sum() const { return this->gathered + this->vectors * kLanes<T>; }
-  T* tangent_outputs() const {
-    return this->outputs() + (this->all_rows - this->sum_rows) / 2 * this->vectors * kLanes<T>;
-  }
+  T* tangent_queries;  // [head_dim][kStripLanes], times query_scale
 };
+
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE T* tangent_block_sum(const TangentStrip<T>& strip) {
+  return strip.gathered;
+}
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE T* tangent_sum(const TangentStrip<T>& strip) {
+  return strip.gathered + Shape::kStripLanes;
+}
+template <class Shape, class T = typename Shape::Element>
+REGARD_INLINE T* tangent_outputs(const TangentStrip<T>& strip) {
+  return outputs_of<Shape>(strip) + (strip.all_rows - strip.sum_rows) / 2 * Shape::kStripLanes;
+}
 
 template <class T>
 struct TangentWorkspace {
   TangentStrip<T>* strips;
   int strip_count;
-  T* weights;        // [block keys][lanes]: P
-  T* tangents;       // [block keys][lanes]: P times the tangents of scores
-  T* bias;           // [block keys][lanes]
+  T* weights;        // [block keys][kStripLanes]: P
+  T* tangents;       // [block keys][kStripLanes]: P times the tangents of scores
+  T* bias;           // [block keys][kStripLanes]
   T* capped_scores;  // [tile rows][lanes]
   RowCopies<T> keys;
   RowCopies<T> tangent_keys;
@@ -50,9 +57,9 @@ REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std:
   auto* const place = arena.take<TangentWorkspace<T>>(1);
   TangentWorkspace<T> work{};
   work.strip_count = take_strips<Shape>(
-      forward, task_rows, arena, work.strips, [&](TangentStrip<T>& strip, std::int64_t lanes) {
-        take_online<Shape>(forward, lanes, 2, 2 * value_dim, arena, strip);
-        strip.tangent_queries = arena.take<T>(forward.head_dim * lanes);
+      forward, task_rows, arena, work.strips, [&](TangentStrip<T>& strip) {
+        take_online<Shape>(forward, 2, 2 * value_dim, arena, strip);
+        strip.tangent_queries = arena.take<T>(forward.head_dim * Shape::kStripLanes);
       });
   constexpr std::int64_t kBlock = Shape::kBlockKeys * Shape::kStripLanes;
   work.weights = arena.take<T>(kBlock);
