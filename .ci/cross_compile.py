@@ -33,7 +33,7 @@ class Platform:
     triple: str
     system: str
     processor: str
-    targets: str = ""  # all of them
+    targets: str = "all"
 
 
 ZIG = [

@@ -75,13 +75,16 @@ readme_commands() {
   python3 -m venv "$work/venv"
   for command in "${commands[@]}"; do
     printf '$ %s\n' "$command"
-    (cd "$clone" && . "$work/venv/bin/activate" && bash -euo pipefail -c "$command")
+    # The tests run on every target.
+    (cd "$clone" && . "$work/venv/bin/activate" &&
+      SKBUILD_CMAKE_DEFINE=REGARD_TARGETS=all bash -euo pipefail -c "$command")
   done
 }
 
 wheel() {
   step "sdist -> wheel -> repaired and installed elsewhere"
-  "$work/tools/bin/python" -m build -q -Ccmake.define.REGARD_CUDA=OFF --outdir "$work/dist" "$root"
+  "$work/tools/bin/python" -m build -q -Ccmake.define.REGARD_TARGETS=all -Ccmake.define.REGARD_CUDA=OFF \
+    --outdir "$work/dist" "$root"
   auditwheel repair --exclude libgomp.so.1 --wheel-dir "$work/repaired" "$work"/dist/*.whl 2>"$work/repair.log" ||
     { cat "$work/repair.log"; exit 1; }
   python3 .ci/check_wheel.py "$work"/dist/*.whl
@@ -110,6 +113,13 @@ print(*(each for each in lint if each.startswith(("ruff", "clang-format"))), sep
   "$work/formatters/bin/ruff" check .
   "$work/formatters/bin/ruff" format --check .
   git ls-files 'cpp/kernels/*.[ch]pp' | xargs "$work/formatters/bin/clang-format" --dry-run -Werror
+}
+
+native_module() { # what a user's command builds: the best target and the baseline
+  step "the module that is compiled for this machine"
+  in_venv venv pip install -q --no-deps --no-cache-dir --target "$work/native" -Cbuild-dir=build/native \
+    -Ccmake.define.REGARD_CUDA=OFF .
+  (export PYTHONPATH=$work/native && in_venv venv "${pytest[@]}" tests/attention/test_dispatch.py)
 }
 
 lint() {
@@ -191,7 +201,7 @@ site() {
 cpp_tests() { # name, cmake arguments...
   local build=$clone/build/$1 log=$work/$1.log
   shift
-  cmake -S "$clone" -B "$build" -G Ninja -DREGARD_CPP_TESTS=ON "$@" >"$log" 2>&1 &&
+  cmake -S "$clone" -B "$build" -G Ninja -DREGARD_CPP_TESTS=ON -DREGARD_TARGETS=all "$@" >"$log" 2>&1 &&
     cmake --build "$build" >>"$log" 2>&1 || { cat "$log"; return 1; }
   ctest --test-dir "$build" --output-on-failure
 }
@@ -207,7 +217,7 @@ clang_package() {
   have clang++ || { skip "Clang: no clang++"; return; }
   python3 -m venv "$work/clang"
   CXX=clang++ "$work/clang/bin/pip" install -q --no-cache-dir -Cbuild-dir=build/clang-package \
-    -Ccmake.define.REGARD_CUDA=OFF "${clone}[test]"
+    -Ccmake.define.REGARD_TARGETS=all -Ccmake.define.REGARD_CUDA=OFF "${clone}[test]"
   in_venv clang "${pytest[@]}" -m "not slow" tests/attention tests/notebooks
 }
 

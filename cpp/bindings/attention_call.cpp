@@ -192,7 +192,7 @@ py::object AttentionCall::run() {
     problem.weights = operand_of(weights);
   }
   if (options.return_lse) {
-    lse = new_array("lse", result_type_of(problem.scalar), rows_shape);
+    lse = new_array("lse", result_type_of(options.wide_lse ? Scalar::float64 : problem.scalar), rows_shape);
     problem.lse = numbers_of_rows(lse);
   }
   const AttentionPlan plan = plan_attention(problem, threads());

@@ -118,6 +118,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.def("set_num_threads", &set_num_threads);
   module.def("set_threading_layer", &set_threading_layer);
   module.def("threading_layer", &threading_layer_info);
+  module.def("better_target", &better_target);
   module.def("l2_cache_bytes", &l2_cache_bytes);
   module.def("build_info", &build_info);
   module.def("fma_peak", &measure_fma_peak);

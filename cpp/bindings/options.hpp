@@ -45,6 +45,7 @@ struct Options {
   Precision precision = Precision::full;
   bool return_weights = false;
   bool return_lse = false;
+  bool wide_lse = false;  // in float64, for what is computed from it
   py::object out = py::none();
   std::optional<int> threads;  // the default if not given
 };

@@ -96,19 +96,19 @@ void pack(const MatmulTask& task) {
 
 // The tables of a target, with kernels that count.
 struct Tables {
-#define REGARD_FAMILY(name, Table, optimization) Table name;
+#define REGARD_FAMILY(name, Table, unit) Table name;
 #include "../kernels/families.inc"
 #undef REGARD_FAMILY
   Target target;
 
   explicit Tables(const Target& from)
       :
-#define REGARD_FAMILY(name, Table, optimization) name(from.float32.name),
+#define REGARD_FAMILY(name, Table, unit) name(from.float32.name),
 #include "../kernels/families.inc"
 #undef REGARD_FAMILY
         target{from.name, from.vector_bytes,
                {
-#define REGARD_FAMILY(name, Table, optimization) .name = name,
+#define REGARD_FAMILY(name, Table, unit) .name = name,
 #include "../kernels/families.inc"
 #undef REGARD_FAMILY
                },

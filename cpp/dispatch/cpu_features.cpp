@@ -17,6 +17,8 @@ namespace {
 
 #if defined(__x86_64__)
 
+constexpr std::string_view kArchitecture = "x86_64";
+
 // Not __builtin_cpu_supports: the known names differ between compilers, and clang-cl and Zig do not
 // link its run-time support.
 
@@ -80,8 +82,10 @@ struct Feature {
   std::string_view name;
 };
 #if defined(__aarch64__)
+constexpr std::string_view kArchitecture = "aarch64";
 constexpr std::string_view kBaseline = " fp asimd neon ";
 #else
+constexpr std::string_view kArchitecture = "any";
 constexpr std::string_view kBaseline = "";
 #endif
 constexpr std::span<const Feature> kFeatures;
@@ -138,8 +142,8 @@ const std::vector<CpuFeature>& cpu_features() {
 
 std::string missing_features(std::string_view needed) {
   std::string missing;
+  const auto& features = cpu_features();
   for (std::string_view word = next_word(needed); !word.empty(); word = next_word(needed)) {
-    const auto& features = cpu_features();
     const auto found = std::find_if(features.begin(), features.end(),
                                     [&](const CpuFeature& feature) { return feature.name == word; });
     if (found == features.end()) throw std::logic_error("unknown CPU feature: " + std::string(word));
@@ -151,6 +155,10 @@ std::string missing_features(std::string_view needed) {
 }
 
 bool cpu_has(std::string_view needed) { return missing_features(needed).empty(); }
+
+bool cpu_runs(std::string_view architecture, std::string_view needed) {
+  return (architecture == "any" || architecture == kArchitecture) && cpu_has(needed);
+}
 
 bool cpu_is_intel() {
   static const bool is_intel = says_intel();

@@ -23,6 +23,9 @@ const std::vector<CpuFeature>& cpu_features();
 // True if every word of `needed` (separated by spaces) is available.
 bool cpu_has(std::string_view needed);
 
+// True if this is a CPU of that architecture ("any": of each), as targets.inc names it, and has the features.
+bool cpu_runs(std::string_view architecture, std::string_view needed);
+
 bool cpu_is_intel();
 
 // The words of `needed` that are not available, for a message that marks those that are only

@@ -1,5 +1,5 @@
-// The dispatch's interface to an attention kernel, in the families attention, decode, int8,
-// bfloat16 and groups.
+// The dispatch's interface to an attention kernel, in the families attention, decode, int8
+// and bfloat16.
 #pragma once
 
 #include "../problem/attention.hpp"

@@ -6,7 +6,6 @@
 #include "backward/table.hpp"
 #include "bfloat16/table.hpp"
 #include "decode/table.hpp"
-#include "groups/table.hpp"
 #include "int8/table.hpp"
 #include "matmul/table.hpp"
 #include "roofline/table.hpp"
@@ -17,7 +16,7 @@
 namespace regard {
 
 struct Kernels {
-#define REGARD_FAMILY(name, Table, optimization) const Table& name;
+#define REGARD_FAMILY(name, Table, unit) const Table& name;
 #include "families.inc"
 #undef REGARD_FAMILY
 };

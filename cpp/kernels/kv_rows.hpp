@@ -148,10 +148,10 @@ REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::in
       return;
     }
     const float* from = rows.scales + page * rows.scale_operand.page_stride + at * stride;
-    if (stride == 1)  // vectorizes
-      for (std::int64_t i = 0; i < together; ++i) scales[i] = static_cast<T>(from[i]);
-    else
-      for (std::int64_t i = 0; i < together; ++i) scales[i] = static_cast<T>(from[i * stride]);
+    std::int64_t i = 0;
+    for (; stride == 1 && i + kLanes<T> <= together; i += kLanes<T>)
+      store(scales + i, load_as<T>(from + i));
+    for (; i < together; ++i) scales[i] = static_cast<T>(from[i * stride]);
   });
   for (std::int64_t i = count; i < padded_count; ++i) to[i] = T(0);
 }

@@ -81,8 +81,9 @@ REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T*
 
 // a[row][k] = a[k * step + row]: values, whose rows here are value dimensions. With kSelect, a term
 // whose b is exactly -0.0 (a hidden key, see softmax_state.hpp) is skipped instead of multiplied,
-// so that a NaN or inf in it does not propagate.
-template <class T, int kRows, int kVectors, bool kSelect>
+// so that a NaN or inf in it does not propagate. Vectors of the tile outside [kFirst, kEnd) are
+// unchanged.
+template <class T, int kRows, int kVectors, bool kSelect, int kFirst = 0, int kEnd = kVectors>
 REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const T* a,
                                     std::ptrdiff_t step, const T* b, std::ptrdiff_t b_stride,
                                     std::int64_t depth) {
@@ -91,12 +92,12 @@ REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const
   for (std::int64_t k = 0; k < depth; ++k) {
     Vec<T> right[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) right[v] = load(b + k * b_stride + v * kLanes<T>);
+    for (int v = kFirst; v < kEnd; ++v) right[v] = load(b + k * b_stride + v * kLanes<T>);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const Vec<T> left = broadcast(a[k * step + r]);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
+      for (int v = kFirst; v < kEnd; ++v) {
         const Vec<T> sum = fma(left, right[v], acc[r][v]);
         acc[r][v] = kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits, acc[r][v], sum) : sum;
       }

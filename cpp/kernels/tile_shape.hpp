@@ -55,9 +55,15 @@ struct TileShape {
   // Also the distance between the rows of a strip's arrays, however many vectors the strip has, so
   // that the code of a tile depends only on the number of vectors that it computes.
   static constexpr int kStripLanes = kVectors * kLanes<T>;
-  // Number of vectors that a tile computes at least. float64 has tiles of one width, which a third
-  // of the compile time pays for.
-  static constexpr int kLeastVectors = sizeof(T) == 4 ? 1 : kVectors;
+  // Whether strips and tiles have any number of vectors, so that only vectors that see a key are
+  // computed. In float64 they have one vector or kVectors, which saves compile time.
+  static constexpr bool kTrims = sizeof(T) == 4;
+
+  // The number of vectors that are computed for `lanes` lanes.
+  static constexpr int vectors_for(int lanes) {
+    const int vectors = (lanes + kLanes<T> - 1) / kLanes<T>;
+    return kTrims || vectors == 1 ? vectors : kVectors;
+  }
   // Number of keys whose weights are stored between the two products. A row's sum over keys is
   // computed block by block, so this size affects the bits of the sum. Sizes from 64 to 128 have
   // the same speed (docs/lab-notes/forward.md).

@@ -18,6 +18,7 @@
 #define REGARD_INLINE static inline __attribute__((always_inline))
 #define REGARD_NOINLINE static __attribute__((noinline))
 #define REGARD_MEMBER inline __attribute__((always_inline))  // for member functions
+#define REGARD_INLINED __attribute__((always_inline))  // after the parameters of a lambda
 
 namespace regard {
 namespace {

@@ -1,4 +1,4 @@
-// tanh, lane by lane, from the polynomial of exp2.
+// tanh, lane by lane, from the polynomial of exp.
 //
 //   tanh(x) = (e - 1) / (e + 1) with e = exp(2 x) = 2^y, y = 2 log2(e) x
 //
@@ -7,7 +7,7 @@
 // bits. The error is about 3 ulp over the whole range (cpp/tests/test_kernels.cpp tests this).
 #pragma once
 
-#include "exp2.hpp"
+#include "exp.hpp"
 
 namespace regard {
 namespace {

@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import regard
 from reference import assert_matches, expected
 
+LIST = Path(__file__).parent.parent.parent / "cpp/kernels/targets/targets.inc"
 SCRIPT = """
 import hashlib, json
 import numpy as np, regard
@@ -113,6 +116,54 @@ def test_a_target_that_the_masked_cpu_does_not_run(target, run_python):
         f"got '{target}', which needs "
     )
     assert "fma" in last
+
+
+def listed_targets():
+    """Return the names and features of the targets of this architecture, best first."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower())
+    architectures = "any", machine or platform.machine()
+    rows = re.findall(r'^REGARD_TARGET\((\w+), (\w+), "(.*)"\)', LIST.read_text("utf-8"), re.M)
+    return {name: needs.split() for name, of, needs in rows if of in architectures}
+
+
+REPORTS = """
+import json, numpy as np, regard
+from regard._cli import main
+x = np.ones((1, 4, 8))
+print(json.dumps(regard.show_config(mode="dicts")))
+regard.show_config()
+print(regard.explain(x, x, x))
+main(["info"])
+"""
+
+
+# The last: a CPU that runs only the baseline of a build for AVX-512.
+@pytest.mark.parametrize("masked", ["", "avx512f"] if regard._core.cpu_features() else [""])
+def test_a_better_target_that_was_not_compiled_is_reported(masked, output_of):
+    masked += " " + os.environ.get("REGARD_DISABLE_CPU_FEATURES", "")
+    first, text = output_of(REPORTS, REGARD_DISABLE_CPU_FEATURES=masked).split("\n", 1)
+    config = json.loads(first)
+    found = set(config["cpu_features"]["found"])
+    best = next(name for name, needs in listed_targets().items() if found.issuperset(needs))
+    if best in [row["name"] for row in config["targets"]]:
+        assert config["better_target"] is None
+        assert config["active_reason"] == "best of this CPU"
+        assert "not compiled" not in text
+    else:
+        assert config["better_target"] == best
+        assert config["active_reason"] == "best of the compiled targets"
+        assert text.count(f"this CPU supports {best}, which was not compiled: run pip install") == 3
+
+
+@pytest.mark.parametrize("name", listed_targets())
+def test_a_forced_target_that_was_not_compiled_raises_and_says_so(name, run_python):
+    config = regard.show_config(mode="dicts")
+    is_compiled = name in [row["name"] for row in config["targets"]]
+    missing = set(listed_targets()[name]) - set(config["cpu_features"]["found"])
+    done = run_python("import regard; regard.active_target()", REGARD_TARGET=name)
+    said = f"got '{name}', which was not compiled: build with -Ccmake.define.REGARD_TARGETS=all"
+    assert (said in done.stderr) == (not is_compiled and not missing)
+    assert done.returncode == (not is_compiled or bool(missing))
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_bad_key_shows_in_the_rows_that_see_it(bad, int8_target):
     assert_same_bits(output[:, :40], sdpa(query, without, value, is_causal=True, **INT8)[:, :40])
 
 
-@pytest.mark.parametrize("power", [-124, -119, -60, 60, 99, 126])
+@pytest.mark.parametrize("power", [-124, -119, -60, 60, 99, 120])
 def test_numbers_near_the_ends_of_float32(power, int8_target):
     """Large keys and small queries, or the reverse, have the same scores as ordinary ones."""
     query, key, value = inputs(batch=(), heads=2, kv_heads=2)

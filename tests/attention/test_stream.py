@@ -75,7 +75,14 @@ def documented(query, key, value, mask=None, *, length, sinks=None, **options):
         if isinstance(mask, np.ndarray) and mask.ndim and mask.shape[-1] == kv_len:
             m = mask[..., start:stop]
         output, lse = attend(
-            query, k, v, m, query_offset=np.asarray(offset) - start, return_lse=True, **each
+            query,
+            k,
+            v,
+            m,
+            query_offset=np.asarray(offset) - start,
+            return_lse=True,
+            wide_lse=True,
+            **each,
         )
         states.append((output.astype(float), lse.astype(float)))
         start = stop

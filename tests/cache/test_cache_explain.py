@@ -70,7 +70,7 @@ def test_a_window_is_as_the_option():
 def test_it_computes_nothing_and_needs_no_batch_axis():
     cache = regard.KVCache(1, 2, 8)
     cache.append(np.full((2, 3, 8), np.nan), np.full((2, 3, 8), np.nan))
-    told = str(cache.explain([[[0.0] * 8]] * 4))
+    told = str(cache.explain(np.zeros((4, 1, 8), np.float32)))
     assert "1 query x 3 keys" in told
     assert "decode" in told
 

@@ -233,12 +233,12 @@ def test_queries_that_are_not_finite(number, kind, target):
     assert_same_bits(one[0], output[0, :, 3:4])
 
 
-@pytest.mark.parametrize("power", [-140, -60, 0, 60, 120])
+@pytest.mark.parametrize("power", [-140, -60, 0, 60, 118])
 def test_queries_of_any_size(power, target):
     cache, key, value = filled(FOUR, tokens=4)
     query = (normal(0, 2, 4, 1, 64) * 2.0**power).astype(np.float32)
-    got = cache.attend(query, scale=2.0 ** min(-power, 120) / 8)
-    same = cache.attend(np.repeat(query, 9, axis=2), scale=2.0 ** min(-power, 120) / 8,
+    got = cache.attend(query, scale=2.0 ** min(-power, 118) / 8)
+    same = cache.attend(np.repeat(query, 9, axis=2), scale=2.0 ** min(-power, 118) / 8,
                         is_causal=False)  # fmt: skip
     assert_same_bits(got, same[:, :, :1])
     assert np.isfinite(got).all()

@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
 class Copy:
     """A copy of a tree, to build and test."""
 
-    def __init__(self, tree, work, python, pytest_args, limit, targets=""):
+    def __init__(self, tree, work, python, pytest_args, limit, targets="all"):
         self.tree, self.work, self.python, self.targets = tree, work, python, targets
         self.path = work / "tree"
         self.folder = self.path / "build" / "planted"  # two levels below the source, as usual
@@ -230,7 +230,7 @@ def arguments():
     parser.add_argument("--work", type=Path, help="folder of the copy, its build and its log; kept")
     parser.add_argument("--expected-only", action="store_true", help="run no other tests")
     parser.add_argument(
-        "--targets", default="", metavar="A;B", help="what to compile, to save time (default: all)"
+        "--targets", default="all", metavar="A;B", help="what to compile (default: all)"
     )
     parser.add_argument("--limit", type=float, default=3600, help="seconds for one run of pytest")
     parser.add_argument("--json", type=Path, help="file that also receives the outcomes")

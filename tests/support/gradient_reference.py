@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from philox import dropout_factors
-from reference import Laid, Result, lay_out, movement
+from reference import Laid, Result, lay_out, movement, score_movement
 
 
 class Gradients(NamedTuple):
@@ -217,19 +217,19 @@ def _distances(shape, query_offset):
 
 def _magnitudes(solved, eps):
     """Return the share of each row's weights that rounding may move: twice the movement of the
-    scores (see `reference.movement`), since lse moves with them; 2 eps of lse, which is a float and
-    is converted to units of log2; and 8 eps for exp2, the products, differences and sums.
+    scores (see `reference.movement`), since lse moves with them; 2 eps of lse, which is a float,
+    and from which the scores are subtracted; and 8 eps for exp, the products, differences and sums.
 
-    The derivatives of the cap move with its argument x, by 1.5 eps |scale| sum |q||k|, and lose 4
+    The derivatives of the cap move with its argument (see `reference.score_movement`), and lose 4
     eps in 1 - tanh^2.
     """
     laid, precision = solved.laid, solved.precision
-    moved = movement(laid, solved.weights, solved.lse[..., 0], eps)[..., None]
+    moved = movement(laid, solved.weights, eps)[..., None]
     share = 2 * moved + eps * (8 + 2 * np.nan_to_num(np.abs(solved.lse), posinf=0))
     query, key, value = (np.abs(x) for x in (laid.query, laid.key, laid.value))
     factor, slope, bend = np.abs(laid.factor), np.abs(solved.slope), np.abs(solved.bend)
     if np.isfinite(laid.softcap).any():
-        moved = 1.5 * eps * factor * (query @ _columns(key))
+        moved = score_movement(laid, eps)
         turn = (2 * slope**2 + 4 * (1 - slope) * slope) / laid.softcap**2
         slope = slope + (bend * moved + 4 * eps) / share
         bend = bend + (turn * moved + 4 * eps / laid.softcap) / share

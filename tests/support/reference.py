@@ -160,24 +160,13 @@ def attention(query, key, value, mask=None, *, precision=np.float64, **options):
     return Result(*(x[0] if flat else x for x in (output, weights, lse)))
 
 
-def naive(query, key, value, mask=None, *, precision=None, scaled_query=False, **options):
-    """Compute the formula on whole arrays, in the precision that regard uses.
-
-    With `scaled_query`, the query is multiplied by the scale in units of log2 before the products,
-    and the products are converted back in a wider type.
-    """
+def naive(query, key, value, mask=None, *, precision=None, **options):
+    """Compute the formula on whole arrays, in the precision that regard uses."""
     precision = precision or arithmetic(result_type(query, key, value)).type
     laid = lay_out(query, key, value, mask, **options, precision=precision)
     with np.errstate(all="ignore"):
         keys = laid.key.swapaxes(-1, -2)
-        if scaled_query:
-            wide = wider(np.dtype(precision))
-            log2e = 1 / np.log(wide(2))
-            factor = (laid.factor * log2e).astype(precision)
-            scores = ((laid.query * factor) @ keys / log2e).astype(precision)
-        else:
-            scores = laid.query @ keys * laid.factor
-        scores = laid.cap(scores)
+        scores = laid.cap(laid.query @ keys * laid.factor)
         scores = scores - laid.alibi + laid.bias
         scores = np.where(laid.seen, scores, precision(-np.inf))
         sink = np.broadcast_to(laid.sinks[:, None, None], (*laid.seen.shape[:-1], 1))
@@ -235,28 +224,22 @@ def half_ulp(numbers, dtype):
 def expected(query, key, value, mask=None, **options):
     """Return the oracle's result and the error allowed around it, for finite inputs.
 
-    The limit is twice the error of the naive formula, with the scale applied to the products or to
-    the query, whichever is larger: products with a scaled query are rounded even if the products
-    of the formula are exact. Added are errors that are due to the form of the fused call and not to
-    carelessness, because the naive result may be exact by luck (one key: its weight is 1). Scale
-    and log2(e) are rounded into the query once, and log2(e) itself is rounded: apart from the sum
-    over head_dim, a score x moves by at most e = 1.5 eps |scale| sum |q||k|. Everything is over
-    keys that have weight.
+    The limit is twice the error of the naive formula. Added are errors that are due to the form of
+    the fused call and not to carelessness, because the naive result may be exact by luck (one key:
+    its weight is 1). A score x moves by at most e = 1.5 eps |scale| sum |q||k| because its products
+    are summed in another order, unless NumPy computes all scores exactly. Everything is over keys
+    that have weight.
 
     - The cap takes x +- e to somewhere between cap(x - e) and cap(x + e), so x hardly moves if it
       saturates. tanh is within 2 eps of itself, its factor is rounded, and so is the product: 3 eps
       of the capped score in addition.
-    - A mask, and slope |p - j| (exact integers, one product), are converted to units of log2 like
-      the query: 1.5 eps of each.
-    - So is a sink's logit: 1.5 eps of it, if the sink has weight.
+    - A mask and slope |p - j| are added to each other before they are added to x: eps / 2 of each.
 
     If a row's scores move by at most m, its weights move by 2m of themselves, since the scores
-    enter the numerator and the denominator, and its lse moves by m. exp2, the division and the
-    final rounding are worth 4 eps. Below the normal range each of kv_len terms may lose one
+    enter the numerator and the denominator, and its lse moves by m. exp, the division and the
+    final rounding are worth 4 eps, and a block's sum of tiles, in which equal numbers round in one
+    direction, 2 eps. Below the normal range each of kv_len terms may lose one
     smallest subnormal.
-
-    The lse of a fully masked row is its sink's logit, converted to units of log2 and back: 1.5 eps
-    of it.
 
     Results stored in 16 bits are rounded once more, by half an ulp: `assert_matches` adds it
     element by element. Slopes, sinks and a float mask are read in the precision of the arithmetic.
@@ -271,46 +254,47 @@ def expected(query, key, value, mask=None, **options):
     for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
         options[name] = np.asarray(options[name]).astype(inner)
     exact = attention(query, key, value, mask, **options, precision=wide)
-    errors = [
-        [error(p, e) for p, e in zip(plain, exact, strict=True)]
-        for plain in (
-            naive(query, key, value, mask, **options, precision=inner.type, scaled_query=scaled)
-            for scaled in (False, True)
-        )
-    ]
+    plain = naive(query, key, value, mask, **options, precision=inner.type)
     laid = lay_out(query, key, value, mask, **options, precision=np.float64)
     info = np.finfo(inner)
     eps, least = float(info.eps), float(info.smallest_subnormal) * (laid.seen.shape[-1] + 1)
     weights, lse = (np.asarray(x, np.float64) for x in (exact.weights, exact.lse))
     weights, lse = weights.reshape(laid.seen.shape), lse.reshape(laid.seen.shape[:-1])
-    moved = movement(laid, weights, lse, eps)
-    relative = (4 * eps + 2 * moved)[..., None]
+    moved = movement(laid, weights, eps)
+    relative = (6 * eps + 2 * moved)[..., None]
     floor = Result(
         largest(relative * (weights @ np.abs(laid.value))) + least,
         largest(relative * weights) + least,
         largest(eps * (4 + np.where(np.isfinite(lse), np.abs(lse), 0)) + moved),
     )
-    limit = (2 * max(e) + f for *e, f in zip(*errors, floor, strict=True))
+    limit = (2 * error(p, e) + f for p, e, f in zip(plain, exact, floor, strict=True))
     seen = laid.seen.reshape(exact.weights.shape)
     return Expected(exact, seen, Result(*limit), dtype, inner)
 
 
-def movement(laid, weights, lse, eps):
-    """Return how far rounding may move the scores of each row that have weight, including its
-    sink."""
-    scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
-    moved = np.abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
-    moved *= 1.5 * eps
+def score_movement(laid, eps):
+    """Return how far another order of a product's terms may move each score, before the cap."""
+    keys = laid.key.swapaxes(-1, -2)
+    dtype = np.dtype(np.float32 if eps > 1e-10 else np.float64)
+
+    def scores_in(dtype):
+        return laid.query.astype(dtype) @ keys.astype(dtype) * laid.factor.astype(dtype)
+
+    if (scores_in(dtype) == scores_in(wider(dtype))).all():
+        return np.zeros(laid.seen.shape)
+    return 1.5 * eps * np.abs(laid.factor) * (np.abs(laid.query) @ np.abs(keys))
+
+
+def movement(laid, weights, eps):
+    """Return how far rounding may move the scores of each row that have weight."""
+    moved = score_movement(laid, eps)
     if np.isfinite(laid.softcap).any():
+        scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
         capped = laid.cap(scores)
         up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
         moved = np.maximum(up, down) + 3 * eps * np.abs(capped)
-    moved += 1.5 * eps * (np.abs(laid.alibi) + np.abs(laid.bias))
-    moved = np.max(moved, axis=-1, where=weights > eps**2, initial=0)
-    sinks = np.broadcast_to(laid.sinks[:, None], lse.shape)
-    with np.errstate(invalid="ignore"):
-        has_weight = np.exp(sinks - lse) > eps**2
-    return np.maximum(moved, 1.5 * eps * np.abs(np.where(has_weight, sinks, 0)))
+    moved = moved + eps / 2 * (np.abs(laid.alibi) + np.abs(laid.bias))
+    return np.max(moved, axis=-1, where=weights > eps**2, initial=0)
 
 
 def assert_matches(want, *, output=None, weights=None, lse=None):
@@ -337,7 +321,7 @@ def assert_matches(want, *, output=None, weights=None, lse=None):
             assert not actual[blind].any(), "a fully masked row has output"
         else:
             sinks = exact[blind]
-            alike = np.isclose(actual[blind], sinks, rtol=1.5 * np.finfo(dtype).eps, atol=0)
+            alike = np.isclose(actual[blind], sinks, rtol=np.finfo(dtype).eps, atol=0)
             assert alike.all(), "lse of a fully masked row"
 
 

@@ -58,8 +58,6 @@ void choose_kernel(AttentionPlan& plan) {
     choose(AttentionMethod::bfloat16, kernels.bfloat16.attention, kernels.bfloat16.write_weights);
   else if (is_decode(problem, kernels))
     choose(AttentionMethod::decode, kernels.decode.kernel, nullptr);
-  else if (problem.key.element == Element::q4_1)
-    choose(AttentionMethod::forward, kernels.groups.attention, kernels.groups.write_weights);
   else
     choose(AttentionMethod::forward, kernels.attention.forward, kernels.attention.write_weights);
 }

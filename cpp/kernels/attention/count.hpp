@@ -29,15 +29,16 @@ REGARD_NOINLINE void count_block(const AttentionProblem& problem, const Attentio
   const KeySpan block = span_at<Shape>(key, task.kv_len);
   const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
   KeyRuns<Shape> runs;
-  over_parts<Shape>(
-      problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs,
-      [&](TileKind kind, const VectorRange& vectors, int begin, int end) {
-        (kind == TileKind::visible ? counts.visible : counts.biased) +=
-            (end - begin + Shape::kRows - 1) / Shape::kRows;
-        const int last = vectors.end * kLanes<T>;
-        const int rows = (last < strip.rows ? last : strip.rows) - vectors.begin * kLanes<T>;
-        counts.scores += rows * static_cast<std::int64_t>(end - begin);
-      });
+  over_parts<Shape>(problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs,
+                    [&](TileKind kind, const VectorRange& vectors, int begin, int end) {
+                      (kind == TileKind::visible ? counts.visible : counts.biased) +=
+                          (end - begin + Shape::kRows - 1) / Shape::kRows;
+                      const int last = vectors.end * kLanes<T>;
+                      const int rows =
+                          (last < strip.rows ? last : strip.rows) - vectors.begin * kLanes<T>;
+                      const std::int64_t past = round_up(end, Shape::kRows);
+                      counts.scores += rows * ((past < block.count ? past : block.count) - begin);
+                    });
 }
 
 // Counts from keys.begin, which is the beginning of a block. Returns the key at which it stopped.

@@ -114,9 +114,10 @@ struct AttentionForward {
       for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
         store(strip.reciprocal + lane, reciprocal_of_sum<T>(load(strip.state.sum + lane)));
       // + 0 turns a product of -0.0 into 0, so that the sign of a hidden value does not show.
-      unpack_rows<Shape>(
-          problem, problem.output, task.output, strip, 0, problem.value_dim, outputs_of<Shape>(strip),
-          [&](Vec<T> value, int lane) { return value * load(strip.reciprocal + lane) + Vec<T>{}; });
+      unpack_rows<Shape>(problem, problem.output, task.output, strip, 0, problem.value_dim,
+                         outputs_of<Shape>(strip), [&](Vec<T> value, int lane) {
+                           return value * load(strip.reciprocal + lane) + Vec<T>{};
+                         });
       write_lse<Shape>(problem, task, strip, strip.state);
     }
   }
@@ -177,7 +178,7 @@ struct AttentionForward {
     KeyRuns<Shape> runs;
     start_block_sum(strip);
     over_tiles<Shape, kCompilesAdds>(
-        problem, task, strip, block, tiles, next, runs, [&](const auto& tile) {
+        problem, task, strip, block, tiles, next, runs, [&](const auto& tile) REGARD_INLINED {
           if (ahead) ahead->ask_lines(kAheadOfTile<Shape>);
           prefetch_output(problem, task, strip);
           weights_tile<Shape>(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
@@ -220,13 +221,13 @@ struct AttentionForward {
     if (tiles.end == 0) return;
     Scores::provide_keys(problem, task, work, block);
     KeyRuns<Shape> runs;
-    over_tiles<Shape, false>(
-        problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs,
-        [&](const auto& tile) {
-          final_tile(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
-                     Scores::product(tile, problem, task, strip, block),
-                     work.bias + tile.begin * kWidth, strip, work.weights + tile.begin * kWidth);
-        });
+    over_tiles<Shape, false>(problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX},
+                             runs, [&](const auto& tile) {
+                               final_tile(tile, ScoresOfBlock<T>{problem, task, strip, block.begin},
+                                          Scores::product(tile, problem, task, strip, block),
+                                          work.bias + tile.begin * kWidth, strip,
+                                          work.weights + tile.begin * kWidth);
+                             });
     if (problem.dropout_factor != 0)
       drop_weights<Shape>(problem, task, strip, block.begin, runs, work.weights);
   }

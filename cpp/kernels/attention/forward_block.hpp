@@ -18,14 +18,6 @@ struct ForwardBlock : KeySpan {
   int values_are_finite = -1;  // -1 until computed
 };
 
-template <class T, int kRows>
-REGARD_INLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
-                                const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
-  if (block.keys.from) return;
-  block.keys = provide_rows<T, kRows>(keys_of(problem, task), block.begin, block.count,
-                                      problem.head_dim, problem.head_dim, work.keys);
-}
-
 template <class T>
 REGARD_INLINE bool all_values_are_finite(ForwardBlock<T>& block, std::int64_t value_dim) {
   if (block.values_are_finite < 0)

@@ -14,7 +14,7 @@ struct ForwardStrip : OnlineStrip<T> {
   // with the mean that was subtracted from all keys. Null otherwise.
   T* query_scale;
   T* mean_score;
-  // For q4_1 keys (groups/scores.hpp): the step of each query, and the sums of its groups,
+  // For q4_1 keys (group_scores.hpp): the step of each query, and the sums of its groups,
   // [groups][kStripLanes]. Null otherwise.
   T* query_steps;
   T* query_sums;
@@ -27,7 +27,7 @@ struct ForwardWorkspace {
   ForwardStrip<T>* strips;
   int strip_count;
   T* weights;  // [block keys][kStripLanes]: the block's weights for the current strip
-  T* bias;     // [block keys][kStripLanes]: added to the block's scores, in log2 units
+  T* bias;     // [block keys][kStripLanes]: added to the block's scores
   RowCopies<T> keys;
   RowCopies<T> values;
   // For q4_1 keys and values: scales and minimums, [groups][scale, minimum][block keys], and the
@@ -49,8 +49,8 @@ REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
   ForwardWorkspace<T> work{};
   const bool has_groups = problem.key.element == Element::q4_1;
   const std::int64_t groups = has_groups ? problem.head_dim / kGroupOfFourBits : 0;
-  work.strip_count = take_strips<Shape>(
-      problem, task_rows, arena, work.strips, [&](ForwardStrip<T>& strip) {
+  work.strip_count =
+      take_strips<Shape>(problem, task_rows, arena, work.strips, [&](ForwardStrip<T>& strip) {
         take_online<Shape>(problem, 0, padded_value_dim, arena, strip);
         if (problem.precision == Precision::int8) {
           strip.query_scale = arena.take<T>(lanes);

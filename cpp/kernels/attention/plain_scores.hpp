@@ -2,8 +2,7 @@
 // precisions, see ../int8/scores.hpp and ../bfloat16/scores.hpp.
 #pragma once
 
-#include "../strips/lanes.hpp"
-#include "forward_block.hpp"
+#include "group_scores.hpp"
 
 namespace regard {
 namespace {
@@ -19,18 +18,27 @@ struct PlainScores {
   REGARD_INLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                   const ForwardStrip<T>& strip) {
     regard::pack_queries<Shape>(problem, problem.query, task.query, strip, strip.queries);
+    if (strip.query_steps) round_queries<Shape>(problem.head_dim, strip);
   }
 
   REGARD_INLINE void provide_keys(const AttentionProblem& problem, const AttentionTask& task,
                                   const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
-    regard::provide_keys<T, Shape::kRows>(problem, task, work, block);
+    if (block.keys.from) return;
+    block.keys = provide_rows<T, Shape::kRows>(keys_of(problem, task), block.begin, block.count,
+                                               problem.head_dim, problem.head_dim, work.keys);
+    if (!work.key_groups) return;
+    block.group_stride = round_up(block.count, Shape::kRows);
+    block.key_groups = work.key_groups;
+    copy_group_scales(keys_of(problem, task), block.begin, block.count, problem.head_dim,
+                      work.key_groups, block.group_stride);
   }
 
   template <class Tile>
-  REGARD_INLINE auto product(const Tile& tile, const AttentionProblem& problem,
-                                      const AttentionTask&, const ForwardStrip<T>& strip,
-                                      const ForwardBlock<T>& block) {
-    return product_of<Shape>(tile, block.keys, strip.queries, problem.head_dim);
+  REGARD_INLINE KeyProduct<Shape> product(const Tile& tile, const AttentionProblem& problem,
+                                          const AttentionTask&, const ForwardStrip<T>& strip,
+                                          const ForwardBlock<T>& block) {
+    return {product_of<Shape>(tile, block.keys, strip.queries, problem.head_dim), block, strip,
+            tile.begin};
   }
 };
 

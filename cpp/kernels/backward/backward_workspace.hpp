@@ -32,9 +32,8 @@ template <class T>
 struct BackwardStrip : StripRows<T> {
   T* queries;       // [head_dim][kStripLanes], as the products of scores read them
   T* grad_outputs;  // [value_dim][kStripLanes]
-  T* lse;           // [lanes], in log2 units
+  RowLse<T> lse;    // [lanes]
   T* delta;         // [lanes]: D
-  T* scales;        // [lanes]: scales of scores if they differ between heads; null otherwise
   // [padded head_dim][kStripLanes], without the factor `scale`, then [kStripLanes] of slope_terms.
   // Stored in the workspace or in a partial.
   T* grad_queries;
@@ -70,7 +69,7 @@ struct BackwardWorkspace {
   T* grad_scores;    // dS
   T* score_factors;  // factors of dS: d(score) / d(product) times scale; null if all are 1
   // For a block of keys and a strip, [block keys][kStripLanes].
-  T* bias;           // added to the scores, in log2 units
+  T* bias;           // added to the scores
   T* capped_scores;  // of a tile
 };
 
@@ -151,9 +150,8 @@ REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, vo
     take_rows(forward, kLanesOfStrip, arena, strip);
     strip.queries = arena.take<T>(head_dim * kLanesOfStrip);
     strip.grad_outputs = arena.take<T>(value_dim * kLanesOfStrip);
-    strip.lse = arena.take<T>(kLanesOfStrip);
+    strip.lse = {arena.take<T>(kLanesOfStrip), arena.take<T>(kLanesOfStrip)};
     strip.delta = work.delta + s * kLanesOfStrip;
-    if (forward.scales.data) strip.scales = arena.take<T>(kLanesOfStrip);
     strip.own_grad_queries = arena.take<T>(partial_rows<Shape>(problem) * kLanesOfStrip);
   }
   const auto take_rows_of = [&](const Operand& operand, std::int64_t dim, std::int64_t padded) {

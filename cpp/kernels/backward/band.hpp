@@ -31,8 +31,7 @@ REGARD_INLINE void for_bands(std::int64_t row_begin, std::int64_t row_end,
       const int left = work.rows - s * Shape::kStripLanes;
       strip.first_row = row + s * Shape::kStripLanes;
       strip.rows = left < Shape::kStripLanes ? left : Shape::kStripLanes;
-      const int vectors = (strip.rows + kLanes<T> - 1) / kLanes<T>;
-      strip.vectors = vectors > Shape::kLeastVectors ? vectors : Shape::kLeastVectors;
+      strip.vectors = Shape::vectors_for(strip.rows);
     }
     body();
   }
@@ -107,22 +106,15 @@ REGARD_NOINLINE void pack_band(const BackwardProblem& problem, const BackwardTas
   for (int s = 0; s < work.strip_count; ++s) {
     const BackwardStrip<T>& strip = work.strips[s];
     if (!strip.sees_some) continue;
-    const auto to_lanes = [&](const RowsOfBand<T>& band, std::int64_t columns, T factor, T* to) {
+    const auto to_lanes = [&](const RowsOfBand<T>& band, std::int64_t columns, T* to) {
       const T* rows[Shape::kStripLanes];
       for (int lane = 0; lane < strip.rows; ++lane)
         rows[lane] = band.from + (s * Shape::kStripLanes + lane) * band.stride;
-      rows_to_lanes<T>(rows, strip.rows, 1, columns, to, Shape::kStripLanes,
-                       [=](Vec<T> value) { return value * broadcast(factor); });
+      rows_to_lanes<T>(rows, strip.rows, 1, columns, to, Shape::kStripLanes, Identity{});
       fill_lanes<Shape>(strip, columns, Vec<T>{}, to);
     };
-    const bool scales_at_once = Factors::kScalesQueries && !strip.query_scales;
-    to_lanes(work.query_rows, forward.head_dim, scales_at_once ? query_scale<T>(forward) : T(1),
-             strip.queries);
-    if (Factors::kScalesQueries && strip.query_scales) scale_queries<Shape>(forward, strip, strip.queries);
-    for (int lane = 0; strip.scales && lane < strip.vectors * kLanes<T>; ++lane)
-      strip.scales[lane] = static_cast<T>(scale_of(
-          forward, task.forward, (strip.first_row + lane) % (forward.heads / forward.kv_heads)));
-    to_lanes(work.grad_output_rows, forward.value_dim, T(1), strip.grad_outputs);
+    to_lanes(work.query_rows, forward.head_dim, strip.queries);
+    to_lanes(work.grad_output_rows, forward.value_dim, strip.grad_outputs);
     Factors::finish_lanes(forward, strip);
     load_lse<Shape>(forward, task.forward, strip, strip.lse);
   }

@@ -1,6 +1,6 @@
 // The weights of a strip and a block of keys, and the gradients of its scores:
 //
-//   P = 2^(score - lse)    dP = grad_output value^T    dS = P (dP - D)
+//   P = e^(score - lse)    dP = grad_output value^T    dS = P (dP - D)
 //
 // Dropout Z applies to both P, as the values see it, and dP. Hidden keys have P = dS = -0.0,
 // whatever they contain.
@@ -37,18 +37,19 @@ struct GradientsOfScores {
     T* const grad_scores = work.grad_scores + number * kBlock;
     const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
     over_tiles<Shape, false>(
-        forward, task.forward, strip, block, tiles, next, runs, [&](const auto& tile) {
+        forward, task.forward, strip, block, tiles, next, runs,
+        [&](const auto& tile) REGARD_INLINED {
           const int at = tile.begin * kPitch;
           const ScoresOfBlock<T> scores{forward, task.forward, strip, block.begin};
-          weigh(tile, scores, Factors::scores(tile, forward, work, strip, first), work,
-                          strip, weights + at);
+          weigh(tile, scores, Factors::scores(tile, forward, work, strip, first), work, strip,
+                weights + at);
           if (work.score_factors) find_score_factors(tile, scores, work, number);
           if (wants_scores)
-            differentiate(tile, Factors::grad_weights(tile, forward, work, strip, first),
-                                    strip, !drops, weights + at, grad_scores + at);
+            differentiate(tile, Factors::grad_weights(tile, forward, work, strip, first), strip,
+                          !drops, weights + at, grad_scores + at);
           if (drops)
-            drop(forward, task.forward, strip, dropout, block.begin + tile.begin,
-                           wants_scores, weights + at, grad_scores + at);
+            drop(forward, task.forward, strip, dropout, block.begin + tile.begin, wants_scores,
+                 weights + at, grad_scores + at);
         });
   }
 
@@ -139,12 +140,11 @@ struct GradientsOfScores {
 #pragma GCC unroll 8
     for (int v = 0; v < Tile::kVectors; ++v) {
       const int lane = tile.lane + v * kLanes<T>;
-      const Vec<T> lse = load(strip.lse + lane);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
         store(weights + r * kPitch + lane,
-              weight_of<T, Tile::kBias>(at_most_lse<T>(acc[r][v], lse), lse, bias,
-                                        r * kPitch + lane));
+              weight_of_exponent<T, Tile::kBias>(exponent_below_lse<T>(acc[r][v], strip.lse, lane),
+                                                 bias, r * kPitch + lane));
     }
   }
 
@@ -152,21 +152,21 @@ struct GradientsOfScores {
   template <class Tile>
   REGARD_NOINLINE void find_score_factors(const Tile& tile, const ScoresOfBlock<T>& scores,
                                           const BackwardWorkspace<Shape>& work, int number) {
-    constexpr int kVectors = Tile::kVectors, kAll = kRows * kVectors * kLanes<T>;
-    const T* const scales = work.strips[number].scales;
+    constexpr int kWidth = Tile::kVectors * kLanes<T>, kAll = kRows * kWidth;
+    const T* const scales = scores.problem.scales.data ? work.strips[number].scales : nullptr;
     T own[kAll];
     if (transforms_scores(scores.strip))
-      derivatives_of_scores<kRows, kVectors>(
-          scores_of_tile(scores, tile.begin, tile.end, tile.lane), work.capped_scores, own);
+      derivatives_of_scores<kRows>(scores_of_tile(scores, tile.begin, tile.end, tile.lane), kWidth,
+                                   work.capped_scores, own);
     else
       for (int i = 0; i < kAll; i += kLanes<T>) store(own + i, broadcast(T(1)));
     T* const factors = work.score_factors + tile.begin * kPitch + number * kBlock;
     fill_unseen<Shape>(factors, tile, work.strips[number].vectors, T(0));
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < Tile::kVectors; ++v) {
       const int lane = tile.lane + v * kLanes<T>;
       const Vec<T> scale = scales ? load(scales + lane) : broadcast(T(1));
       for (int r = 0; r < kRows; ++r)
-        store(factors + r * kPitch + lane, load<T>(own + (r * kVectors + v) * kLanes<T>) * scale);
+        store(factors + r * kPitch + lane, load<T>(own + r * kWidth + v * kLanes<T>) * scale);
     }
   }
 

@@ -29,24 +29,24 @@ struct PlainFactors {
 
   // strip.queries and strip.grad_outputs are already in lanes, and work.query_rows and
   // work.grad_output_rows already hold the rows of the band.
-  static constexpr bool kScalesQueries = true;
   REGARD_INLINE void finish_lanes(const AttentionProblem&, const BackwardStrip<T>&) {}
   REGARD_INLINE void finish_rows(const AttentionProblem&, BackwardWorkspace<Shape>&) {}
 
   // The scores of a tile in the block that starts at key `first` of the piece.
   template <class Tile>
   REGARD_INLINE auto scores(const Tile& tile, const AttentionProblem& forward,
-                                     const BackwardWorkspace<Shape>& work,
-                                     const BackwardStrip<T>& strip, std::int64_t first) {
+                            const BackwardWorkspace<Shape>& work, const BackwardStrip<T>& strip,
+                            std::int64_t first) {
     return product_of<Shape>(tile, rows_from(work.keys, first), strip.queries, forward.head_dim);
   }
 
   // The gradients of a tile's weights.
   template <class Tile>
   REGARD_INLINE auto grad_weights(const Tile& tile, const AttentionProblem& forward,
-                                           const BackwardWorkspace<Shape>& work,
-                                           const BackwardStrip<T>& strip, std::int64_t first) {
-    return product_of<Shape>(tile, rows_from(work.values, first), strip.grad_outputs, forward.value_dim);
+                                  const BackwardWorkspace<Shape>& work,
+                                  const BackwardStrip<T>& strip, std::int64_t first) {
+    return product_of<Shape>(tile, rows_from(work.values, first), strip.grad_outputs,
+                             forward.value_dim);
   }
 
   REGARD_INLINE bool are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows,

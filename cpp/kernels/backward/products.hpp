@@ -113,7 +113,8 @@ struct BackwardProducts {
               rows + (s * kPitch + first) / kRowsOfElement * row_stride, row_stride,
               (depth + kRowsOfElement - 1) / kRowsOfElement);
         }
-        add_tile<T, tile.value, kPanelVectors>(acc, sums + key * stride, sums + key * stride, stride);
+        add_tile<T, tile.value, kPanelVectors>(acc, sums + key * stride, sums + key * stride,
+                                               stride);
         key += tile.value;
       };
       while (key + kKeyRows <= run.end) add(Constant<kKeyRows>{});

@@ -12,22 +12,25 @@ namespace {
 
 #if defined(REGARD_WIDE)
 // Plain arithmetic, so that complete calls can be tested on CPUs without the instruction.
-using Dot = PlainDotOfPairs;
+using DotOfTarget = PlainDotOfPairs;
 constexpr const char* kPairsFeature = "avx2";
 #else
-using Dot = DotOfPairs;
+using DotOfTarget = DotOfPairs;
 #endif
 
-using Forward = AttentionForward<Float32, PairScores<Float32, Dot>, PairValues<Float32, Dot>>;
+constexpr Bfloat16Kernels bfloat16_kernels() {
+  using Forward =
+      AttentionForward<Float32, PairScores<Float32, DotOfTarget>, PairValues<Float32, DotOfTarget>>;
+  return {.instruction = kPairsFeature,
+          .attention = Forward::kernel(),
+          .write_weights = Forward::write_weights,
+          .backward = Backward<Float32, PairFactors<Float32, DotOfTarget>>::kernels()};
+}
 
 }  // namespace
 
-constexpr PerScalar<Bfloat16Kernels> REGARD_TARGET_NAME::bfloat16 = {
-    .float32 = {.instruction = kPairsFeature,
-                .attention = Forward::kernel(),
-                .write_weights = Forward::write_weights,
-                .backward = Backward<Float32, PairFactors<Float32, Dot>>::kernels()},
-    .float64 = {}};
+constexpr PerScalar<Bfloat16Kernels> REGARD_TARGET_NAME::bfloat16 = {.float32 = bfloat16_kernels(),
+                                                                     .float64 = {}};
 
 }  // namespace regard
 

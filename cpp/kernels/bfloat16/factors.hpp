@@ -51,8 +51,6 @@ struct PairFactors {
       store(rows + i, low_of_pairs(pairs_of(load(rows + i), Vec<float>{})));
   }
 
-  static constexpr bool kScalesQueries = false;
-
   // strip.queries and strip.grad_outputs: [dimension / 2][kStripLanes].
   REGARD_NOINLINE void finish_lanes(const AttentionProblem& forward,
                                     const BackwardStrip<float>& strip) {
@@ -75,19 +73,19 @@ struct PairFactors {
 
   template <class Tile>
   REGARD_INLINE PairProduct<Shape, Dot> scores(const Tile& tile, const AttentionProblem& forward,
-                                        const Workspace& work, const BackwardStrip<float>& strip,
-                                        std::int64_t first) {
-    return product(work.keys, first + tile.begin, strip.queries, forward.head_dim,
-                   query_scale<float>(forward), strip.query_scales);
+                                               const Workspace& work,
+                                               const BackwardStrip<float>& strip,
+                                               std::int64_t first) {
+    return product(work.keys, first + tile.begin, strip.queries, forward.head_dim);
   }
 
   template <class Tile>
-  REGARD_INLINE PairProduct<Shape, Dot> grad_weights(const Tile& tile, const AttentionProblem& forward,
-                                              const Workspace& work,
-                                              const BackwardStrip<float>& strip,
-                                              std::int64_t first) {
-    return product(work.values, first + tile.begin, strip.grad_outputs, forward.value_dim, 1,
-                   nullptr);
+  REGARD_INLINE PairProduct<Shape, Dot> grad_weights(const Tile& tile,
+                                                     const AttentionProblem& forward,
+                                                     const Workspace& work,
+                                                     const BackwardStrip<float>& strip,
+                                                     std::int64_t first) {
+    return product(work.values, first + tile.begin, strip.grad_outputs, forward.value_dim);
   }
 
   REGARD_INLINE bool are_finite(const float* from, std::ptrdiff_t stride, std::int64_t rows,
@@ -113,9 +111,9 @@ struct PairFactors {
     const bool selects = runs.hide_something &&
                          !pairs_are_finite(keys, columns, pairs_in(block.count), forward.head_dim);
     const KeyTerm<float> term{work.bias, keys, columns};
-    add_columns<Shape, MultiplyPairsOfKeys<Dot>>(
-        selects, runs, &term, 1, round_up(forward.head_dim, kRows), strip.vectors, strip.is_fresh,
-        strip.grad_queries);
+    add_columns<Shape, MultiplyPairsOfKeys<Dot>>(selects, runs, &term, 1,
+                                                 round_up(forward.head_dim, kRows), strip.vectors,
+                                                 strip.is_fresh, strip.grad_queries);
   }
 
   // Pairs neighboring queries. The pairs overwrite the first half of the vectors' memory.
@@ -156,9 +154,8 @@ struct PairFactors {
   }
 
   REGARD_INLINE PairProduct<Shape, Dot> product(const TileRows<float>& rows, std::int64_t row,
-                                         const float* lanes, std::int64_t dim, float factor,
-                                         const float* factors) {
-    return {rows.from + row * rows.stride, rows.stride, lanes, pairs_in(dim), factor, factors};
+                                                const float* lanes, std::int64_t dim) {
+    return {rows.from + row * rows.stride, rows.stride, lanes, pairs_in(dim)};
   }
 };
 

@@ -110,28 +110,19 @@ REGARD_INLINE void multiply_rows_of_pairs(Accumulators<float, kRows, kVectors>& 
   }
 }
 
-// The product from which score_tile and similar functions compute scores or gradients of weights:
-// factor (rows lanes). Factors may differ between lanes.
+// The product from which score_tile and similar functions compute scores or gradients of weights.
 template <class Shape, class Dot>
 struct PairProduct {
   const float* rows;
   std::ptrdiff_t row_stride;
   const float* lanes;
   std::int64_t pairs;
-  float factor;
-  const float* factors;  // or null
 
   template <int kRows, int kVectors>
   REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
     clear<float, kRows, kVectors>(acc);
-    multiply_rows_of_pairs<Dot, kRows, kVectors>(acc, rows, row_stride, lanes + lane, Shape::kStripLanes,
-                                                 pairs);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec<float> by = factors ? load(factors + lane + v * kLanes<float>) : broadcast(factor);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) acc[r][v] = acc[r][v] * by;
-    }
+    multiply_rows_of_pairs<Dot, kRows, kVectors>(acc, rows, row_stride, lanes + lane,
+                                                 Shape::kStripLanes, pairs);
   }
 };
 
@@ -139,21 +130,20 @@ struct PairProduct {
 // 2][kStripLanes], and its rows are rows of pairs of keys.
 template <class Dot>
 struct MultiplyPairsOfKeys {
-  template <class Shape, bool kSelect, int kVectors>
-  REGARD_INLINE void add(Accumulators<float, Shape::kRows, kVectors>& acc,
-                         const KeyTerm<float>& term, std::int64_t column, const KeyRun& run,
-                         int lane) {
+  template <class Shape, bool kSelect, int kBegin, int kEnd>
+  REGARD_INLINE void add(Accumulators<float, Shape::kRows, Shape::kVectors>& acc,
+                         const KeyTerm<float>& term, std::int64_t column, const KeyRun& run) {
     for (int k = run.begin / 2; k < (run.end + 1) / 2; ++k) {
       const float* const rows = term.rows + k * term.row_stride + column;
-      Vec<float> lanes[kVectors];
+      Vec<float> lanes[kEnd];
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        lanes[v] = load(term.block + k * Shape::kStripLanes + lane + v * kLanes<float>);
+      for (int v = kBegin; v < kEnd; ++v)
+        lanes[v] = load(term.block + k * Shape::kStripLanes + v * kLanes<float>);
 #pragma GCC unroll 16
       for (int r = 0; r < Shape::kRows; ++r) {
         const Vec<float> row = broadcast_pair(rows + r);
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v)
+        for (int v = kBegin; v < kEnd; ++v)
           acc[r][v] = add_pair<Dot, kSelect>(acc[r][v], lanes[v], row);
       }
     }

@@ -2,8 +2,7 @@
 //
 //   score = scale (sum over pairs of dimensions of dot_pairs)
 //
-// Queries and keys are rounded before scaling, and the scale multiplies the sum, so arrays stored
-// in bfloat16 lose no precision. Pairs of keys in bfloat16 arrays are read in place.
+// Arrays stored in bfloat16 lose no precision. Pairs of keys in bfloat16 arrays are read in place.
 #pragma once
 
 #include "../attention/forward_block.hpp"
@@ -57,14 +56,11 @@ struct PairScores {
 
   template <class Tile>
   REGARD_INLINE PairProduct<Shape, Dot> product(const Tile& tile, const AttentionProblem& problem,
-                                         const AttentionTask&, const ForwardStrip<float>& strip,
-                                         const ForwardBlock<float>& block) {
-    return {block.keys.from + tile.begin * block.keys.stride,
-            block.keys.stride,
-            strip.queries,
-            pairs_in(problem.head_dim),
-            query_scale<float>(problem),
-            strip.query_scales};
+                                                const AttentionTask&,
+                                                const ForwardStrip<float>& strip,
+                                                const ForwardBlock<float>& block) {
+    return {block.keys.from + tile.begin * block.keys.stride, block.keys.stride, strip.queries,
+            pairs_in(problem.head_dim)};
   }
 };
 

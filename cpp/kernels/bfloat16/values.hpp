@@ -39,9 +39,9 @@ struct PairValues {
                 round_up(runs.run[i].end, 2) - runs.run[i].begin, strip.vectors * kLanes<float>,
                 work.weights + runs.run[i].begin / 2 * kWidth, kWidth);
     const KeyTerm<float> term{work.weights, block.values.from, block.values.stride};
-    add_columns<Shape, MultiplyPairsOfKeys<Dot>>(
-        selects, runs, &term, 1, round_up(problem.value_dim, kRows), strip.vectors, strip.is_fresh,
-        outputs_of<Shape>(strip));
+    add_columns<Shape, MultiplyPairsOfKeys<Dot>>(selects, runs, &term, 1,
+                                                 round_up(problem.value_dim, kRows), strip.vectors,
+                                                 strip.is_fresh, outputs_of<Shape>(strip));
   }
 };
 

@@ -122,9 +122,13 @@ struct AttentionDecode {
             narrow(value[i], to[(column + i) * stride]);
         }
       });
-      if (task.lse)
-        static_cast<T*>(task.lse)[query * problem.lse.row_stride + head * problem.lse.head_stride] =
-            log_sum_exp(work.total.reference[row], work.total.sum[row]);
+      if (!task.lse) continue;
+      const double lse = log_sum_exp(work.total.reference[row], work.total.sum[row]);
+      const std::int64_t at = query * problem.lse.row_stride + head * problem.lse.head_stride;
+      if (problem.lse.element == Element::float64)
+        static_cast<double*>(task.lse)[at] = lse;
+      else
+        static_cast<float*>(task.lse)[at] = static_cast<float>(lse);
     }
   }
 

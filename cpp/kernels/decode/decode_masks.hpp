@@ -22,7 +22,7 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
     const char* const row = static_cast<const char*>(task.bias) +
                             offset_in(problem.bias) * bytes_of(problem.bias.element);
     convert_mask_row(problem.bias.element, row, problem.bias.column_stride, count, bias);
-    for (int k = 0; k < count; k += kLanes<T>) store(bias + k, in_log2_units<T>(load<T>(bias + k)));
+    for (int k = 0; k < count; k += kLanes<T>) store(bias + k, within_limits<T>(load<T>(bias + k)));
   }
   if (task.alibi_slopes) {
     for (int k = 0; k < count; k += kLanes<T>) {
@@ -46,7 +46,7 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
               mask_value<T>(table[distance_column(problem, key + k + i - work.positions[row]) *
                                   problem.distance_bias.column_stride]);
         store(bias + k,
-              with_distance_bias<T>(load<T>(bias + k), in_log2_units<T>(load<T>(values))));
+              with_distance_bias<T>(load<T>(bias + k), within_limits<T>(load<T>(values))));
       }
     };
     if (problem.distance_bias.element == Element::float32)

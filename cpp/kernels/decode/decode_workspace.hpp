@@ -30,8 +30,8 @@ template <class T>
 struct DecodeWorkspace : StripRows<T> {
   std::int64_t padded_head_dim;
   std::int64_t padded_value_dim;
-  // [padded_head_dim][rows of for_rows], times scale log2(e), with zeros beyond the last row, so
-  // that one address serves all rows.
+  // [padded_head_dim][rows of for_rows], with zeros beyond the last row, so that one address serves
+  // all rows.
   T* queries;
   T* query;                     // [padded_head_dim]: one query
   T score_factor[kDecodeRows];  // of products with int8 rows

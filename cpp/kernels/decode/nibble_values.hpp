@@ -2,9 +2,9 @@
 //
 //   output = sum over keys of (weight scale) integer + sum over keys of weight minimum
 //
-// for each group, added as in the forward kernel (../groups/values.hpp). kLanes bytes hold two
-// vectors of dimensions, 16 apart: one vector in the lower halves of the bytes, the other in the
-// upper halves.
+// for each group, added as in the forward kernel (../attention/group_values.hpp). kLanes bytes hold
+// two vectors of dimensions, 16 apart: one vector in the lower halves of the bytes, the other in
+// the upper halves.
 #pragma once
 
 #include "../ahead.hpp"

@@ -46,8 +46,6 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
         to[i] = static_cast<T>(widen(from[i * problem.query.column_stride])) * share;
     });
     if (rotates) rotate_row(to, problem.head_dim);
-    const T scale = work.query_scales ? work.query_scales[row] : query_scale<T>(problem);
-    for (std::int64_t i = 0; i < problem.head_dim; ++i) to[i] *= scale;
     const bool undoes =
         problem.key.element == Element::int8 && decodes_keys_in_place<Shape>(problem);
     work.score_factor[row] = undoes ? undo_byte_on_top(to, problem.head_dim) : T(1);

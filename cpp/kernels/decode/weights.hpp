@@ -45,7 +45,7 @@ REGARD_INLINE T add_tiles(T sum, const T* weights, int count) {
 
 // Computes the weights of `count` keys, which are a whole number of vectors or part of one.
 template <class T>
-REGARD_INLINE void exp2_of_keys(T* scores, const T* bias, T reference, int count) {
+REGARD_INLINE void weigh_keys(T* scores, const T* bias, T reference, int count) {
   for (int k = 0; k < count; k += kLanes<T>) {
     const Vec<T> score = load<T>(scores + k), from = broadcast(reference);
     const Vec<T> weight = bias ? weight_of<T, Bias::hides>(score, from, bias, k)
@@ -74,7 +74,7 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
     const T factor = moved.factor[0];
     state.reference[row] = moved.reference[0];
     state.limit[row] = moved.limit[0];
-    exp2_of_keys(scores + k, bias ? bias + k : nullptr, state.reference[row], kTile);
+    weigh_keys(scores + k, bias ? bias + k : nullptr, state.reference[row], kTile);
     T weights[kTile];
     for (int r = 0; r < kTile; ++r) weights[r] = scores[k + r];
     block_sum = block_sum * factor + sum_rows(weights);
@@ -91,17 +91,18 @@ REGARD_NOINLINE T weigh_and_move(std::uint32_t steps, int begin, int row, T* sco
   return block_sum;
 }
 
-// Converts products of a row to capped scores.
+// Converts products of a row to scaled and capped scores.
 template <class T>
 REGARD_INLINE Vec<T> capped_scores(Vec<T> product, int at, int row,
                                    const DecodeWorkspace<T>& work) {
   if (work.key_scales)
     product = product * broadcast(work.score_factor[row]) * load<T>(work.key_scales + at);
-  return work.softcaps ? capped<T>(product, broadcast(work.softcaps[row])) : product;
+  const Vec<T> score = product * broadcast(work.scales[row]);
+  return work.softcaps ? capped<T>(score, broadcast(work.softcaps[row])) : score;
 }
 
-// Converts products to the results of the caller's function, in natural units. Calls the function
-// once for the keys of consecutive steps.
+// Converts products to the results of the caller's function. Calls the function once for the keys
+// of consecutive steps.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void function_of_row(const AttentionProblem& problem, const AttentionTask& task,
                                      std::int64_t key, std::uint32_t steps, int row, T* scores,
@@ -118,7 +119,7 @@ REGARD_NOINLINE void function_of_row(const AttentionProblem& problem, const Atte
   };
   for_steps<Shape>(steps, [&](int step) {
     for (int i = step; i < step + kStep; i += kLanes<T>)
-      store(scores + i, in_natural_units<T>(capped_scores(load<T>(scores + i), i, row, work)));
+      store(scores + i, capped_scores(load<T>(scores + i), i, row, work));
     if (step != end) {
       call();
       begin = step;
@@ -140,7 +141,7 @@ REGARD_INLINE bool finish_scores(const AttentionProblem& problem, const Attentio
   for_steps<Shape>(steps, [&](int step) {
     for (int i = step; i < step + kDecodeStep<Shape>; i += kLanes<T>) {
       Vec<T> score = load<T>(scores + i);
-      score = has_function ? in_log2_units<T>(score) : capped_scores(score, i, row, work);
+      score = has_function ? within_limits<T>(score) : capped_scores(score, i, row, work);
       if (bias) score = with_added<T, Bias::hides>(score, load(bias + i));
       store(scores + i, score);
       exceeds |= any_greater(score, broadcast(work.state.limit[row]));
@@ -171,7 +172,7 @@ REGARD_NOINLINE void weigh_row(const AttentionProblem& problem, const AttentionT
         return;
       }
     }
-    exp2_of_keys(scores + step, bias ? bias + step : nullptr, work.state.reference[row], kStep);
+    weigh_keys(scores + step, bias ? bias + step : nullptr, work.state.reference[row], kStep);
     block_sum = add_tiles<Shape::kRows>(block_sum, scores + step, kStep);
   });
   work.state.sum[row] += block_sum;

@@ -8,23 +8,24 @@
 namespace regard {
 namespace {
 
-using Forward = AttentionForward<Float32, QuadScores<Float32>>;
-using Keys = QuantizedKeys<Float32>;
+constexpr Int8Kernels int8_kernels() {
+  using Forward = AttentionForward<Float32, QuadScores<Float32>>;
+  using Keys = QuantizedKeys<Float32>;
+  return {
+      .instruction = kQuadsFeature,
+      .attention = Forward::kernel(),
+      .write_weights = Forward::write_weights,
+      .quantizer = {.bytes = Keys::bytes,
+                    .begin = Keys::begin,
+                    .add_to_mean = Keys::add_to_mean,
+                    .quantize = Keys::quantize},
+  };
+}
 
 }  // namespace
 
-constexpr PerScalar<Int8Kernels> REGARD_TARGET_NAME::int8 = {
-    .float32 =
-        {
-            .instruction = kQuadsFeature,
-            .attention = Forward::kernel(),
-            .write_weights = Forward::write_weights,
-            .quantizer = {.bytes = Keys::bytes,
-                          .begin = Keys::begin,
-                          .add_to_mean = Keys::add_to_mean,
-                          .quantize = Keys::quantize},
-        },
-    .float64 = {}};
+constexpr PerScalar<Int8Kernels> REGARD_TARGET_NAME::int8 = {.float32 = int8_kernels(),
+                                                             .float64 = {}};
 
 }  // namespace regard
 

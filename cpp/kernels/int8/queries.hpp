@@ -24,20 +24,19 @@ REGARD_NOINLINE void measure_queries(const AttentionProblem& problem, const Atte
   const Vec<float> group = broadcast(static_cast<float>(rotated_together(problem.head_dim)));
   const float* mean = task.int8_keys->mean;
   for (int lane = 0; lane < strip.vectors * kLanes<float>; lane += kLanes<float>) {
-    const Vec<float> scale = query_scales(problem, strip, lane);
     Vec<float> score{};
     for (std::int64_t d = 0; d < problem.head_dim; ++d)
-      score = fma(load<float>(strip.queries + d * lanes + lane) * scale, broadcast(mean[d]), score);
+      score = fma(load<float>(strip.queries + d * lanes + lane), broadcast(mean[d]), score);
     rotate_shares(strip.queries + lane, lanes, problem.head_dim);
     const Int8Steps steps = steps_of(strip.queries + lane, lanes, problem.head_dim);
-    store(strip.query_scale + lane, steps.step * group * scale);
+    store(strip.query_scale + lane, steps.step * group);
     store(strip.mean_score + lane, score);
     store(inverses + lane, steps.inverse);
   }
 }
 
-// queries[d / 4][kStripLanes] = four adjacent integers, the first in the lowest bits. The bytes are 128
-// too large.
+// queries[d / 4][kStripLanes] = four adjacent integers, the first in the lowest bits. The bytes are
+// 128 too large.
 template <class Shape>
 REGARD_NOINLINE void pack_bytes_of_queries(const AttentionProblem& problem,
                                            const AttentionTask& task,

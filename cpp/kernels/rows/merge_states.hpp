@@ -9,7 +9,7 @@
 #pragma once
 
 #include "../../problem/rows.hpp"
-#include "../../simd/exp2.hpp"
+#include "../../simd/exp.hpp"
 #include "../elements.hpp"
 #include "../mask_value.hpp"
 
@@ -51,7 +51,7 @@ REGARD_NOINLINE void share_out(std::int64_t parts, double* shares, double* sums)
     for (double* at = first; at < end; at += kMergeRows) {
       const V sum = load(at);
       // Equal infinities have a share of 1, although their difference is NaN.
-      const V share = select<double>(sum == top, one, exp2((sum - top) * broadcast(1.0 / kLogOf2)));
+      const V share = select<double>(sum == top, one, exp(sum - top));
       const Mask<double> saw_nothing = (sum == -infinity) & ~saw_no_key;
       total = total + select<double>(saw_nothing, V{}, share);
       store(at, select<double>(saw_nothing, broadcast(kLeftOut), share));

@@ -19,14 +19,14 @@ constexpr int kWaiting = 2048;  // 8 or 16 KB
 
 template <class T>
 REGARD_INLINE Vec<T> exponential(Vec<T> value, Vec<T> top) {
-  return exp2((value - top) * broadcast(static_cast<T>(kLog2E)));
+  return exp(value - top);
 }
 
 template <class T>
 REGARD_INLINE T largest_lane(Vec<T> values) {
   T top = -kInfinity<T>;
   for (int lane = 0; lane < kLanes<T>; ++lane) top = values[lane] > top ? values[lane] : top;
-  // The row contains only -inf and NaN: exp2 of these, unshifted.
+  // The row contains only -inf and NaN: exp of these, unshifted.
   return top == -kInfinity<T> ? T(0) : top;
 }
 

@@ -45,8 +45,9 @@ REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionT
     T row[Shape::kBlockKeys + kWidth];
     convert_mask_row(element, rows[0], stride, keys, row);
     for (int k = 0; k < keys; ++k) {
-      const Vec<T> value = in_log2_units<T>(broadcast(row[k]));
-      for (int lane = 0; lane < width; lane += kWidth) store(bias + k * Shape::kStripLanes + lane, value);
+      const Vec<T> value = within_limits<T>(broadcast(row[k]));
+      for (int lane = 0; lane < width; lane += kWidth)
+        store(bias + k * Shape::kStripLanes + lane, value);
     }
     return;
   }
@@ -58,12 +59,12 @@ REGARD_NOINLINE void load_bias(const AttentionProblem& problem, const AttentionT
       for (int i = 0; i < kWidth; ++i) from[i] = reinterpret_cast<const M*>(rows[lane + i]);
       if constexpr (kByVectors) {
         rows_to_lanes<T>(from, kWidth, stride, keys, bias + lane, Shape::kStripLanes,
-                         [](Vec<T> value) { return in_log2_units<T>(value); });
+                         [](Vec<T> value) { return within_limits<T>(value); });
       } else {
         for (int k = 0; k < keys; ++k) {
           T gathered[kWidth];
           for (int i = 0; i < kWidth; ++i) gathered[i] = mask_value<T>(widen(from[i][k * stride]));
-          store(bias + k * Shape::kStripLanes + lane, in_log2_units<T>(load<T>(gathered)));
+          store(bias + k * Shape::kStripLanes + lane, within_limits<T>(load<T>(gathered)));
         }
       }
     }
@@ -94,8 +95,8 @@ REGARD_INLINE std::int64_t distance_column(const AttentionProblem& problem, std:
   return clamp(problem.distances - 1 + distance, 0, 2 * problem.distances - 2);
 }
 
-// The entries of a distance table that a strip and a block need, in log2 units, from the last key
-// to the first and, for each key, head by head. The lanes of a key read adjacent entries:
+// The entries of a distance table that a strip and a block need, from the last key to the first
+// and, for each key, head by head. The lanes of a key read adjacent entries:
 //
 //   of[(last key - key) * group + the lane's row - the strip's first query's first row]
 template <class Shape, class T = typename Shape::Element>
@@ -132,7 +133,7 @@ REGARD_NOINLINE void find_distances(const AttentionProblem& problem, const Atten
     for (std::int64_t head = 0; head < group; ++head, ++i)
       distances.of[i] = distance_number<T>(problem, task, head, distance);
   for (std::int64_t i = 0; i < count; i += kLanes<T>)
-    store(distances.of + i, in_log2_units<T>(load<T>(distances.of + i)));
+    store(distances.of + i, within_limits<T>(load<T>(distances.of + i)));
 }
 
 // bias += the table's entries, for the tile at `key`.
@@ -151,7 +152,7 @@ REGARD_NOINLINE void add_distance_bias(const AttentionProblem& problem, const At
         gathered[lane] = distance_number<T>(problem, task, (first_head + lane) % group,
                                             key + r - strip.positions[lane]);
       for (int lane = 0; lane < width; lane += kLanes<T>)
-        store(gathered + lane, in_log2_units<T>(load<T>(gathered + lane)));
+        store(gathered + lane, within_limits<T>(load<T>(gathered + lane)));
       from = gathered;
     }
     for (int lane = 0; lane < width; lane += kLanes<T>) {

@@ -145,12 +145,14 @@ REGARD_NOINLINE void hide_by_bool_mask(const BoolRows<Shape>& rows, const StripR
   for (int lane = 0; lane < width; ++lane) {
     const typename MaskWord<kRows>::Type word =
         read_mask_word<kRows>(rows.row[lane] + key * rows.stride, rows.stride, keys);
+#pragma GCC unroll 2
     for (int p = 0; p < kParts; ++p) {
       const std::uint64_t bytes = static_cast<std::uint64_t>(word) >> (8 * kBytes * p);
       __builtin_memcpy(&part[p][lane], &bytes, sizeof(T));
     }
   }
   for (int lane = 0; lane < width; lane += kLanes<T>)
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Mask<T> bytes = as_bits<T>(load(part[r / kBytes] + lane));
       const Mask<T> hidden = (bytes >> (8 * (r % kBytes)) & 0xff) == 0;

@@ -20,8 +20,8 @@ REGARD_INLINE void fill_lanes(const StripRows<T>& strip, std::int64_t columns, V
       store(to + column * Shape::kStripLanes + lane, value);
 }
 
-// to[column][kStripLanes] = op(the strip's rows of an array). Lanes beyond the last row are op(0), up
-// to the strip's vectors.
+// to[column][kStripLanes] = op(the strip's rows of an array). Lanes of the strip's vectors beyond
+// the last row are op(0).
 template <class Shape, class Op, class T = typename Shape::Element>
 REGARD_INLINE void pack_rows(const AttentionProblem& problem, const Operand& operand,
                              const void* data, const StripRows<T>& strip, std::int64_t columns,
@@ -44,8 +44,7 @@ REGARD_INLINE void unpack_rows(const AttentionProblem& problem, const Operand& o
     using To = typename decltype(element)::Type;
     To* rows[Shape::kStripLanes];
     row_pointers(problem, operand, data, strip, first_column, rows);
-    lanes_to_rows(from, Shape::kStripLanes, columns, rows, strip.rows, operand.column_stride,
-                  op);
+    lanes_to_rows(from, Shape::kStripLanes, columns, rows, strip.rows, operand.column_stride, op);
   });
 }
 
@@ -54,40 +53,17 @@ REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
   return is_quantized(problem.key.element) && !problem.are_keys_upright;
 }
 
-// The factors of a vector of queries, starting at `lane`.
-template <class T>
-REGARD_INLINE Vec<T> query_scales(const AttentionProblem& problem, const StripRows<T>& strip,
-                                  int lane) {
-  if (strip.query_scales) return load(strip.query_scales + lane);
-  return broadcast(query_scale<T>(problem));
-}
-
-// to[head_dim][kStripLanes] *= query_scale.
-template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void scale_queries(const AttentionProblem& problem, const StripRows<T>& strip,
-                                   T* to) {
-  for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
-    const Vec<T> scale = query_scales(problem, strip, lane);
-    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-      T* const at = to + d * Shape::kStripLanes + lane;
-      store(at, load<T>(at) * scale);
-    }
-  }
-}
-
-// to[head_dim][kStripLanes] = the strip's queries, or their tangents, times query_scale.
+// to[head_dim][kStripLanes] = the strip's queries, or their tangents.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand,
                                   const void* data, const StripRows<T>& strip, T* to) {
-  const bool rotates = rotates_queries(problem), scales_later = rotates || strip.query_scales;
-  const T first = rotates ? static_cast<T>(query_share(problem.key.element, problem.head_dim))
-                  : scales_later ? T(1)
-                                 : query_scale<T>(problem);
+  const bool rotates = rotates_queries(problem);
+  const Vec<T> share = broadcast(
+      rotates ? static_cast<T>(query_share(problem.key.element, problem.head_dim)) : T(1));
   pack_rows<Shape>(problem, operand, data, strip, problem.head_dim, to,
-                   [=](Vec<T> value) { return value * broadcast(first); });
+                   [=](Vec<T> value) { return value * share; });
   for (int lane = 0; rotates && lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
     rotate_lanes<T>(to + lane, Shape::kStripLanes, problem.head_dim);
-  if (scales_later) scale_queries<Shape>(problem, strip, to);
 }
 
 // Calls use(lane, number) for an array of one number per row.
@@ -104,34 +80,40 @@ REGARD_INLINE void for_numbers_of_rows(const AttentionProblem& problem, const Op
 }
 
 // Writes one number per row, if the array exists.
-template <class Shape, class NumberOf, class T = typename Shape::Element>
+template <class Shape, class E = typename Shape::Element, class NumberOf,
+          class T = typename Shape::Element>
 REGARD_INLINE void write_numbers_of_rows(const AttentionProblem& problem, const Operand& operand,
                                          void* data, const StripRows<T>& strip,
                                          NumberOf number_of) {
   if (!data) return;
-  T* rows[Shape::kStripLanes];
+  E* rows[Shape::kStripLanes];
   row_pointers(problem, operand, data, strip, 0, rows);
-  for (int lane = 0; lane < strip.rows; ++lane) *rows[lane] = number_of(lane);
+  for (int lane = 0; lane < strip.rows; ++lane) *rows[lane] = static_cast<E>(number_of(lane));
 }
 
-// lse[lane] = the rows' lse in log2 units, from which weights are computed. It is 0 beyond the last
-// row, and for all rows if the caller did not pass an lse.
+// The rows' lse, from which weights are computed. It is 0 beyond the last row, and for all rows if
+// the caller did not pass an lse.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void load_lse(const AttentionProblem& problem, const AttentionTask& task,
-                              const StripRows<T>& strip, T* lse) {
-  for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane) lse[lane] = T(0);
+                              const StripRows<T>& strip, const RowLse<T>& lse) {
+  for (int lane = 0; lane < strip.vectors * kLanes<T>; ++lane)
+    lse.high[lane] = lse.low[lane] = T(0);
   if (!task.lse) return;
   for_numbers_of_rows<Shape>(problem, problem.lse, task.lse, strip, [&](int lane, double number) {
-    lse[lane] = static_cast<T>(number * kLog2E);
+    lse.high[lane] = static_cast<T>(number);
+    const double rest = number - static_cast<double>(lse.high[lane]);
+    lse.low[lane] = rest == rest ? static_cast<T>(rest) : T(0);  // of an infinite lse
   });
 }
 
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void write_lse(const AttentionProblem& problem, const AttentionTask& task,
                                const StripRows<T>& strip, const SoftmaxState<T>& state) {
-  write_numbers_of_rows<Shape>(problem, problem.lse, task.lse, strip, [&](int lane) {
-    return log_sum_exp(state.reference[lane], state.sum[lane]);
-  });
+  const auto lse_of = [&](int lane) { return log_sum_exp(state.reference[lane], state.sum[lane]); };
+  if (problem.lse.element == Element::float64)
+    write_numbers_of_rows<Shape, double>(problem, problem.lse, task.lse, strip, lse_of);
+  else
+    write_numbers_of_rows<Shape, float>(problem, problem.lse, task.lse, strip, lse_of);
 }
 
 }  // namespace

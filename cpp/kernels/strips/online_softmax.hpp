@@ -1,10 +1,9 @@
 // Softmax over keys that arrive tile by tile. Scores are never stored: a tile's scores become
 // weights, which are accumulated in the strip's state (softmax_state.hpp).
 //
-// Scores are summed from zero, and the reference is subtracted from the sum. Starting the sum at
-// minus the reference would save this subtraction (0.7% of the work at head_dim 64). But then a
-// large reference (a mask of -10000) would cost bits at every step, and a key's score would depend
-// on whether the call has a mask.
+// Scores are summed from zero. Starting the sum at minus the reference would cost bits at every
+// step if the reference is large (a mask of -10000), and a key's score would depend on whether the
+// call has a mask.
 //
 // If one lane of a tile must move its reference, all lanes go through `move_references`. The bits
 // of the other lanes do not change.
@@ -37,7 +36,6 @@ struct OnlineStrip : StripRows<T> {
   bool total_is_fresh;  // nothing has been written to total_gathered yet
   bool total_is_empty;  // and it does not contain a sink either
   std::int64_t chunk;   // index of the current chunk
-
 };
 
 // The sums with values.

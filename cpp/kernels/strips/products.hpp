@@ -16,65 +16,42 @@ struct KeyTerm {
   std::ptrdiff_t row_stride;
 };
 
-// Makes add_columns multiply the keys of a run one by one.
+// Makes add_columns multiply the keys of a run one by one, for the strip's vectors from kBegin to
+// before kEnd.
 struct MultiplyKeys {
-  template <class Shape, bool kSelect, int kVectors, class T = typename Shape::Element>
-  REGARD_INLINE void add(Accumulators<T, Shape::kRows, kVectors>& acc, const KeyTerm<T>& term,
-                         std::int64_t column, const KeyRun& run, int lane) {
+  template <class Shape, bool kSelect, int kBegin, int kEnd, class T = typename Shape::Element>
+  REGARD_INLINE void add(Accumulators<T, Shape::kRows, Shape::kVectors>& acc,
+                         const KeyTerm<T>& term, std::int64_t column, const KeyRun& run) {
     constexpr int kPitch = Shape::kStripLanes;
-    multiply_columns<T, Shape::kRows, kVectors, kSelect>(
+    multiply_columns<T, Shape::kRows, Shape::kVectors, kSelect, kBegin, kEnd>(
         acc, term.rows + run.begin * term.row_stride + column, term.row_stride,
-        term.block + run.begin * kPitch + lane, kPitch, run.end - run.begin);
+        term.block + run.begin * kPitch, kPitch, run.end - run.begin);
   }
 };
-
-// to = from + the terms of a run's keys + before, for a tile of columns. A null `from` or `before`
-// is 0.
-template <class Multiply, class Shape, bool kSelect, int kVectors,
-          class T = typename Shape::Element>
-REGARD_NOINLINE void add_run(const KeyTerm<T>& term, std::int64_t column, const KeyRun& run,
-                             const T* from, const T* before, T* to) {
-  constexpr int kRows = Shape::kRows, kPitch = Shape::kStripLanes;
-  const int lane = run.vectors.begin * kLanes<T>;
-  Accumulators<T, kRows, kVectors> acc;
-  if (from)
-    load_tile<T, kRows, kVectors>(acc, from + lane, kPitch);
-  else
-    clear<T, kRows, kVectors>(acc);
-  Multiply::template add<Shape, kSelect, kVectors>(acc, term, column, run, lane);
-  if (before)
-    add_tile<T, kRows, kVectors>(acc, before + lane, to + lane, kPitch);
-  else
-    store_tile<T, kRows, kVectors>(acc, to + lane, kPitch);
-}
 
 template <class Multiply, class Shape, bool kSelect, class T = typename Shape::Element>
 REGARD_NOINLINE void add_columns_of(const KeyRuns<Shape>& runs, const KeyTerm<T>* terms, int count,
                                     std::int64_t columns, int vectors, bool is_fresh, T* sums) {
-  constexpr int kTile = Shape::kRows * Shape::kStripLanes;
-  const auto add = [](const KeyTerm<T>& term, std::int64_t column, const KeyRun& run, const T* from,
-                      const T* before, T* to) {
-    for_vectors<Shape>(run.vectors.end - run.vectors.begin, [&](auto some) {
-      add_run<Multiply, Shape, kSelect, some.value>(term, column, run, from, before, to);
-    });
-  };
-  const bool is_one = count == 1 && runs.count == 1 &&
-                      runs.run[0].vectors.end - runs.run[0].vectors.begin == vectors;
-  for (std::int64_t column = 0; column < columns;
-       column += Shape::kRows, sums += kTile) {
-    const T* const before = is_fresh ? nullptr : sums;
-    if (is_one) {
-      add(terms[0], column, runs.run[0], nullptr, before, sums);
-      continue;
-    }
-    // Runs of different vectors continue each other's sums in memory.
-    T tile[kTile];
-    for (int i = 0; i < kTile; i += kLanes<T>) store(tile + i, Vec<T>{});
+  constexpr int kRows = Shape::kRows, kVectors = Shape::kVectors, kPitch = Shape::kStripLanes;
+  for (std::int64_t column = 0; column < columns; column += kRows, sums += kRows * kPitch) {
+    Accumulators<T, kRows, kVectors> acc;
+    clear<T, kRows, kVectors>(acc);
     for (const KeyTerm<T>* term = terms; term < terms + count; ++term)
-      for (int i = 0; i < runs.count; ++i)
-        add(*term, column, runs.run[i], tile, nullptr, tile);
-    for (int i = 0; i < kTile; i += kLanes<T>)
-      store(sums + i, before ? load(before + i) + load(tile + i) : load(tile + i));
+      for (int i = 0; i < runs.count; ++i) {
+        const KeyRun& run = runs.run[i];
+        for_range<Shape>(run.vectors, [&](auto begin, auto end) {
+          Multiply::template add<Shape, kSelect, begin.value, end.value>(acc, *term, column, run);
+        });
+      }
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      if (v >= vectors) break;
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        T* const at = sums + r * kPitch + v * kLanes<T>;
+        store(at, is_fresh ? acc[r][v] : load<T>(at) + acc[r][v]);
+      }
+    }
   }
 }
 

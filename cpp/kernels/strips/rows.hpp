@@ -30,10 +30,10 @@ struct StripRows {
   std::int64_t* positions;
   std::int64_t* first_key;
   std::int64_t* end_key;
-  T* slopes;  // of ALiBi, in log2 units; null without ALiBi
+  T* scales;  // of products
+  T* slopes;  // of ALiBi; null without ALiBi
   // Transformations of a score before anything is added to it (score_tile); null if not needed.
-  T* query_scales;                   // of queries, if heads have different scales
-  T* softcaps;                       // in log2 units; 0 if a head has none
+  T* softcaps;                       // 0 if a head has none
   std::int64_t* function_positions;  // as passed to the score function
   // For a sparse mask; null without one.
   MaskRun* mask_runs;
@@ -65,7 +65,7 @@ REGARD_INLINE int strips_of_unit(const AttentionProblem& problem) {
 // strips of two vectors take less time than a strip of three and a strip of one.
 template <class Shape, class Body>
 REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task_rows, Body body) {
-  constexpr int kWidth = kLanes<typename Shape::Element>, kLeast = Shape::kLeastVectors;
+  constexpr int kWidth = kLanes<typename Shape::Element>;
   int strips_left = 0, vectors_left = 0;  // in the unit
   for (std::int64_t row = 0; row < task_rows;) {
     if (strips_left == 0) {
@@ -74,13 +74,12 @@ REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task
     }
     int most = (vectors_left + strips_left - 1) / strips_left;
     const std::int64_t left = task_rows - row;
-    if (kLeast == 1 && most == 3 && left > 3 * kWidth && left <= 4 * kWidth) {
+    if (Shape::kTrims && most == 3 && left > 3 * kWidth && left <= 4 * kWidth) {
       most = strips_left = 2;
       vectors_left = 4;
     }
     const int rows = left < most * kWidth ? static_cast<int>(left) : most * kWidth;
-    const int vectors = (rows + kWidth - 1) / kWidth;
-    body(row, rows, vectors > kLeast ? vectors : kLeast);
+    body(row, rows, Shape::vectors_for(rows));
     row += most * kWidth;
     vectors_left -= most;
     --strips_left;
@@ -88,12 +87,14 @@ REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task
 }
 
 // Calls `body` with the number of vectors that a tile computes as a constant.
-template <class Shape, int kMost = Shape::kVectors, class Body>
+template <class Shape, class Body>
 REGARD_INLINE void for_vectors(int vectors, Body body) {
-  if constexpr (kMost > Shape::kLeastVectors) {
-    if (vectors < kMost) return for_vectors<Shape, kMost - 1>(vectors, body);
+  static_assert(Shape::kVectors == 3, "all numbers are listed");
+  if (vectors == 1) return body(Constant<1>{});
+  if constexpr (Shape::kTrims) {
+    if (vectors == 2) return body(Constant<2>{});
   }
-  body(Constant<kMost>{});
+  body(Constant<3>{});
 }
 
 // A range of a strip's vectors.
@@ -101,6 +102,20 @@ struct VectorRange {
   int begin;
   int end;
 };
+
+// Calls `body` with the begin and the end of a range as constants. The range may be larger than
+// `range`, because the weights of other vectors change no sum.
+template <class Shape, class Body>
+REGARD_INLINE void for_range(const VectorRange& range, Body body) {
+  static_assert(Shape::kVectors == 3, "all ranges that begin or end with a strip are listed");
+  if (range.end == 1) return body(Constant<0>{}, Constant<1>{});
+  if constexpr (Shape::kTrims) {
+    if (range.end == 2) return body(Constant<0>{}, Constant<2>{});
+    if (range.begin == 1) return body(Constant<1>{}, Constant<3>{});
+    if (range.begin == 2) return body(Constant<2>{}, Constant<3>{});
+  }
+  body(Constant<0>{}, Constant<3>{});
+}
 
 // Pointers to one column of the strip's rows.
 template <class E, class Data, class T>

@@ -1,10 +1,14 @@
 // The softcap and the caller's function of a tile's scores, and the derivatives of both.
 #pragma once
 
+#include "rows.hpp"
 #include "score_rule.hpp"
 
 namespace regard {
 namespace {
+
+template <class T>
+constexpr int kMostLanes = 3 * kLanes<T>;  // of a strip
 
 // A strip and a block whose scores are being computed.
 template <class T>
@@ -29,7 +33,7 @@ REGARD_INLINE ScoresOfTile<T> scores_of_tile(const ScoresOfBlock<T>& block, int 
   return {block, block.begin + begin, end - begin, lane};
 }
 
-// Whether scores are more than products of queries and keys.
+// Whether scores are more than scaled products of queries and keys.
 template <class T>
 REGARD_INLINE bool transforms_scores(const StripRows<T>& strip) {
   return strip.softcaps || strip.function_positions;
@@ -47,110 +51,85 @@ REGARD_INLINE void call_function(const AttentionProblem& problem, const Attentio
       problem.score_function->user_data);
 }
 
-// Calls a function of the problem for a tile of several heads, in natural units: once for each
-// head, whose lanes are made contiguous.
-template <int kHeads, int kRows, int kWidth, class T>
-REGARD_NOINLINE void call_for_heads(const ScoresOfTile<T>& tile, std::int64_t group, int lanes,
-                                    void* function, T* scores) {
-  const std::int64_t heads = kHeads ? kHeads : group;
+// Calls a function of the problem for a tile's scores, [kRows][lanes]: once for each head, whose
+// lanes are made contiguous if there are several heads.
+template <int kRows, class T>
+REGARD_NOINLINE void call_for_tile(const ScoresOfTile<T>& tile, int width, void* function,
+                                   T* scores) {
+  const AttentionProblem& problem = tile.problem;
+  const int left = tile.strip.rows - tile.lane, lanes = left < width ? left : width;
+  const std::int64_t heads = problem.heads / problem.kv_heads;
   const std::int64_t* const positions = tile.strip.function_positions + tile.lane;
+  if (heads == 1) {
+    if (lanes > 0)
+      call_function(problem, tile.task, function, 0, scores, lanes, tile.keys, width, positions,
+                    tile.key);
+    return;
+  }
   std::int64_t head = (tile.strip.first_row + tile.lane) % heads;
   for (std::int64_t first = 0; first < heads && first < lanes; ++first) {
-    T own[kRows * kWidth];
-    std::int64_t own_positions[kWidth];
-#pragma GCC unroll 16
-    for (std::int64_t lane = first, query = 0; lane < kWidth; lane += heads, ++query) {
-      own_positions[query] = positions[lane];
-#pragma GCC unroll 8
-      for (int k = 0; k < kRows; ++k) own[k * kWidth + query] = scores[k * kWidth + lane];
+    T own[kRows * kMostLanes<T>];
+    std::int64_t own_positions[kMostLanes<T>], queries = 0;
+    for (std::int64_t lane = first; lane < lanes; lane += heads, ++queries) {
+      own_positions[queries] = positions[lane];
+      for (int k = 0; k < kRows; ++k) own[k * width + queries] = scores[k * width + lane];
     }
-    call_function(tile.problem, tile.task, function, head, own, (lanes - first + heads - 1) / heads,
-                  tile.keys, kWidth, own_positions, tile.key);
-#pragma GCC unroll 16
-    for (std::int64_t lane = first, query = 0; lane < kWidth; lane += heads, ++query)
-#pragma GCC unroll 8
-      for (int k = 0; k < kRows; ++k) scores[k * kWidth + lane] = own[k * kWidth + query];
+    call_function(problem, tile.task, function, head, own, queries, tile.keys, width, own_positions,
+                  tile.key);
+    for (std::int64_t lane = first, query = 0; lane < lanes; lane += heads, ++query)
+      for (int k = 0; k < kRows; ++k) scores[k * width + lane] = own[k * width + query];
     if (++head == heads) head = 0;
   }
 }
 
-template <int kRows, int kWidth, class T>
-REGARD_NOINLINE void call_for_tile(const ScoresOfTile<T>& tile, void* function, T* scores) {
-  const AttentionProblem& problem = tile.problem;
-  const int left = tile.strip.rows - tile.lane, lanes = left < kWidth ? left : kWidth;
-  if (lanes <= 0) return;
-  const std::int64_t heads = problem.heads, kv_heads = problem.kv_heads;
-  if (heads == kv_heads)
-    return call_function(problem, tile.task, function, 0, scores, lanes, tile.keys, kWidth,
-                         tile.strip.function_positions + tile.lane, tile.key);
-  // Copies are faster if their distance is a constant, and a division takes 2% of a tile's time.
-  if (heads == 2 * kv_heads)
-    return call_for_heads<2, kRows, kWidth>(tile, 2, lanes, function, scores);
-  if (heads == 4 * kv_heads)
-    return call_for_heads<4, kRows, kWidth>(tile, 4, lanes, function, scores);
-  if (heads == 8 * kv_heads)
-    return call_for_heads<8, kRows, kWidth>(tile, 8, lanes, function, scores);
-  call_for_heads<0, kRows, kWidth>(tile, heads / kv_heads, lanes, function, scores);
+// scores = function(capped)
+template <int kRows, class T>
+REGARD_NOINLINE void function_of_scores(const ScoresOfTile<T>& tile, int width, const T* capped,
+                                        T* scores) {
+  for (int i = 0; i < kRows * width; i += kLanes<T>) store(scores + i, load(capped + i));
+  call_for_tile<kRows>(tile, width, tile.problem.score_function->function, scores);
+  for (int i = 0; i < kRows * width; i += kLanes<T>)
+    store(scores + i, within_limits<T>(load<T>(scores + i)));
 }
 
-template <class T>
-REGARD_INLINE Vec<T> in_natural_units(Vec<T> score) {
-  return score * broadcast(static_cast<T>(kLn2));
-}
-
-// scores = function(capped), both in log2 units.
-template <int kRows, int kVectors, class T>
-REGARD_NOINLINE void function_of_scores(const ScoresOfTile<T>& tile, const T* capped, T* scores) {
-  constexpr int kAll = kRows * kVectors * kLanes<T>;
-  for (int i = 0; i < kAll; i += kLanes<T>)
-    store(scores + i, in_natural_units<T>(load<T>(capped + i)));
-  call_for_tile<kRows, kVectors * kLanes<T>>(tile, tile.problem.score_function->function, scores);
-  for (int i = 0; i < kAll; i += kLanes<T>)
-    store(scores + i, in_log2_units<T>(load<T>(scores + i)));
-}
-
-// Converts products to capped scores, in place. A separate function, so that tiles without a cap
-// keep their registers.
-template <int kRows, int kVectors, class T>
-REGARD_NOINLINE void cap_scores(const ScoresOfTile<T>& tile, T* scores) {
+// Caps scores in place. A separate function, so that tiles without a cap keep their registers.
+template <int kRows, class T>
+REGARD_NOINLINE void cap_scores(const ScoresOfTile<T>& tile, int width, T* scores) {
   if (!tile.strip.softcaps) return;
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec<T> softcap = load(tile.strip.softcaps + tile.lane + v * kLanes<T>);
+  for (int lane = 0; lane < width; lane += kLanes<T>) {
+    const Vec<T> softcap = load(tile.strip.softcaps + tile.lane + lane);
     for (int r = 0; r < kRows; ++r) {
-      T* const at = scores + (r * kVectors + v) * kLanes<T>;
+      T* const at = scores + r * width + lane;
       store(at, capped<T>(load<T>(at), softcap));
     }
   }
 }
 
-// Converts products to capped scores, in place, and passes the function's results for these scores
-// to load(scores).
-template <int kRows, int kVectors, class T, class Load>
-REGARD_INLINE void transform_scores(const ScoresOfTile<T>& tile, T* scores, Load load) {
-  cap_scores<kRows, kVectors>(tile, scores);
+// Caps scores, [kRows][width], in place, and passes the function's results for these scores to
+// load(scores).
+template <int kRows, class T, class Load>
+REGARD_INLINE void transform_scores(const ScoresOfTile<T>& tile, int width, T* scores, Load load) {
+  cap_scores<kRows>(tile, width, scores);
   if (!tile.strip.function_positions) return load(scores);
-  T changed[kRows * kVectors * kLanes<T>];
-  function_of_scores<kRows, kVectors>(tile, scores, changed);
+  T changed[kRows * kMostLanes<T>];
+  function_of_scores<kRows>(tile, width, scores, changed);
   load(changed);
 }
 
-// factors = the derivatives of scores with respect to products, without the scale.
-template <int kRows, int kVectors, class T>
-REGARD_NOINLINE void derivatives_of_scores(const ScoresOfTile<T>& tile, const T* capped,
+// factors = the derivatives of scores with respect to scaled products.
+template <int kRows, class T>
+REGARD_NOINLINE void derivatives_of_scores(const ScoresOfTile<T>& tile, int width, const T* capped,
                                            T* factors) {
-  constexpr int kAll = kRows * kVectors * kLanes<T>;
-  for (int i = 0; i < kAll; i += kLanes<T>)
-    store(factors + i, in_natural_units<T>(load<T>(capped + i)));
-  if (tile.problem.score_function)
-    call_for_tile<kRows, kVectors * kLanes<T>>(tile, tile.problem.score_function->derivative,
-                                               factors);
-  else
-    for (int i = 0; i < kAll; i += kLanes<T>) store(factors + i, broadcast(T(1)));
+  const bool has_function = tile.problem.score_function != nullptr;
+  for (int i = 0; i < kRows * width; i += kLanes<T>)
+    store(factors + i, has_function ? load(capped + i) : broadcast(T(1)));
+  if (has_function)
+    call_for_tile<kRows>(tile, width, tile.problem.score_function->derivative, factors);
   if (!tile.strip.softcaps) return;
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec<T> softcap = load(tile.strip.softcaps + tile.lane + v * kLanes<T>);
+  for (int lane = 0; lane < width; lane += kLanes<T>) {
+    const Vec<T> softcap = load(tile.strip.softcaps + tile.lane + lane);
     for (int r = 0; r < kRows; ++r) {
-      const int at = (r * kVectors + v) * kLanes<T>;
+      const int at = r * width + lane;
       store(factors + at,
             load<T>(factors + at) * derivative_of_cap<T>(load<T>(capped + at), softcap));
     }

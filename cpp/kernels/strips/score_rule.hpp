@@ -2,20 +2,21 @@
 // the only definition. Kernels differ in the contents of their lanes (queries, or keys in a decode)
 // and call these functions on their vectors.
 //
-//   product = (query scaled) . key            query_scale: into the product's units
-//   score   = softcap tanh(product / softcap) capped, if there is a softcap
+//   score   = scale (query . key)             no input is rounded before its product
+//   score   = softcap tanh(score / softcap)   capped, if there is a softcap
 //   score   = function(score)                 function_of_scores, if the caller has one
-//   added   = bias                            in_log2_units
+//   added   = bias                            within_limits
 //             - slope |position - key|        with_alibi
 //             + distance_bias[key - position] with_distance_bias
 //             or -inf                         if a mask or the position hides the key
 //   score   = score + added, or -inf          with_added
-//   weight  = 2^(score - reference), or -0.0  weight_of; see softmax_state.hpp for the sum,
-//           = 2^(score - lse)                 at_most_lse, if the lse is known
+//   weight  = e^(score - reference), or -0.0  weight_of; see softmax_state.hpp for the sum,
+//           = e^(score - lse)                 exponent_below_lse, if the lse is known
 //   weight  = weight times the value's scale  scaled_weight, of values in int8, after the sum
 //   weight  = weight times 0 or 1 / (1 - p)   dropped_weight, likewise; see dropout.hpp
 //
-// Scores and the terms added to them are in log2 units.
+// Up to the exponent, these are the operations of the same formula in NumPy, so a score has the
+// same error.
 #pragma once
 
 #include "../../simd/tanh.hpp"
@@ -24,11 +25,11 @@
 namespace regard {
 namespace {
 
-// Weights below 2^kNegligible count as 0. They do not change a sum of about 1, but their products
+// Weights below e^kNegligible count as 0. They do not change a sum of about 1, but their products
 // with values would be subnormal, and each subnormal product costs a microcode assist of a hundred
 // cycles (ALiBi over 4096 keys took 6.8 times as long; docs/lab-notes/forward.md).
 template <class T>
-constexpr T kNegligible = sizeof(T) == 4 ? T(-100) : T(-960);
+constexpr T kNegligible = sizeof(T) == 4 ? T(-69) : T(-665);
 
 // The kind of bias that is added to scores: nothing, finite numbers (or NaN), or also -inf, which
 // hides. -inf takes precedence over a score of any value.
@@ -61,45 +62,29 @@ REGARD_INLINE double scale_of(const AttentionProblem& problem, const AttentionTa
   return task.scales ? task.scales[head * problem.scales.head_stride] : problem.scale;
 }
 
-// Whether the heads of a group may have different query scales.
-REGARD_INLINE bool has_query_scales(const AttentionProblem& problem) {
-  return problem.scales.data || problem.softcaps.data;
-}
-
-// Products are scores in log2 units or, if scores are capped, in the units of tanh_of_log2_units.
+// A softcap of 0 changes nothing.
 template <class T>
-REGARD_INLINE T query_scale(double scale, double softcap) {
-  return nearest_finite<T>(softcap == 0 ? scale * kLog2E : scale * kLog2E * (2 / softcap));
+REGARD_INLINE Vec<T> capped(Vec<T> score, Vec<T> softcap) {
+  const Vec<T> twice = broadcast(static_cast<T>(2 * kLog2E)) / softcap;
+  return select<T>(softcap == Vec<T>{}, score, softcap * tanh_of_log2_units<T>(score * twice));
 }
 
-// For all heads, if they do not differ.
+// The most that is added to a score, so that the sum of a score and some terms remains finite.
 template <class T>
-REGARD_INLINE T query_scale(const AttentionProblem& problem) {
-  return query_scale<T>(problem.scale, softcap_within<T>(problem.softcap));
-}
+constexpr T kMostAdded = kLargest<T> / 2;
 
-// `softcap` is in log2 units. If it is 0, the product is the score.
+// Limits a finite term to kMostAdded.
 template <class T>
-REGARD_INLINE Vec<T> capped(Vec<T> product, Vec<T> softcap) {
-  return select<T>(softcap == Vec<T>{}, product, softcap * tanh_of_log2_units<T>(product));
+REGARD_INLINE Vec<T> within_limits(Vec<T> value) {
+  const Vec<T> most = broadcast(kMostAdded<T>), largest = broadcast(kLargest<T>);
+  const Vec<T> above_lowest = select<T>((value < -most) & (value >= -largest), -most, value);
+  return select<T>((value > most) & (value <= largest), most, above_lowest);
 }
 
-// Converts a bias to log2 units. If the product of a finite bias overflows, the result is the most
-// extreme finite number.
-template <class T>
-REGARD_INLINE Vec<T> in_log2_units(Vec<T> value) {
-  const Vec<T> largest = broadcast(kLargest<T>);
-  const Vec<T> scaled = value * broadcast(static_cast<T>(kLog2E));
-  const Vec<T> above_lowest =
-      select<T>((scaled < -largest) & (value >= -largest), -largest, scaled);
-  return select<T>((scaled > largest) & (value <= largest), largest, above_lowest);
-}
-
-// One head's slope in log2 units.
 template <class T>
 REGARD_INLINE T slope_of(const AttentionProblem& problem, const AttentionTask& task,
                          std::int64_t head) {
-  return nearest_finite<T>(task.alibi_slopes[head * problem.alibi_slopes.head_stride] * kLog2E);
+  return nearest_finite<T>(task.alibi_slopes[head * problem.alibi_slopes.head_stride]);
 }
 
 // added - slope |distance - within|, kept finite if it does not hide. `distance` is from the query
@@ -108,7 +93,7 @@ template <class T>
 REGARD_INLINE Vec<T> with_alibi(Vec<T> added, Vec<T> slope, Vec<T> distance, Vec<T> within) {
   const Vec<T> away = distance - within;
   const Vec<T> sum = added - slope * maximum<T>(away, -away);
-  const Vec<T> finite = maximum<T>(broadcast(-kLargest<T>), sum);  // NaN stays NaN
+  const Vec<T> finite = maximum<T>(broadcast(-kMostAdded<T>), sum);  // NaN stays NaN
   return select<T>(added == broadcast(-kInfinity<T>), added, finite);
 }
 
@@ -116,7 +101,7 @@ REGARD_INLINE Vec<T> with_alibi(Vec<T> added, Vec<T> slope, Vec<T> distance, Vec
 template <class T>
 REGARD_INLINE Vec<T> with_distance_bias(Vec<T> added, Vec<T> distance_bias) {
   const Vec<T> hidden = broadcast(-kInfinity<T>);
-  const Vec<T> finite = maximum<T>(broadcast(-kLargest<T>), added + distance_bias);
+  const Vec<T> finite = maximum<T>(broadcast(-kMostAdded<T>), added + distance_bias);
   return select<T>((added == hidden) | (distance_bias == hidden), hidden, finite);
 }
 
@@ -139,26 +124,37 @@ REGARD_INLINE Vec<T> unless_hidden(Vec<T> weight, Vec<T> added, Vec<T> instead) 
   return select<T>(added == broadcast(-kInfinity<T>), instead, weight);
 }
 
-// 2^(score - reference), or 0 if that is below 2^lowest. The term added to the score is at
-// added[at].
+// e^(score - reference), or 0 if the difference is below `lowest`. The term added to the score is
+// at added[at].
 template <class T, Bias kBias>
 REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* added, std::ptrdiff_t at,
                                T lowest = kNegligible<T>) {
-  const Vec<T> weight = exp2(score - reference, lowest);
+  const Vec<T> weight = exp(score - reference, lowest);
   if constexpr (kBias == Bias::hides)
     return unless_hidden<T>(weight, load(added + at), broadcast(T(-0.0)));
   else
     return weight;
 }
 
-// Limits a score whose weight is 2^(score - lse), because no weight exceeds 1. lse is rounded, so
-// for scores as large as 1e30, the difference of a score and its lse may exceed any exponent.
+// The logarithm of a weight e^(score - lse), at most 0: lse is rounded, so for scores as large as
+// 1e30, the difference of a score and its lse may exceed any exponent.
 template <class T>
-REGARD_INLINE Vec<T> at_most_lse(Vec<T> score, Vec<T> lse) {
-  return lse < score ? lse : score;  // NaN stays NaN
+REGARD_INLINE Vec<T> exponent_below_lse(Vec<T> score, const RowLse<T>& lse, int lane) {
+  const Vec<T> exponent = score - load<T>(lse.high + lane) - load<T>(lse.low + lane);
+  return exponent > Vec<T>{} ? Vec<T>{} : exponent;  // NaN stays NaN
 }
 
-// The derivative of a capped score with respect to its product: 1 - (score / softcap)^2.
+// e^exponent, or -0.0 if the term at added[at] hides.
+template <class T, Bias kBias>
+REGARD_INLINE Vec<T> weight_of_exponent(Vec<T> exponent, const T* added, std::ptrdiff_t at) {
+  const Vec<T> weight = exp(exponent, kNegligible<T>);
+  if constexpr (kBias == Bias::hides)
+    return unless_hidden<T>(weight, load(added + at), broadcast(T(-0.0)));
+  else
+    return weight;
+}
+
+// The derivative of a capped score with respect to the score before: 1 - (score / softcap)^2.
 template <class T>
 REGARD_INLINE Vec<T> derivative_of_cap(Vec<T> score, Vec<T> softcap) {
   const Vec<T> tanh = score / softcap, one = broadcast(T(1));

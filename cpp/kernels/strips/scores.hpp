@@ -1,4 +1,4 @@
-// The scores of a tile: products of its keys and a strip's queries, capped, plus the bias.
+// The scores of a tile: products of its keys and a strip's queries, scaled, capped, plus the bias.
 #pragma once
 
 #include "../micro_kernel.hpp"
@@ -41,25 +41,30 @@ REGARD_INLINE RowProduct<T, Shape::kStripLanes> product_of(const Tile& tile,
                                                            const TileRows<T>& rows, const T* lanes,
                                                            std::int64_t depth) {
   const T* const scales = rows.scales ? rows.scales + tile.begin : nullptr;
-  if (tile.begin >= rows.whole)
-    return {rows.tail, rows.tail_stride, scales, lanes, depth};
+  if (tile.begin >= rows.whole) return {rows.tail, rows.tail_stride, scales, lanes, depth};
   return {rows.from + tile.begin * rows.stride, rows.stride, scales, lanes, depth};
 }
 
 // acc = scores of a tile of keys. `bias` is the tile's bias. `capped_scores` is memory for a tile,
-// which holds the capped scores, without gaps, if scores are more than products.
+// which holds the capped scores, without gaps, if scores are more than scaled products.
 template <class Shape, class Tile, class Product, class T = typename Shape::Element>
 REGARD_INLINE void score_tile(Accumulators<T, Shape::kRows, Tile::kVectors>& acc, const Tile& tile,
                               const ScoresOfBlock<T>& block, const Product& product, const T* bias,
                               T* capped_scores) {
   constexpr int kRows = Shape::kRows, kVectors = Tile::kVectors;
   product.template multiply<kRows, kVectors>(acc, tile.lane);
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec<T> scale = load(block.strip.scales + tile.lane + v * kLanes<T>);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) acc[r][v] = acc[r][v] * scale;
+  }
   if (__builtin_expect(transforms_scores(block.strip), false)) {
-    const ScoresOfTile<T> scores = scores_of_tile(block, tile.begin, tile.end, tile.lane);
-    store_tile<T, kRows, kVectors>(acc, capped_scores, kVectors * kLanes<T>);
-    transform_scores<kRows, kVectors>(scores, capped_scores, [&](const T* from) {
-      load_tile<T, kRows, kVectors>(acc, from, kVectors * kLanes<T>);
-    });
+    constexpr int kWidth = kVectors * kLanes<T>;
+    store_tile<T, kRows, kVectors>(acc, capped_scores, kWidth);
+    transform_scores<kRows>(
+        scores_of_tile(block, tile.begin, tile.end, tile.lane), kWidth, capped_scores,
+        [&](const T* from) { load_tile<T, kRows, kVectors>(acc, from, kWidth); });
   }
   if constexpr (Tile::kBias != Bias::none) {
 #pragma GCC unroll 16

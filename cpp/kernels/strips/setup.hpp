@@ -16,8 +16,8 @@ REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes
   strip.positions = arena.take<std::int64_t>(lanes);
   strip.first_key = arena.take<std::int64_t>(lanes);
   strip.end_key = arena.take<std::int64_t>(lanes);
+  strip.scales = arena.take<T>(lanes);
   strip.slopes = problem.alibi_slopes.data ? arena.take<T>(lanes) : nullptr;
-  strip.query_scales = has_query_scales(problem) ? arena.take<T>(lanes) : nullptr;
   strip.softcaps = has_softcap(problem) ? arena.take<T>(lanes) : nullptr;
   strip.function_positions = problem.score_function ? arena.take<std::int64_t>(lanes) : nullptr;
   if (!problem.sparse_mask) return;
@@ -59,12 +59,10 @@ REGARD_NOINLINE void locate_strip(const AttentionProblem& problem, const Attenti
       numbers[lane] = number_of((strip.first_row + lane) % group);
   };
   for_heads(strip.slopes, [&](std::int64_t head) { return slope_of<T>(problem, task, head); });
-  for_heads(strip.query_scales, [&](std::int64_t head) {
-    return query_scale<T>(scale_of(problem, task, head), softcap_of<T>(problem, task, head));
-  });
-  for_heads(strip.softcaps, [&](std::int64_t head) {
-    return static_cast<T>(softcap_of<T>(problem, task, head) * kLog2E);
-  });
+  for_heads(strip.scales,
+            [&](std::int64_t head) { return nearest_finite<T>(scale_of(problem, task, head)); });
+  for_heads(strip.softcaps,
+            [&](std::int64_t head) { return static_cast<T>(softcap_of<T>(problem, task, head)); });
   for (int lane = 0; strip.function_positions && lane < lanes; ++lane)
     strip.function_positions[lane] = strip.positions[lane] + problem.dropout_origin.position;
 }

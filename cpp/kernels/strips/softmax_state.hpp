@@ -1,13 +1,15 @@
 // The state of an online softmax over the keys that a row has seen, one row per lane (Milakov and
 // Gimelshein 2018; the rare rescaling is from FlashAttention 4).
 //
-// A lane keeps a reference m near the largest score s that it has seen (s in log2 units) and
+// A lane keeps a reference m near the largest score s that it has seen and
 //
-//   sum    = sum over its keys of 2^(s - m)            output = sum of 2^(s - m) value
+//   sum    = sum over its keys of e^(s - m)            output = sum of e^(s - m) value
 //
 // Only when a score exceeds m by more than `kThreshold` does m move, and the sums so far are
 // rescaled. Until then, a weight is at most 2^kThreshold, which loses no precision in floating
 // point. A lane's first visible score always moves m. Only a lane's own scores move its reference.
+//
+// The difference s - m is exact if s is near m, whatever the size of the scores.
 //
 // Three states share one float, by the IEEE rules for signed zeros:
 //   sum = -0.0   fully masked so far: the lane started with -0.0, and a hidden key adds -0.0
@@ -18,11 +20,11 @@
 // follows from visibility and not from its scores.
 //
 // A sink is a key without a value that every query of its head sees first: the reference starts at
-// the sink, and the sum starts at 1.
+// the sink, and the sum at 1.
 //
 // States over disjoint sets of keys merge:
 //
-//   m = max(m1, m2)    sum = sum1 2^(m1 - m) + sum2 2^(m2 - m)    output likewise
+//   m = max(m1, m2)    sum = sum1 e^(m1 - m) + sum2 e^(m2 - m)    output likewise
 //
 // A row's keys are summed in chunks that begin at multiples of kChunkKeys, each independently of
 // the others. The chunks are merged in order, after the sink if there is one. Different threads may
@@ -30,14 +32,13 @@
 #pragma once
 
 #include "../../problem/attention.hpp"
-#include "../../simd/exp2.hpp"
+#include "../../simd/exp.hpp"
 #include "../mask_value.hpp"
 #include "../tile_shape.hpp"
 
 namespace regard {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;
 constexpr int kThreshold = 8;
 
@@ -47,6 +48,18 @@ struct SoftmaxState {
   T* limit;  // the score above which the reference moves; above -inf if there is a reference
   T* sum;
 };
+
+// The lse of rows that are known: high + low, because one number would round the weights of scores
+// around 1000 to four digits.
+template <class T>
+struct RowLse {
+  T* high;
+  T* low;
+};
+
+// A reference moves if a score exceeds it by more than this.
+template <class T>
+constexpr T kReach = static_cast<T>(kThreshold * kLn2);
 
 template <class T>
 REGARD_INLINE void start_state(const SoftmaxState<T>& state, int lanes) {
@@ -67,8 +80,8 @@ REGARD_NOINLINE void start_with_sinks(const AttentionProblem& problem, const Att
     const double sink =
         problem.sinks[(task.first_head + (first_row + lane) % group) * problem.sinks_stride];
     if (sink == -kInfinity<double>) continue;
-    state.reference[lane] = nearest_finite<T>(sink * kLog2E);
-    state.limit[lane] = state.reference[lane] + T(kThreshold);
+    state.reference[lane] = nearest_finite<T>(sink);
+    state.limit[lane] = state.reference[lane] + kReach<T>;
     state.sum[lane] = T(1);
   }
 }
@@ -88,8 +101,8 @@ REGARD_INLINE MovedReference<T> move_reference(Vec<T> top, Vec<T> reference, Vec
   const Mask<T> moves = top > limit;
   const Mask<T> rescales = moves & (limit > broadcast(-kInfinity<T>));
   const Vec<T> moved = select<T>(moves, top, reference);
-  return {moved, select<T>(moves, moved + broadcast(T(kThreshold)), limit),
-          select<T>(rescales, exp2(reference - moved), broadcast(T(1))), rescales};
+  return {moved, select<T>(moves, moved + broadcast(kReach<T>), limit),
+          select<T>(rescales, exp(reference - moved), broadcast(T(1))), rescales};
 }
 
 // The sum of a tile's weights, by halves: (0 + 4) + (2 + 6) ... V is a number or a vector of
@@ -120,8 +133,8 @@ REGARD_INLINE Shares<T> merge_lanes(const SoftmaxState<T>& total, const SoftmaxS
   const Mask<T> has_total = limit > nothing, has_part = other_limit > nothing;
   const Mask<T> takes_part = has_part & (~has_total | (other > reference));
   const Vec<T> merged = select<T>(takes_part, other, reference);
-  const Shares<T> shares{select<T>(has_total, exp2(reference - merged), one),
-                         select<T>(has_part, exp2(other - merged), one)};
+  const Shares<T> shares{select<T>(has_total, exp(reference - merged), one),
+                         select<T>(has_part, exp(other - merged), one)};
   store(total.reference + lane, merged);
   store(total.limit + lane, select<T>(takes_part, other_limit, limit));
   store(total.sum + lane,
@@ -138,9 +151,8 @@ REGARD_INLINE Vec<T> reciprocal_of_sum(Vec<T> sum) {
 
 // The natural logarithm of the sum of exp(score).
 template <class T>
-REGARD_INLINE T log_sum_exp(T reference, T sum) {
-  return static_cast<T>(
-      (static_cast<double>(reference) + __builtin_log2(static_cast<double>(sum))) * kLn2);
+REGARD_INLINE double log_sum_exp(T reference, T sum) {
+  return static_cast<double>(reference) + __builtin_log2(static_cast<double>(sum)) * kLn2;
 }
 
 }  // namespace

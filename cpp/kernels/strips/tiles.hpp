@@ -4,8 +4,8 @@
 //   SeenTiles seen = see_tiles(...)        inspects positions, masks and ALiBi, but not keys
 //   over_tiles(strip, seen, ..., body)     body(tile) for each visible tile, in order
 //
-// Differences between tiles that affect the code (whether a bias is added, whether it hides, how many
-// vectors are computed) are part of the type of `tile`. The body is compiled for each type.
+// Differences between tiles that affect the code (whether a bias is added, whether it hides, how
+// many vectors are computed) are part of the type of `tile`. The body is compiled for each type.
 #pragma once
 
 #include "bias.hpp"
@@ -141,8 +141,7 @@ REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const Atten
   }
   if (task.bias) {
     const int keys = (last * kRows < block.count ? last * kRows : block.count) - first * kRows;
-    load_bias<Shape>(problem, task, strip, block.begin + first * kRows, keys,
-                     bias + first * kTile);
+    load_bias<Shape>(problem, task, strip, block.begin + first * kRows, keys, bias + first * kTile);
   }
   for (int t = first; t < last; ++t) {
     const std::int64_t key = block.begin + t * kRows;
@@ -242,9 +241,8 @@ REGARD_INLINE void over_parts(const AttentionProblem& problem, const AttentionTa
     if (kind == TileKind::hidden) continue;
     const int end = k + kRows < tiles.end ? k + kRows : tiles.end;
     const bool hides = kind == TileKind::hiding;
-    const VectorRange seeing = hides && Shape::kLeastVectors == 1
-                                   ? vectors_that_see(strip, block.begin + k, block.begin + end)
-                                   : all;
+    const VectorRange seeing =
+        hides && Shape::kTrims ? vectors_that_see(strip, block.begin + k, block.begin + end) : all;
     runs.hide_something |= hides;
     runs.add(k, end, seeing);
     body(kind, seeing, k, end);
@@ -253,6 +251,7 @@ REGARD_INLINE void over_parts(const AttentionProblem& problem, const AttentionTa
 
 template <class Shape, Bias kBias, int kVectors, class Body>
 REGARD_NOINLINE void tiles_of_part(int begin, int end, int lane, const Body& body) {
+  if (kVectors == Shape::kVectors) lane = 0;  // saves registers
   for (int k = begin; k < end; k += Shape::kRows)
     body(Tile<kBias, kVectors>{k, k + Shape::kRows < end ? k + Shape::kRows : end, lane});
 }
@@ -264,21 +263,21 @@ REGARD_INLINE void over_tiles(const AttentionProblem& problem, const AttentionTa
                               const StripRows<T>& strip, const KeySpan& block,
                               const SeenTiles<Shape>& tiles, const NextMask<T>& next,
                               KeyRuns<Shape>& runs, const Body& body) {
-  over_parts<Shape>(
-      problem, task, strip, block, tiles, next, runs,
-      [&](TileKind kind, const VectorRange& seeing, int begin, int end) {
-        for_vectors<Shape>(seeing.end - seeing.begin, [&](auto vectors) {
-          constexpr int kVectors = decltype(vectors)::value;
-          const int lane = seeing.begin * kLanes<T>;
-          if (kind == TileKind::visible)
-            return tiles_of_part<Shape, Bias::none, kVectors>(begin, end, lane, body);
-          if constexpr (kAdds) {
-            if (kind == TileKind::biased)
-              return tiles_of_part<Shape, Bias::adds, kVectors>(begin, end, lane, body);
-          }
-          tiles_of_part<Shape, Bias::hides, kVectors>(begin, end, lane, body);
-        });
-      });
+  over_parts<Shape>(problem, task, strip, block, tiles, next, runs,
+                    [&](TileKind kind, const VectorRange& seeing, int begin, int end) {
+                      for_vectors<Shape>(seeing.end - seeing.begin, [&](auto vectors) {
+                        constexpr int kVectors = decltype(vectors)::value;
+                        const int lane = seeing.begin * kLanes<T>;
+                        if (kind == TileKind::visible)
+                          return tiles_of_part<Shape, Bias::none, kVectors>(begin, end, lane, body);
+                        if constexpr (kAdds) {
+                          if (kind == TileKind::biased)
+                            return tiles_of_part<Shape, Bias::adds, kVectors>(begin, end, lane,
+                                                                              body);
+                        }
+                        tiles_of_part<Shape, Bias::hides, kVectors>(begin, end, lane, body);
+                      });
+                    });
 }
 
 }  // namespace

@@ -95,8 +95,7 @@ struct Summary {
           Weighing::fold(strip.chunk, strip.sums);
         }
         if (!sees_block<Shape>(strip, key)) continue;
-        if (strip.top.weights)
-          move_base(strip.top, problem.top_count, kPitch, key);
+        if (strip.top.weights) move_base(strip.top, problem.top_count, kPitch, key);
         Weighing::add(problem, task, work, block, strip);
       }
       for (int i = 0; task.column_sums && i < count; ++i) {
@@ -124,7 +123,7 @@ struct Summary {
         write_numbers_of_rows<Shape>(problem.forward, operand, data, strip,
                                      [&](int lane) { return from[lane] * factor + T(0); });
       };
-      write(problem.entropy, task.entropy, sums.log_weight, static_cast<T>(-kLn2));
+      write(problem.entropy, task.entropy, sums.log_weight, T(-1));
       write(problem.largest, task.largest, strip.largest, T(1));
       write(problem.effective_count, task.effective_count, sums.square, T(1));
       write(problem.mean_distance, task.mean_distance, sums.distance, T(1));

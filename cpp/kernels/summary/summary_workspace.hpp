@@ -14,7 +14,7 @@ namespace {
 // Sums over a row's keys, [lanes] each, stored one after another.
 template <class T>
 struct RowSums {
-  T* log_weight;  // sum of P log2 P
+  T* log_weight;  // sum of P log P
   T* total;
   T* square;
   T* distance;
@@ -52,9 +52,9 @@ struct TopKeys {
 
 template <class T>
 struct SummaryStrip : StripRows<T> {
-  T* queries;  // [head_dim][kStripLanes], times query_scale
-  T* lse;      // [lanes], in log2 units
-  T* is_row;   // [lanes]: 1, or 0 beyond the last row
+  T* queries;     // [head_dim][kStripLanes]
+  RowLse<T> lse;  // [lanes]
+  T* is_row;      // [lanes]: 1, or 0 beyond the last row
   // Keys from local_begin to before local_end are near enough to count as local, [lanes] each.
   std::int64_t* local_begin;
   std::int64_t* local_end;
@@ -101,7 +101,7 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
   constexpr std::int64_t lanes = Shape::kStripLanes;
   const auto take = [&](SummaryStrip<T>& strip) {
     strip.queries = arena.take<T>(forward.head_dim * lanes);
-    strip.lse = arena.take<T>(lanes);
+    strip.lse = {arena.take<T>(lanes), arena.take<T>(lanes)};
     strip.is_row = arena.take<T>(lanes);
     strip.local_begin = arena.take<std::int64_t>(lanes);
     strip.local_end = arena.take<std::int64_t>(lanes);

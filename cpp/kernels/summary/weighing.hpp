@@ -1,7 +1,7 @@
 // Adds a strip's weights for one block of keys to the statistics of its rows and of the keys:
 //
-//   P = 2^(score - lse)                      a tile of keys x queries, as in the backward kernel
-//   row sums   += P log2 P, P, P^2, P |position - key|, and the largest P   from registers
+//   P = e^(score - lse)                      a tile of keys x queries, as in the backward kernel
+//   row sums   += P log P, P, P^2, P |position - key|, and the largest P   from registers
 //   row sums   += P of the first keys, of near keys, of single keys   from the block's weights
 //   columns[key] += the sum of P over the strip's rows                      likewise
 //
@@ -105,15 +105,14 @@ struct SummaryWeighing {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const int lane = tile.lane + v * kLanes<T>;
-      const Vec<T> lse = load<T>(strip.lse + lane);
       const Vec<T> distance = load(distances + lane) - broadcast(within);
       Vec<T> log_weight{}, total{}, square{}, away{}, top{};
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const int at = r * kPitch + lane;
-        const Vec<T> score = at_most_lse<T>(acc[r][v], lse);
-        const Vec<T> weight = weight_of<T, Tile::kBias>(score, lse, bias, at);
-        Vec<T> exponent = maximum<T>(broadcast(kNegligible<T>), score - lse);  // 0 log 0 is 0
+        const Vec<T> log_of_weight = exponent_below_lse<T>(acc[r][v], strip.lse, lane);
+        const Vec<T> weight = weight_of_exponent<T, Tile::kBias>(log_of_weight, bias, at);
+        Vec<T> exponent = maximum<T>(broadcast(kNegligible<T>), log_of_weight);  // 0 log 0 is 0
         if constexpr (Tile::kBias == Bias::hides)
           exponent = unless_hidden<T>(exponent, load(bias + at), Vec<T>{});
         store(weights + at, weight);

@@ -4,7 +4,7 @@
 //   sum            += P                   output         += P value
 //   tangent_sum    += P T                 tangent_output += P T value + P tangent_value
 //
-// where P = 2^(score - reference). Dropout multiplies only the weights in the second column.
+// where P = e^(score - reference). Dropout multiplies only the weights in the second column.
 #pragma once
 
 #include "../strips/dropout.hpp"
@@ -41,7 +41,8 @@ struct TangentGathering {
     KeyRuns<Shape> runs;
     start_block_sum(strip);
     over_tiles<Shape, false>(
-        forward, task.forward, strip, block, tiles, next, runs, [&](const auto& tile) {
+        forward, task.forward, strip, block, tiles, next, runs,
+        [&](const auto& tile) REGARD_INLINED {
           weights_tile<Shape>(tile, ScoresOfBlock<T>{forward, task.forward, strip, block.begin},
                               product_of<Shape>(tile, block.keys, strip.queries, forward.head_dim),
                               work.bias + tile.begin * Shape::kStripLanes, work.capped_scores,
@@ -105,10 +106,10 @@ struct TangentGathering {
     store_tile<T, kRows, kVectors>(acc, tangents + tile.lane, kWidth);
     T factors[kRows * kVectors * kLanes<T>];
     if (transforms_scores<T>(strip))
-      derivatives_of_scores<kRows, kVectors>(
+      derivatives_of_scores<kRows>(
           scores_of_tile<T>({problem.forward, task.forward, strip, block.begin}, tile.begin,
                             tile.end, tile.lane),
-          work.capped_scores, factors);
+          kVectors * kLanes<T>, work.capped_scores, factors);
     weigh_tangents<kVectors>(strip, tile.lane, factors,
                              work.weights + tile.begin * kWidth + tile.lane, tangents + tile.lane,
                              tangent_block_sum<Shape>(strip) + tile.lane);
@@ -119,18 +120,12 @@ struct TangentGathering {
   REGARD_NOINLINE void weigh_tangents(const TangentStrip<T>& strip, int lane, const T* factors,
                                       const T* weights, T* tangents, T* sums) {
     for (int v = 0; v < kSome; ++v) {
-      // Conversion from the units of the product to natural units.
-      Vec<T> unit = broadcast(static_cast<T>(kLn2));
-      if (strip.softcaps) {
-        const Vec<T> softcap = load(strip.softcaps + lane + v * kLanes<T>);
-        const Vec<T> of_capped = softcap * broadcast(static_cast<T>(kLn2 * kLn2 / 2));
-        unit = select<T>(softcap == Vec<T>{}, unit, of_capped);
-      }
+      const Vec<T> scale = load(strip.scales + lane + v * kLanes<T>);
       Vec<T> weighted[kRows];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const int at = r * Shape::kStripLanes + v * kLanes<T>;
-        Vec<T> tangent = load<T>(tangents + at) * unit;
+        Vec<T> tangent = load<T>(tangents + at) * scale;
         if (transforms_scores<T>(strip))
           tangent = tangent * load(factors + (r * kSome + v) * kLanes<T>);
         const Vec<T> weight = load(weights + at);

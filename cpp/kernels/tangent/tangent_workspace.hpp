@@ -16,7 +16,7 @@ namespace {
 //   value_dim    sum of P tangent_score value + P tangent_value
 template <class T>
 struct TangentStrip : OnlineStrip<T> {
-  T* tangent_queries;  // [head_dim][kStripLanes], times query_scale
+  T* tangent_queries;  // [head_dim][kStripLanes]
 };
 
 template <class Shape, class T = typename Shape::Element>
@@ -56,8 +56,8 @@ REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std:
   Arena arena(memory);
   auto* const place = arena.take<TangentWorkspace<T>>(1);
   TangentWorkspace<T> work{};
-  work.strip_count = take_strips<Shape>(
-      forward, task_rows, arena, work.strips, [&](TangentStrip<T>& strip) {
+  work.strip_count =
+      take_strips<Shape>(forward, task_rows, arena, work.strips, [&](TangentStrip<T>& strip) {
         take_online<Shape>(forward, 2, 2 * value_dim, arena, strip);
         strip.tangent_queries = arena.take<T>(forward.head_dim * Shape::kStripLanes);
       });

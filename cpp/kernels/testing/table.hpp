@@ -13,7 +13,7 @@ struct TestingKernels {
   // instruction; the latter is null if the target has no such instruction.
   void (*plain_dot_of_pairs)(const void* a, const void* b, void* sums, std::int64_t vectors);
   void (*dot_of_pairs)(const void* a, const void* b, void* sums, std::int64_t vectors);
-  void (*exp2)(const void* from, void* to, std::int64_t vectors);                // to = 2^from
+  void (*exp)(const void* from, void* to, std::int64_t vectors);                 // to = e^from
   void (*tanh_of_log2_units)(const void* from, void* to, std::int64_t vectors);  // simd/tanh.hpp
 };
 

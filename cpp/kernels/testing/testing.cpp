@@ -18,8 +18,8 @@ REGARD_INLINE void map_vectors(const void* from, void* to, std::int64_t vectors,
 }
 
 template <class T>
-void exp2_of(const void* from, void* to, std::int64_t vectors) {
-  map_vectors<T>(from, to, vectors, [](Vec<T> x) { return exp2(x); });
+void exps_of(const void* from, void* to, std::int64_t vectors) {
+  map_vectors<T>(from, to, vectors, [](Vec<T> x) { return exp(x); });
 }
 
 template <class T>
@@ -60,7 +60,7 @@ constexpr TestingKernels testing_of() {
   return {.bfloat16 = plain_bfloat16<T>(),
           .plain_dot_of_pairs = add_dots<PlainDotOfPairs>,
           .dot_of_pairs = kInstructionDots,
-          .exp2 = exp2_of<T>,
+          .exp = exps_of<T>,
           .tanh_of_log2_units = tanh_of<T>};
 }
 

@@ -3,11 +3,11 @@
     python check_loops.py --compiler GNU-12.2.0 --target x86_v4 [--update] OBJECT...
 
 A hot loop is an innermost loop with at least 8 products: vector FMAs, or integer dot products. It
-is identified by its family, which is the name of the object's source, and by its computation,
-whatever function it was inlined into: the 96 FMAs of `multiply_rows` on x86_v4 are 4 steps of a
+is identified by its unit (families that are compiled together) and by its computation, whatever
+function it was inlined into: the 96 FMAs of `multiply_rows` on x86_v4 are 4 steps of a
 tile of 8 x 3 vectors. A row of a table such as GNU-12.2.0.txt is
 
-    target family products kind copies loads stores spills scalars
+    target unit products kind copies loads stores spills scalars
 
     kind     fma; select: FMAs and comparisons, as in `multiply_columns` with hidden keys; dot
     copies   the number of loops with these numbers
@@ -16,7 +16,7 @@ tile of 8 x 3 vectors. A row of a table such as GNU-12.2.0.txt is
     spills   of vectors: stores to the stack, and loads from it
     scalars  other accesses to the stack, such as a pointer's; the most in any of the copies
 
-Two more rows of a family add up the rest: `small`, innermost loops with fewer products, and
+Two more rows of a unit add up the rest: `small`, innermost loops with fewer products, and
 `around`, the code with products around and between loops, such as the softmax of a tile.
 
 The test fails if a loop is missing, or is not in the table. It fails for more spills than the
@@ -49,13 +49,13 @@ class Key(NamedTuple):
     """The identity of a loop. Loops of kind `small` and `around` are added up, with 0 products."""
 
     target: str
-    family: str
+    unit: str
     kind: str
     products: int
 
     def __str__(self) -> str:
         loops = f"loops of {self.products} {self.kind}" if self.products else f"what is {self.kind}"
-        return f"{self.target} {self.family}, {loops}"
+        return f"{self.target} {self.unit}, {loops}"
 
 
 class Row(NamedTuple):
@@ -69,7 +69,7 @@ class Row(NamedTuple):
     place: str = ""
 
 
-COLUMNS = ("target", "family", "products", "kind", "copies", "loads", "stores", "spills", "scalars")
+COLUMNS = ("target", "unit", "products", "kind", "copies", "loads", "stores", "spills", "scalars")
 Loops = dict[Key, list[Row]]
 
 
@@ -109,13 +109,13 @@ def loops_of(objdump: str, target: str, objects: list[Path]) -> Loops:
                     kind = kind_of(part)
                     products = 0 if kind in ("small", "around") else c.products
                     row = Row(c.products, c.loads, c.stores, c.spills, c.scalars, place_of(part))
-                    loops[Key(target, family_of(path), kind, products)].append(row)
+                    loops[Key(target, unit_of(path), kind, products)].append(row)
     return dict(loops)
 
 
-def family_of(path: Path) -> str:
-    """Name an object's family: attention/attention.cpp.o."""
-    return path.name.partition(".")[0]
+def unit_of(path: Path) -> str:
+    """Name an object's unit: Unity/unity_tiles_cxx.cxx.o."""
+    return path.name.partition(".")[0].removeprefix("unity_").removesuffix("_cxx")
 
 
 def sum_of(rows: list[Row]) -> Row:
@@ -130,12 +130,12 @@ def read(table: Path) -> Loops:
     loops = defaultdict(list)
     for line in table.read_text().splitlines():
         if line and not line.startswith("#"):
-            target, family, products, kind, copies, *numbers = line.split()
+            target, unit, products, kind, copies, *numbers = line.split()
             row = Row(int(products), *(0 if number == "-" else int(number) for number in numbers))
             if copies == "-":
-                loops[Key(target, family, kind, 0)].append(row)
+                loops[Key(target, unit, kind, 0)].append(row)
             else:
-                loops[Key(target, family, kind, row.products)] += [row] * int(copies)
+                loops[Key(target, unit, kind, row.products)] += [row] * int(copies)
     return dict(loops)
 
 
@@ -157,11 +157,11 @@ def lines_of(key: Key, rows: list[Row]) -> list[tuple]:
 
 def write(table: Path, loops: Loops) -> None:
     """Write a table."""
-    order = sorted(loops, key=lambda key: (key.target, key.family, -key.products, key.kind))
+    order = sorted(loops, key=lambda key: (key.target, key.unit, -key.products, key.kind))
     lines = [COLUMNS, *(line for key in order for line in lines_of(key, loops[key]))]
     texts = [[str(field) for field in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    left = {COLUMNS.index(name) for name in ("target", "family", "kind")}
+    left = {COLUMNS.index(name) for name in ("target", "unit", "kind")}
     rows = [
         " ".join(
             field.ljust(widths[i]) if i in left else field.rjust(widths[i])
@@ -247,13 +247,13 @@ def main() -> None:
     parser.add_argument("objects", nargs="+", type=Path, metavar="OBJECT")
     arguments = parser.parse_args()
 
-    families = {family_of(path) for path in arguments.objects}
+    units = {unit_of(path) for path in arguments.objects}
     found = loops_of(arguments.objdump, arguments.target, arguments.objects)
     if not any(key.products for key in found):
-        sys.exit(f"{arguments.objdump} shows no hot loop in {', '.join(sorted(families))}")
+        sys.exit(f"{arguments.objdump} shows no hot loop in {', '.join(sorted(units))}")
 
     def is_here(key: Key) -> bool:
-        return key.target == arguments.target and key.family in families
+        return key.target == arguments.target and key.unit in units
 
     table = TABLES / f"{arguments.compiler}.txt"
     known = read(table) if table.exists() else {}

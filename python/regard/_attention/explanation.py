@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from regard._arguments.masks import Masks, is_sparse
+from regard._runtime.config import better_target_note
 from regard._runtime.public import public
 from regard._show.shows_options import html_table
 
@@ -201,6 +202,7 @@ class Explanation:
                 f"value_dim {self.value_dim}",
             ),
             ("target", f"{self.target}, arithmetic in {arithmetic}{stored}"),
+            *(("", note) for note in [better_target_note()] if note),
             ("kernel", f"{self.kernel}: {_KERNELS[self.kernel]}{self._instruction()}"),
             (
                 f"{noun}s",

@@ -10,6 +10,7 @@ from typing import Any
 
 import regard
 from regard._cli.terminal import bold, dim
+from regard._runtime.config import better_target_note
 
 SUMMARY = "version, compiler, instruction sets, threads and GPUs"
 USAGE = "python -m regard info [--json]"
@@ -59,6 +60,8 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
         why = "" if target["runnable"] else f"needs {target['missing']}"
         yield row("" if number else "targets", f"{target['name']:<{width}}  {runs}", why)
     yield row("active", bold(config["active_target"]), config["active_reason"])
+    if note := better_target_note():
+        yield row("", note)
     yield row("threads", bold(str(config["threads"])), config["threads_reason"])
     layer = config["threading_layer"]
     yield row("layer", bold(layer["name"]), layer["reason"])

@@ -40,11 +40,12 @@ def gradient_of_slopes(
 
 def gradient_of_sinks(sinks: Array, lse: ArrayLike, deltas: Array, is_ragged: bool) -> Array:
     """Sum -exp(sink - lse) D over the queries and the batch."""
-    heads = sinks.astype(np.float64).reshape(-1, *(() if is_ragged else (1,)))
+    lse = np.asarray(lse, order="C")
     # -inf - -inf is NaN if there is neither a sink nor a key; a wrong lse may have any value.
     with np.errstate(invalid="ignore", over="ignore"):
-        # lse includes the sink; in float32 it saturates at 2.36e38, before the sink does.
-        share = np.exp(np.minimum(heads - np.asarray(lse, np.float64, order="C"), 0))
+        # The kernels round a sink to the type of lse, which includes it.
+        heads = sinks.astype(lse.dtype).reshape(-1, *(() if is_ragged else (1,)))
+        share = np.exp(np.minimum(np.subtract(heads, lse, dtype=np.float64), 0))
         terms = np.where(np.isneginf(heads), 0.0, -share * deltas)
     sums = np.sum(terms, axis=0 if is_ragged else -1, dtype=np.float64)
     return summed_to(np.asarray(sums), sinks.shape)

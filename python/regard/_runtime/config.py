@@ -20,6 +20,12 @@ def cpu_targets() -> tuple[str, ...]:
     tuple of str
         ``"baseline"`` is last, unless regard was built without it.
 
+    Notes
+    -----
+    A build from source compiles the best target of the machine that builds it, and the baseline.
+    Wheels contain every target. If this CPU supports a better target than the compiled ones,
+    `show_config` and `explain` say so.
+
     Examples
     --------
     >>> import regard
@@ -62,10 +68,12 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     -------
     dict or None
         With ``mode="dicts"``: version, compiler, build_type, python, numpy, cpu_features,
-        l2_cache_bytes, targets, active_target, active_reason, threads, threads_reason,
-        threading_layer, cuda. cuda is a dictionary with the keys available, status, toolkit,
-        driver, devices, kernels. cpu_features is a dictionary with the keys found, and disabled for
-        features that the environment variable ``REGARD_DISABLE_CPU_FEATURES`` disables.
+        l2_cache_bytes, targets, active_target, active_reason, better_target, threads,
+        threads_reason, threading_layer, cuda. better_target is the best target that this CPU
+        supports if it was not compiled, else None. cuda is a dictionary with the keys available,
+        status, toolkit, driver, devices, kernels. cpu_features is a dictionary with the keys found,
+        and disabled for features that the environment variable ``REGARD_DISABLE_CPU_FEATURES``
+        disables.
 
     Raises
     ------
@@ -77,7 +85,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     --------
     >>> import regard
     >>> sorted(regard.show_config(mode="dicts"))[:3]
-    ['active_reason', 'active_target', 'build_type']
+    ['active_reason', 'active_target', 'better_target']
     """
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode must be 'stdout' or 'dicts', got {mode!r}")
@@ -92,6 +100,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "targets": _core.target_rows(),
         "active_target": _core.active_target(),
         "active_reason": _core.active_target_reason(),
+        "better_target": _core.better_target() or None,
         "threads": _core.num_threads(),
         "threads_reason": _core.num_threads_reason(),
         "threading_layer": _core.threading_layer(),
@@ -107,6 +116,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         print(f"disabled  {' '.join(disabled)} (REGARD_DISABLE_CPU_FEATURES)")
     print(f"targets   {compiled} compiled; {runnable} run here")
     print(f"active    {config['active_target']} ({config['active_reason']})")
+    if note := better_target_note():
+        print(f"          {note}")
     print(f"threads   {config['threads']} ({config['threads_reason']})")
     layer = config["threading_layer"]
     print(f"layer     {layer['name']} ({layer['reason']})")
@@ -114,6 +125,15 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         print(f"          {layer['runtime']}, OpenMP {layer['version']}, {layer['path']}")
     print(f"cuda      {config['cuda']['status']}")
     return None
+
+
+def better_target_note() -> str:
+    """Return which better target was not compiled and how to get it, or an empty text."""
+    name = _core.better_target()
+    return name and (
+        f"this CPU supports {name}, which was not compiled: run pip install . in a clone on this "
+        "machine, or build with -Ccmake.define.REGARD_TARGETS=all"
+    )
 
 
 def _cpu_features() -> dict[str, list[str]]:

@@ -138,15 +138,10 @@ def attend_stream(
     detected from its first two chunks, and each chunk is then computed before the next one is
     requested. If an iterator reuses memory only later, the call raises ValueError.
 
-    **Order and error.** Each chunk's output and lse are computed as in a separate call and merged
-    in float64, in order: 16 chunks at a time, then 16 groups of chunks, and so on. The result is
-    bitwise equal to ::
+    **Order and error.** Each chunk's output is computed as in a separate call with
+    ``query_offset=-start``, with its lse in float64. These states are merged in float64, in order:
+    16 chunks at a time, then 16 groups of chunks, and so on, as in ::
 
-        states = [
-            scaled_dot_product_attention(query, key, value, query_offset=-start, return_lse=True)
-            for start, key, value in ...  # queries of float16 and bfloat16 as float32
-        ]
-        states = [(output.astype(float), lse.astype(float)) for output, lse in states]
         while len(states) > 1:
             states = [reduce(merge, states[i : i + 16]) for i in range(0, len(states), 16)]
 
