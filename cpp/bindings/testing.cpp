@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "../dispatch/attention/int8.hpp"
-#include "../dispatch/counting.hpp"
 #include "../dispatch/targets.hpp"
 #include "../dispatch/threads/parallel_for.hpp"
 #include "../dispatch/threads/scratch.hpp"
@@ -68,18 +67,6 @@ py::dict scratch_entry() {
   return entry;
 }
 
-// Returns a list of (threads, whether tasks are handed out by range, [(multiplications, bytes) of
-// each task]).
-py::list counted_loops() {
-  py::list all;
-  for (const CountedLoop& loop : end_counting()) {
-    py::list tasks;
-    for (const CountedTask& task : loop.tasks) tasks.append(py::make_tuple(task.multiplications, task.bytes));
-    all.append(py::make_tuple(loop.threads, loop.handout == Handout::by_range, tasks));
-  }
-  return all;
-}
-
 #if defined(__linux__)
 // The number of CPUs that regard counts if the kernel was built for `kernel_cpus` and allows the
 // last `allowed` of them. With 0 CPUs the call fails, as in a sandbox.
@@ -107,8 +94,6 @@ void add_test_hooks(py::module_& module) {
   module.def("set_target", &set_target_or_default);
   module.def("set_threading_layer", &exchange_threading_layer);
   module.def("forbid_int8", &forbid_int8);
-  module.def("begin_counting", &begin_counting);
-  module.def("end_counting", &counted_loops);
   module.def("scratch_use", &scratch_entry);
   module.def("release_scratch", &release_scratch);
   module.def("wait_for_a_worker", &wait_for_a_worker);

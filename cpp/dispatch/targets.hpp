@@ -33,7 +33,7 @@ void set_target(const std::string& name);
 // ones that run here; empty otherwise.
 std::string better_target();
 
-// For counting.hpp: forces a target that is not in the list.
+// For tests: forces a target that is not in the list.
 void exchange_target(const Target* target);
 
 const Kernels& kernels_for(const Target& target, Scalar scalar);

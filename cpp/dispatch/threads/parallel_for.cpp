@@ -106,23 +106,7 @@ void run_loop(int threads, std::int64_t tasks, const StopSignal& signal, TaskBod
   if (loop.error) std::rethrow_exception(loop.error);
 }
 
-std::atomic<const LoopObserver*> loop_observer{nullptr};
-
-void run_observed(const LoopObserver& observer, int threads, std::int64_t tasks, Handout handout,
-                  const StopSignal& signal, TaskBody body, void* context) {
-  std::atomic<bool> stop{false};
-  Worker worker(0, stop, signal);
-  observer.begin_loop(threads, tasks, handout);
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    if (worker.should_stop()) throw Stopped{};
-    body(context, task, worker);
-    observer.end_task();
-  }
-}
-
 }  // namespace
-
-void observe_loops(const LoopObserver* observer) { loop_observer.store(observer, std::memory_order_relaxed); }
 
 Forked::Forked()
     : std::runtime_error(
@@ -161,8 +145,6 @@ bool Worker::should_stop() {
 
 void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, TaskBody body,
                   void* context) {
-  if (const LoopObserver* observer = loop_observer.load(std::memory_order_relaxed))
-    return run_observed(*observer, threads, tasks, handout, signal, body, context);
   threads = available_threads(static_cast<int>(std::max<std::int64_t>(1, std::min<std::int64_t>(tasks, threads))));
   const int ranges = handout == Handout::by_range ? std::min(threads, kMostRanges) : 1;
   if (ranges == 1) {

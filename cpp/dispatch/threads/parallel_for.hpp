@@ -76,14 +76,6 @@ using TaskBody = void (*)(void* context, std::int64_t task, Worker& worker);
 void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, TaskBody body,
                   void* context);
 
-// For counting.hpp: while an observer is set, loops run on the calling thread, and the observer is
-// notified of each loop and after each task.
-struct LoopObserver {
-  void (*begin_loop)(int threads, std::int64_t tasks, Handout handout);
-  void (*end_task)();
-};
-void observe_loops(const LoopObserver* observer);
-
 template <class Body>
 void parallel_for(int threads, std::int64_t tasks, Handout handout, const StopSignal& signal, Body&& body) {
   parallel_for(

@@ -85,12 +85,7 @@ struct AttentionForward {
   static void advance(const AttentionProblem& problem, const AttentionTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Workspace& work = *static_cast<const Workspace*>(memory);
-    const auto block_from = [&](std::int64_t key) {
-      return next_block_by_mask<Shape>(problem, work.strips, work.strip_count, key, key_end);
-    };
-    std::int64_t next_key;
-    for (std::int64_t key = block_from(key_begin); key < key_end; key = next_key) {
-      next_key = block_from(key + Shape::kBlockKeys);
+    const auto add_block = [&](std::int64_t key, std::int64_t next_key) {
       Block block{span_at<Shape>(key, task.kv_len)};
       Ahead ahead;
       const bool asks = add_next_block(problem, task, next_key, key_end, ahead);
@@ -102,7 +97,8 @@ struct AttentionForward {
         const NextMask<T> next{work.strips[is_last ? 0 : s + 1], is_last ? next_key : key};
         block_of_strip(problem, task, strip, next, asks ? &ahead : nullptr, work, block);
       }
-    }
+    };
+    over_blocks_seen<Shape>(problem, work.strips, work.strip_count, key_begin, key_end, add_block);
   }
 
   // Divides by the sums and writes the output and lse.

@@ -61,18 +61,13 @@ struct AttentionDecode {
   static void advance(const AttentionProblem& problem, const AttentionTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
-    const auto block_from = [&](std::int64_t key) {
-      return next_block_by_mask<Shape>(problem, &work, 1, key, key_end);
-    };
-    std::int64_t next;
-    for (std::int64_t key = block_from(key_begin); key < key_end; key = next) {
-      next = block_from(key + Shape::kBlockKeys);
+    const auto add_block = [&](std::int64_t key, std::int64_t next) {
       if (key / Shape::kChunkKeys != work.chunk) {
         work.chunk = key / Shape::kChunkKeys;
         if (!work.is_fresh) merge_decode_chunk(work);
       }
       const std::uint32_t steps = see_block<Shape>(problem, task, key, work);
-      if (steps == 0) continue;
+      if (steps == 0) return;
       const DecodeBlock<Shape> block = decode_block<Shape>(problem, task, key, steps, work);
       Ahead ahead;
       if (next < key_end) look_ahead(problem, task, next, work, ahead);
@@ -81,7 +76,8 @@ struct AttentionDecode {
       for (int row = 0; row < work.rows; ++row)
         weigh_row<Shape>(problem, task, key, steps, row, work);
       add_decode_values<Shape>(block, steps, key, work, ahead);
-    }
+    };
+    over_blocks_seen<Shape>(problem, &work, 1, key_begin, key_end, add_block);
   }
 
   // Merges the single chunk that `part` has accumulated with the earlier chunks in `memory`.

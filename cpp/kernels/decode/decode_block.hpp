@@ -21,6 +21,17 @@ struct DecodeBlock {
   const void* values[kSteps];
 };
 
+// rows[i] = the key `k` + i of the step at `begin`. Lanes beyond the block repeat its last key, and
+// are hidden.
+template <class Shape, class From>
+REGARD_INLINE void rows_of_keys(const DecodeBlock<Shape>& block, int begin, int k,
+                                const From** rows) {
+  const auto* const step = static_cast<const From*>(block.keys[begin / kDecodeStep<Shape>]);
+  const int last = block.count - begin - 1;
+  for (int i = 0; i < kLanes<typename Shape::Element>; ++i)
+    rows[i] = step + (k + i < last ? k + i : last) * block.key_stride;
+}
+
 // Whether the kernels read rows stored in a type other than the type of the arithmetic. Not in
 // float64, because few callers mix the two, and not on the baseline, which has no widening
 // instructions: there it would only cost compile time.

@@ -109,14 +109,10 @@ REGARD_NOINLINE void score_narrow_steps(const DecodeBlock<Shape>& block, std::ui
     waiting = 0;
   };
   for_steps<Shape>(steps, [&](int begin) {
-    const From* first = static_cast<const From*>(block.keys[begin / kStep]);
-    const int last = block.count - begin - 1;
     for (int k = 0; k < kStep; k += kLanes<float>) {
       NarrowKeys<From>& vector = keys[waiting++];
       vector.scores = work.scores + begin + k;
-      // Lanes beyond the block repeat its last key. They are hidden.
-      for (int i = 0; i < kLanes<float>; ++i)
-        vector.rows[i] = first + (k + i < last ? k + i : last) * block.key_stride;
+      rows_of_keys(block, begin, k, vector.rows);
       if (waiting == kVectors) score();
     }
   });

@@ -159,12 +159,9 @@ template <class Shape, int kRows, class T = typename Shape::Element>
 REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
                                           const DecodeWorkspace<T>& work, Ahead& ahead) {
   constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
-  const auto score_one = [&](const T* step, int begin, int k) {
-    // Lanes beyond the block repeat its last key. They are hidden.
-    const int last = block.count - begin - 1;
+  const auto score_one = [&](int begin, int k) {
     const T* keys[kLanes<T>];
-    for (int i = 0; i < kLanes<T>; ++i)
-      keys[i] = step + (k + i < last ? k + i : last) * block.key_stride;
+    rows_of_keys(block, begin, k, keys);
     score_keys<T, kRows>(keys, work.padded_head_dim, work.queries, work.scores + begin + k, kBlock,
                          ahead);
   };
@@ -173,10 +170,10 @@ REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::
   [[maybe_unused]] KeyVector<T> keys[kTogether];
   [[maybe_unused]] int waiting = 0;
   for_steps<Shape>(steps, [&](int begin) {
-    const T* step = static_cast<const T*>(block.keys[begin / kStep]);
     for (int k = 0; k < kStep; k += kLanes<T>) {
       if constexpr (kTogether > 1) {
         if (begin + k + kLanes<T> <= block.count) {
+          const auto* const step = static_cast<const T*>(block.keys[begin / kStep]);
           keys[waiting++] = {step + k * block.key_stride, work.scores + begin + k};
           if (waiting < kTogether) continue;
           waiting = 0;
@@ -196,11 +193,13 @@ REGARD_NOINLINE void score_register_steps(const DecodeBlock<Shape>& block, std::
           continue;
         }
       }
-      score_one(step, begin, k);
+      score_one(begin, k);
     }
   });
-  for (int i = 0; i < waiting; ++i)
-    score_one(keys[i].first, static_cast<int>(keys[i].scores - work.scores), 0);
+  for (int i = 0; i < waiting; ++i) {
+    const int at = static_cast<int>(keys[i].scores - work.scores);
+    score_one(at / kStep * kStep, at % kStep);
+  }
 }
 
 }  // namespace

@@ -124,12 +124,8 @@ REGARD_NOINLINE void score_transposed_steps(const DecodeBlock<Shape>& block, std
     }
   };
   for_steps<Shape>(steps, [&](int begin) {
-    const From* step = static_cast<const From*>(block.keys[begin / kStep]);
-    const int last = block.count - begin - 1;
     for (int k = 0; k < kStep; k += kLanes<T>) {
-      // Lanes beyond the block repeat its last key. They are hidden.
-      for (int i = 0; i < kLanes<T>; ++i)
-        keys[waiting][i] = step + (k + i < last ? k + i : last) * block.key_stride;
+      rows_of_keys(block, begin, k, keys[waiting]);
       scores[waiting++] = work.scores + begin + k;
       if (waiting < kVectors) continue;
       score(Constant<kVectors>{}, 0);

@@ -179,6 +179,21 @@ REGARD_INLINE std::int64_t next_block_by_mask(const AttentionProblem& problem, S
   return next >= end ? end : key + (next - key) / Shape::kBlockKeys * Shape::kBlockKeys;
 }
 
+// Calls body(key, next) for each block in [begin, end) in which a strip may see a key, and for the
+// block after it. `begin` is the beginning of a block.
+template <class Shape, class Strip, class Body>
+REGARD_INLINE void over_blocks_seen(const AttentionProblem& problem, Strip* strips, int count,
+                                    std::int64_t begin, std::int64_t end, Body body) {
+  const auto block_from = [&](std::int64_t key) {
+    return next_block_by_mask<Shape>(problem, strips, count, key, end);
+  };
+  std::int64_t next;
+  for (std::int64_t key = block_from(begin); key < end; key = next) {
+    next = block_from(key + Shape::kBlockKeys);
+    body(key, next);
+  }
+}
+
 // Whether a strip may see a key of the block at `key`, after next_block_by_mask has found this
 // block and the next one.
 template <class Shape, class T>

@@ -73,13 +73,7 @@ struct Summary {
   static void advance(const SummaryProblem& problem, const SummaryTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const SummaryWorkspace<T>& work = *static_cast<const SummaryWorkspace<T>*>(memory);
-    const auto block_from = [&](std::int64_t key) {
-      return next_block_by_mask<Shape>(problem.forward, work.strips, work.strip_count, key,
-                                       key_end);
-    };
-    std::int64_t next_key;
-    for (std::int64_t key = block_from(key_begin); key < key_end; key = next_key) {
-      next_key = block_from(key + Shape::kBlockKeys);
+    const auto add_block = [&](std::int64_t key, std::int64_t) {
       SummaryKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};
       const int count = block.count;
       if (count == 0) return;
@@ -104,7 +98,9 @@ struct Summary {
           task.column_counts[key + i] += static_cast<double>(work.column_rows[lane]);
         }
       }
-    }
+    };
+    over_blocks_seen<Shape>(problem.forward, work.strips, work.strip_count, key_begin, key_end,
+                            add_block);
   }
 
   static void finish(const SummaryProblem& problem, const SummaryTask& task, void* memory) {

@@ -48,13 +48,7 @@ struct Tangent {
   static void advance(const TangentProblem& problem, const TangentTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const TangentWorkspace<T>& work = *static_cast<const TangentWorkspace<T>*>(memory);
-    const auto block_from = [&](std::int64_t key) {
-      return next_block_by_mask<Shape>(problem.forward, work.strips, work.strip_count, key,
-                                       key_end);
-    };
-    std::int64_t next_key;
-    for (std::int64_t key = block_from(key_begin); key < key_end; key = next_key) {
-      next_key = block_from(key + Shape::kBlockKeys);
+    const auto add_block = [&](std::int64_t key, std::int64_t) {
       TangentKeys<T> block{span_at<Shape>(key, task.forward.kv_len)};
       for (int s = 0; s < work.strip_count; ++s) {
         TangentStrip<T>& strip = work.strips[s];
@@ -62,7 +56,9 @@ struct Tangent {
         if (!sees_block<Shape>(strip, key)) continue;
         TangentGathering<Shape>::add(problem, task, work, block, strip);
       }
-    }
+    };
+    over_blocks_seen<Shape>(problem.forward, work.strips, work.strip_count, key_begin, key_end,
+                            add_block);
   }
 
   static void finish(const TangentProblem& problem, const TangentTask& task, void* memory) {
