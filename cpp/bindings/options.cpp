@@ -204,7 +204,7 @@ constexpr Keyword kKeywords[] = {
     {"return_weights", false,
      [](py::handle v, Options& o) { o.return_weights = flag_of("return_weights", v); }},
     {"return_lse", false, [](py::handle v, Options& o) { o.return_lse = flag_of("return_lse", v); }},
-    {"wide_lse", false, [](py::handle v, Options& o) { o.wide_lse = flag_of("wide_lse", v); }},
+    {"_wide_lse", false, [](py::handle v, Options& o) { o.wide_lse = flag_of("_wide_lse", v); }},
     {"out", true, [](py::handle v, Options& o) { o.out = py::reinterpret_borrow<py::object>(v); }},
     {"threads", true, [](py::handle v, Options& o) { o.threads = thread_count_of(v); }},
 };

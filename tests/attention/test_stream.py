@@ -81,7 +81,7 @@ def documented(query, key, value, mask=None, *, length, sinks=None, **options):
             m,
             query_offset=np.asarray(offset) - start,
             return_lse=True,
-            wide_lse=True,
+            _wide_lse=True,
             **each,
         )
         states.append((output.astype(float), lse.astype(float)))

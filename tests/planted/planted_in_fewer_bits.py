@@ -25,7 +25,7 @@ BUGS = [
     ),
     Bug(
         "the minimum of a group is left out of the forward kernel's scores",
-        KERNELS + "groups/scores.hpp",
+        KERNELS + "attention/group_scores.hpp",
         "acc[r][v] = fma(load(sums_of_query + v * kLanes<T>), broadcast(minimums[r]), acc[r][v]);",
         "acc[r][v] = acc[r][v] + Vec<T>{} * broadcast(minimums[r]);",
         TESTS,
@@ -33,7 +33,7 @@ BUGS = [
     ),
     Bug(
         "sums of minimums are formed in a different order than in decodes",
-        KERNELS + "groups/values.hpp",
+        KERNELS + "attention/group_values.hpp",
         "Vec<T>& part = parts[k % kParts][v];",
         "Vec<T>& part = parts[0][v];",
         TESTS,

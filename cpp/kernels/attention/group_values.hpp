@@ -41,7 +41,7 @@ REGARD_NOINLINE void add_values_by_group(const AttentionProblem& problem,
                                          const ForwardBlock<T>& block, const KeyRuns<Shape>& runs,
                                          ForwardStrip<T>& strip) {
   constexpr int kWidth = Shape::kStripLanes;
-  T sums[kWidth] = {};
+  T sums[kWidth];
   for (std::int64_t first = 0; first < problem.value_dim; first += kGroupOfFourBits) {
     const T* const scales =
         block.value_groups + 2 * (first / kGroupOfFourBits) * block.group_stride;
@@ -50,8 +50,11 @@ REGARD_NOINLINE void add_values_by_group(const AttentionProblem& problem,
     const KeyTerm<T> term{work.group_weights, block.values.from + first, block.values.stride};
     T* const to = outputs_of<Shape>(strip) + first * kWidth;
     add_columns<Shape>(false, runs, &term, 1, kGroupOfFourBits, strip.vectors, strip.is_fresh, to);
-    for (int i = 0; i < kGroupOfFourBits * kWidth; i += kLanes<T>)
-      store(to + i, load<T>(to + i) + load<T>(sums + i % kWidth));
+    for (int d = 0; d < kGroupOfFourBits; ++d)
+      for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
+        T* const at = to + d * kWidth + lane;
+        store(at, load<T>(at) + load<T>(sums + lane));
+      }
   }
 }
 

@@ -100,7 +100,7 @@ REGARD_NOINLINE void load_lse(const AttentionProblem& problem, const AttentionTa
     lse.high[lane] = lse.low[lane] = T(0);
   if (!task.lse) return;
   for_numbers_of_rows<Shape>(problem, problem.lse, task.lse, strip, [&](int lane, double number) {
-    lse.high[lane] = static_cast<T>(number);
+    lse.high[lane] = nearest_finite<T>(number);
     const double rest = number - static_cast<double>(lse.high[lane]);
     lse.low[lane] = rest == rest ? static_cast<T>(rest) : T(0);  // of an infinite lse
   });

@@ -73,6 +73,8 @@ REGARD_INLINE void for_strips(const AttentionProblem& problem, std::int64_t task
       vectors_left = static_cast<int>(row_unit<Shape>(problem)) / kWidth;
     }
     int most = (vectors_left + strips_left - 1) / strips_left;
+    if (!Shape::kTrims)  // strips of two vectors would compute three
+      most = vectors_left < Shape::kVectors ? vectors_left : Shape::kVectors;
     const std::int64_t left = task_rows - row;
     if (Shape::kTrims && most == 3 && left > 3 * kWidth && left <= 4 * kWidth) {
       most = strips_left = 2;

@@ -5,7 +5,7 @@
 //
 //   sum    = sum over its keys of e^(s - m)            output = sum of e^(s - m) value
 //
-// Only when a score exceeds m by more than `kThreshold` does m move, and the sums so far are
+// Only when a score exceeds m by more than `kReach` does m move, and the sums so far are
 // rescaled. Until then, a weight is at most 2^kThreshold, which loses no precision in floating
 // point. A lane's first visible score always moves m. Only a lane's own scores move its reference.
 //

@@ -113,7 +113,7 @@ REGARD_NOINLINE TileKind kind_of_bias(const T* bias, int keys, int vectors) {
   return any<T>(adds != 0) ? TileKind::biased : TileKind::visible;
 }
 
-// Finds the kind of every tile, and the bias of the tiles that need a bias: [block keys][lanes].
+// Finds the kind of every tile, and the bias of those that need one: [block keys][kStripLanes].
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void classify_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                     const StripRows<T>& strip, const KeySpan& block, T* bias,

@@ -40,10 +40,10 @@ class Explanation:
     target : str
         The instruction set in use; see `cpu_targets`.
     kernel : str
-        ``"forward"``, or ``"decode"`` if a key head serves at most 8 query rows (the heads of its
-        group times `q_len`) and no weights are requested. A decode streams keys and values once for
-        all rows. Both kernels produce the same bits. ``"int8"`` or ``"bfloat16"`` with that
-        `precision`, on CPUs with an instruction for it.
+        ``"forward"``, or ``"decode"`` in float32 if a key head serves at most 8 query rows (the
+        heads of its group times `q_len`) and no weights are requested. A decode streams keys and
+        values once for all rows. Both kernels produce the same bits. ``"int8"`` or ``"bfloat16"``
+        with that `precision`, on CPUs with an instruction for it.
     instruction : str or None
         The instruction that multiplies if `kernel` is ``"int8"`` or ``"bfloat16"``, as CPUs list
         it: ``"avx512_vnni"``, ``"avx_vnni"`` or ``"avx512_bf16"``.

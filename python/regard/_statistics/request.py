@@ -227,7 +227,7 @@ def compute_lse(
     """Return the lse of a call, computed by the forward call with values without columns."""
     if lse is None:
         query, key = arrays
-        words = {**options, "return_lse": True, "wide_lse": True}
+        words = {**options, "return_lse": True, "_wide_lse": True}
         _, computed = attention(query, key, key[..., :0], *starts, mask, words)
         return np.asarray(computed)
     given = as_lse(lse)

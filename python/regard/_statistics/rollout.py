@@ -284,7 +284,7 @@ def _pass_layer(rows: Array, call: CheckedCall, shares: Array, residual: float) 
         query, key, lse = _without_nan(query, key, lse, call.arithmetic)
     is_nan = np.any(is_nan, axis=-2, where=(shares > 0)[:, None], keepdims=True)
     is_spoiled = np.any((rows != 0) & is_nan, axis=-1)
-    kept = _kept_at_the_query(lse, call.options.get("sinks"))
+    kept = _kept_at_the_query(lse, call.options.get("sinks"), call.arithmetic)
     kept = np.einsum("h,...hi->...i", shares, kept)[..., None, :]
     for start in range(0, rows.shape[-2], _ROWS):
         some = rows[..., start : start + _ROWS, :]
@@ -307,13 +307,15 @@ def _without_nan(query: Array, key: Array, lse: Array, dtype: Any) -> tuple[Arra
     return query, key, np.where(is_nan, dtype.type(np.inf), lse)
 
 
-def _kept_at_the_query(lse: Array, sinks: Array | None) -> Array:
+def _kept_at_the_query(lse: Array, sinks: Array | None, dtype: Any) -> Array:
     """Return the weight of each query that no key has: its sink's weight, or 1 if fully masked."""
     is_blind = np.isneginf(lse)
     if sinks is None:
         return is_blind.astype(lse.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(is_blind, 1, np.exp(np.asarray(sinks)[:, None] - lse))
+        # The kernels round a sink to the type of their arithmetic, and lse includes it.
+        above = np.asarray(sinks).astype(dtype)[:, None] - lse
+        return np.where(is_blind, 1, np.exp(np.minimum(above, 0)))
 
 
 def _times_weights(rows: Array, given: tuple[Any, ...], call: CheckedCall, shares: Array) -> Array:

@@ -128,7 +128,8 @@ class StreamCall:
         """Return the state of one chunk, in the precision of its computation."""
         if chunk.is_lent:
             self._forbid_overlap(f"chunk {chunk.number}", chunk.key, chunk.value)
-        options = self._options_of(chunk.start, chunk.stop) | {"return_lse": True, "wide_lse": True}
+        options = self._options_of(chunk.start, chunk.stop)
+        options |= {"return_lse": True, "_wide_lse": True}
         try:
             state: State = _core.attention(self._query, chunk.key, chunk.value, chunk.mask, options)
         except (TypeError, ValueError) as error:
