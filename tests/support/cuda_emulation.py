@@ -337,7 +337,7 @@ def expected(query, key, value, mask=None, **options):
     Kernels for 16 bits round weights to 16 bits before they multiply values. This may move a result
     by that rounding of each term, in addition to the errors of float32 arithmetic.
     """
-    want = reference.expected(query, key, value, mask, **options)
+    want = reference.expected(query, key, value, mask, **options, scaled_query=True)
     if query.dtype.name not in ROUNDING or want.exact.weights.size == 0:
         return want
     relative, absolute = ROUNDING[query.dtype.name]
