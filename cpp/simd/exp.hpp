@@ -18,6 +18,8 @@
 namespace regard {
 namespace {
 
+constexpr double kLn2 = 0.69314718055994530942;
+
 // [-0.5, 0.5], highest power first.
 constexpr float kExp2Float[] = {1.53458121587e-4f, 1.33999312095e-3f, 9.61848895652e-3f,
                                 5.55032877700e-2f, 2.40226468906e-1f, 6.93147205737e-1f,

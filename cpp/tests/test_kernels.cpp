@@ -42,7 +42,8 @@ void test_exp(double allowed_ulps) {
       const long double ulp = std::exp2(std::floor(std::log2(exact))) *
                               static_cast<long double>(std::numeric_limits<T>::epsilon());
       // log2(e) is rounded, and without fma also its product.
-      const long double moved = std::fabs(exact * x[i]) * (has_fma ? 1.5e-8L : 7.5e-8L) / (sizeof(T) == 4 ? 1 : 536870912);
+      const long double moved = std::fabs(exact * x[i]) * (has_fma ? 1.5e-8L : 7.5e-8L) /
+                                (sizeof(T) == 4 ? 1 : 536870912);
       worst = std::max(worst, static_cast<double>((std::fabs(y[i] - exact) - moved) / ulp));
     }
   }
@@ -58,7 +59,8 @@ void test_exp(double allowed_ulps) {
   kernels.exp(special.data(), result.data(),
                64 * static_cast<int>(sizeof(T)) / active_target().vector_bytes);
   check(result[0] == T(1) && result[1] == T(0) && std::isnan(result[2]) && result[3] == T(0) &&
-            std::fabs(result[4] - std::exp(T(1))) <= 3 * std::numeric_limits<T>::epsilon() && !std::signbit(result[1]),
+            std::fabs(result[4] - std::exp(T(1))) <= 3 * std::numeric_limits<T>::epsilon() &&
+            !std::signbit(result[1]),
         std::string("special values of exp, ") + kName<T>);
 }
 

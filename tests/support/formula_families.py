@@ -238,7 +238,7 @@ def problem_of(drawn, dim, seed=0):
 def excess(family, drawn, dim, seed):
     """Return the largest ratio of an error to the error allowed, and to NumPy's error.
 
-    Allowed is twice NumPy's error, and 4 eps of the largest number for exp2, the division and the
+    Allowed is twice NumPy's error, and 4 eps of the largest number for exp, the division and the
     rounding of the result, in which NumPy may be lucky. NumPy's error counts as at least half an
     eps of the largest number.
     """
@@ -274,7 +274,7 @@ SETTINGS = [
 
 def score_error(drawn, dim, seed=0):
     """Return the largest error of a score, in units of eps |scale| sum |q||k|. With one key, lse is
-    the score, in which a conversion from units of log2 is worth one eps of the score."""
+    the score; the rounding of the scale and of its product are worth one eps of it."""
     random = np.random.default_rng(seed)
     shapes = (2000, 1, dim), (2000, 1, dim), (2000, 1, 1)
     arrays = [x.astype(SINGLE) for x in drawn.arrays(random, *shapes)]

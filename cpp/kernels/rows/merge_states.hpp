@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kMergePiece = 256;   // elements of a row that are summed in L1
 constexpr double kLeftOut = -1.0;  // stored instead of a weight
-constexpr double kLogOf2 = 0.693147180559945309417;
 
 // shares[part][row] = the part's lse.
 REGARD_NOINLINE void gather_sums(const MergeProblem& problem, const MergeRows& rows,
@@ -57,7 +56,7 @@ REGARD_NOINLINE void share_out(std::int64_t parts, double* shares, double* sums)
       store(at, select<double>(saw_nothing, broadcast(kLeftOut), share));
     }
     for (int i = 0; i < kLanes<double>; ++i)
-      sums[lane + i] = total[i] == 1.0 ? top[i] : top[i] + __builtin_log2(total[i]) * kLogOf2;
+      sums[lane + i] = total[i] == 1.0 ? top[i] : top[i] + __builtin_log2(total[i]) * kLn2;
     total = select<double>(saw_no_key, one, total);
     // If two sums are infinite, their shares are undetermined.
     total = select<double>((top == infinity) & (total > one), broadcast(__builtin_nan("")), total);

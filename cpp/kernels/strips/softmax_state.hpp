@@ -39,7 +39,6 @@
 namespace regard {
 namespace {
 
-constexpr double kLn2 = 0.69314718055994530942;
 constexpr int kThreshold = 8;
 
 template <class T>
