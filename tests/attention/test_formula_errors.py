@@ -18,6 +18,6 @@ def test_the_error_is_at_most_twice_that_of_the_formula(family, drawn, dim, seed
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_move_no_further_than_documented(kind, dim, target):
     """Each of head_dim steps of a product may round by half an eps of the partial sum, and without
-    fma, each term; the product with the scale is rounded once."""
+    fma, each term; the scale is rounded, and its product."""
     for number, scale in enumerate(SCALES):
         assert score_error(Drawn(kind, scale), dim, number) <= dim / 2 + 1
