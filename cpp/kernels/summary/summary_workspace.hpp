@@ -40,8 +40,8 @@ struct LaneNumber<float> {
   using Type = std::int32_t;
 };
 
-// The largest weights of a strip's rows so far, [count][lanes] in descending order, and their keys
-// (top_keys.hpp).
+// The largest weights of a strip's rows so far, [count][kStripLanes] in descending order, and their
+// keys (top_keys.hpp).
 template <class T>
 struct TopKeys {
   T* weights;
