@@ -5,7 +5,7 @@
 
 namespace regard::REGARD_TARGET_NAME {
 
-#define REGARD_FAMILY(name, Table, unit) extern const PerScalar<Table> name;
+#define REGARD_FAMILY(name, Table) extern const PerScalar<Table> name;
 #include "families.inc"
 #undef REGARD_FAMILY
 

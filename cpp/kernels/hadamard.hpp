@@ -14,6 +14,8 @@
 namespace regard {
 namespace {
 
+constexpr float kInt8Steps = 127;  // from 0 to the largest magnitude of an int8 row
+
 // Dimensions are rotated in groups of this size: the largest power of two that divides head_dim.
 constexpr std::int64_t rotated_together(std::int64_t head_dim) { return head_dim & -head_dim; }
 

@@ -10,13 +10,13 @@ namespace regard::REGARD_TARGET_NAME {
 constexpr Target target = {
     .name = REGARD_TEXT(REGARD_TARGET_NAME),
     .vector_bytes = kVectorBytes,
-#define REGARD_FAMILY(name, Table, unit) .name = name.float32,
+#define REGARD_FAMILY(name, Table) .name = name.float32,
     .float32 =
         {
 #include "families.inc"
         },
 #undef REGARD_FAMILY
-#define REGARD_FAMILY(name, Table, unit) .name = name.float64,
+#define REGARD_FAMILY(name, Table) .name = name.float64,
     .float64 =
         {
 #include "families.inc"

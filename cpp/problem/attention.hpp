@@ -107,11 +107,11 @@ constexpr std::int64_t kMostInt8Dim = 1024;  // maximum head_dim with int8 preci
 
 // The int8 keys of one kv head, minus their mean and rotated (kernels/int8/keys.hpp).
 struct Int8Keys {
-  const std::int8_t* rows;  // zeros follow each row, and the last row up to a whole tile
+  std::int8_t* rows;  // zeros follow each row, and the last row up to a whole tile
   std::int64_t row_bytes;
-  const float* scales;
-  const std::int32_t* corrections;  // -128 times a row's sum
-  const float* mean;                // [head_dim]
+  float* scales;
+  std::int32_t* corrections;  // -128 times a row's sum
+  float* mean;                // [padded head_dim], zeros at the end
 };
 
 // The query rows of one kv head that one thread owns. Row r is query r / group of head r % group.

@@ -38,7 +38,7 @@ inline Target with_bfloat16(const Target& from, const Bfloat16Kernels& other) {
           .vector_bytes = from.vector_bytes,
           .float32 =
               {
-#define REGARD_FAMILY(name, Table, optimization) .name = own_or(from.float32.name, other),
+#define REGARD_FAMILY(name, Table) .name = own_or(from.float32.name, other),
 #include "../kernels/families.inc"
 #undef REGARD_FAMILY
               },

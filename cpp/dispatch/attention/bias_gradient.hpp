@@ -1,7 +1,7 @@
 // The gradient of a float mask.
 #pragma once
 
-#include "../../kernels/backward/table.hpp"
+#include "../../kernels/kernel_table.hpp"
 #include "../threads/parallel_for.hpp"
 #include "../threads/scratch.hpp"
 #include "backward_heads.hpp"

@@ -58,10 +58,10 @@ void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
                  [&](std::int64_t index, Worker& worker) {
                    const Chunk& chunk = chunks[static_cast<std::size_t>(index)];
                    const AttentionTask task = tasks.at(chunk.task);
-                   kernel.begin(problem, task, parts.at(index));
+                   kernel.pass.begin(problem, task, parts.at(index));
                    for (std::int64_t key = chunk.keys.begin;
                         key < chunk.keys.end && !worker.should_stop(); key += interval)
-                     kernel.advance(problem, task, key, std::min(chunk.keys.end, key + interval),
+                     kernel.pass.advance(problem, task, key, std::min(chunk.keys.end, key + interval),
                                     parts.at(index));
                  });
     for (std::size_t i = 0; i < chunks.size(); ++i)
@@ -70,7 +70,7 @@ void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
   };
 
   for (std::int64_t index = 0; index < tasks.count(); ++index) {
-    const SeenKeys seen = kernel.begin(problem, tasks.at(index), totals.at(index));
+    const SeenKeys seen = kernel.pass.begin(problem, tasks.at(index), totals.at(index));
     for (const KeyInterval& keys : {seen.keep_first, seen.window})
       for (std::int64_t begin = keys.begin; begin < keys.end;) {
         const std::int64_t end =
@@ -82,7 +82,7 @@ void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
   }
   gather();
   for (std::int64_t index = 0; index < tasks.count(); ++index)
-    kernel.finish(problem, tasks.at(index), totals.at(index));
+    kernel.pass.finish(problem, tasks.at(index), totals.at(index));
 }
 
 }  // namespace regard

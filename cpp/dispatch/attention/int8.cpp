@@ -27,7 +27,6 @@ void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
   const Int8Waves& waves = *plan.waves;
   const std::int64_t interval = plan.interval;
   const int threads = plan.threads;
-  const AttentionRun run{*plan.kernel, plan.write_weights, interval};
   const Scratch scratch(threads, plan.bytes_of_workspace);
   const Scratch memory(1, waves.bytes());
   const auto at = [&](const Int8Waves::Keys& keys) {
@@ -54,7 +53,7 @@ void attention_in_int8(const AttentionPlan& plan, const StopSignal& signal) {
                    AttentionTask task = tasks.at(wave.first_task + index);
                    task.int8_keys = reinterpret_cast<const Int8Keys*>(
                        at(waves.keys_of_task(wave.first_task + index)));
-                   run_task(problem, task, run, worker, scratch.of(worker));
+                   run_task(*plan.kernel, problem, task, interval, worker, scratch.of(worker));
                  });
   }
 }

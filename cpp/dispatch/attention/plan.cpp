@@ -47,19 +47,18 @@ bool is_faster_in_bfloat16(const Kernels& kernels) {
 void choose_kernel(AttentionPlan& plan) {
   const AttentionProblem& problem = *plan.problem;
   const Kernels& kernels = *plan.kernels;
-  const auto choose = [&](AttentionMethod method, const AttentionKernel& kernel, WriteWeights write_weights) {
+  const auto choose = [&](AttentionMethod method, const AttentionKernel& kernel) {
     plan.method = method;
     plan.kernel = &kernel;
-    plan.write_weights = write_weights;
   };
   if (problem.precision == Precision::int8 && is_faster_in_int8(kernels))
-    choose(AttentionMethod::int8, kernels.int8.attention, kernels.int8.write_weights);
+    choose(AttentionMethod::int8, kernels.int8.attention);
   else if (multiplies_bfloat16(problem, kernels))
-    choose(AttentionMethod::bfloat16, kernels.bfloat16.attention, kernels.bfloat16.write_weights);
+    choose(AttentionMethod::bfloat16, kernels.bfloat16.attention);
   else if (is_decode(problem, kernels))
-    choose(AttentionMethod::decode, kernels.decode.kernel, nullptr);
+    choose(AttentionMethod::decode, kernels.decode.kernel);
   else
-    choose(AttentionMethod::forward, kernels.attention.forward, kernels.attention.write_weights);
+    choose(AttentionMethod::forward, kernels.attention.forward);
 }
 
 bool has_few_rows_in(const AttentionProblem& problem, const Kernels& kernels, std::int64_t entry) {
@@ -133,9 +132,9 @@ namespace {
 
 // The largest workspace that a kernel of the plan needs.
 std::int64_t workspace_of_task(const AttentionPlan& plan, const AttentionProblem& problem) {
-  const std::int64_t bytes = plan.kernel->workspace_bytes(problem, plan.tasks->most_rows());
+  const std::int64_t bytes = plan.kernel->pass.workspace_bytes(problem, plan.tasks->most_rows());
   if (!plan.kernel_of_few_rows) return bytes;
-  return std::max(bytes, plan.kernel_of_few_rows->workspace_bytes(problem, plan.kernels->decode.most_rows));
+  return std::max(bytes, plan.kernel_of_few_rows->pass.workspace_bytes(problem, plan.kernels->decode.most_rows));
 }
 
 }  // namespace

@@ -28,7 +28,6 @@ struct AttentionPlan {
   const Kernels* kernels;  // of the target, for the problem's scalar type
   AttentionMethod method;
   const AttentionKernel* kernel;
-  WriteWeights write_weights;
   // Ragged: the kernel that decodes the entries with few rows while others have more; null if one
   // kernel serves all.
   const AttentionKernel* kernel_of_few_rows;

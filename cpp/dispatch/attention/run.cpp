@@ -10,8 +10,8 @@ void run_tasks(const AttentionPlan& plan, const StopSignal& signal) {
   const Scratch scratch(plan.threads, plan.bytes_of_workspace);
   parallel_for(plan.threads, plan.tasks->count(), signal, [&](std::int64_t index, Worker& worker) {
     const AttentionTask task = plan.tasks->at(index);
-    const AttentionRun run{plan.kernel_of(task.entry), plan.write_weights, plan.interval};
-    run_task(*plan.problem, task, run, worker, scratch.of(worker));
+    run_task(plan.kernel_of(task.entry), *plan.problem, task, plan.interval, worker,
+             scratch.of(worker));
   });
 }
 

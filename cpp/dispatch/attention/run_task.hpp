@@ -3,20 +3,13 @@
 
 #include <algorithm>
 
-#include "../../kernels/attention_kernel.hpp"
+#include "../../kernels/kernel_table.hpp"
 #include "../../problem/attention.hpp"
 #include "../threads/parallel_for.hpp"
 
 namespace regard {
 
-// A kernel, and the kernel that writes the weights after it.
-struct AttentionRun {
-  const AttentionKernel& kernel;
-  WriteWeights write_weights;
-  std::int64_t interval;  // keys between two checks of the stop signal: whole blocks
-};
-
-// Calls body(begin, end) over keys in intervals, until told to stop.
+// Calls body(begin, end) over keys in intervals of whole blocks, until told to stop.
 template <class Body>
 void over_intervals(KeyInterval keys, std::int64_t interval, Worker& worker, Body body) {
   for (std::int64_t begin = keys.begin; begin < keys.end && !worker.should_stop();
@@ -24,19 +17,25 @@ void over_intervals(KeyInterval keys, std::int64_t interval, Worker& worker, Bod
     body(begin, std::min(keys.end, begin + interval));
 }
 
-inline void run_task(const AttentionProblem& problem, const AttentionTask& task,
-                     const AttentionRun& run, Worker& worker, void* workspace) {
-  const AttentionKernel& kernel = run.kernel;
-  const SeenKeys seen = kernel.begin(problem, task, workspace);
+template <class Problem, class Task>
+void run_pass(const PassKernels<Problem, Task>& kernels, const Problem& problem, const Task& task,
+              std::int64_t interval, Worker& worker, void* workspace) {
+  const SeenKeys seen = kernels.begin(problem, task, workspace);
   for (const KeyInterval& keys : {seen.keep_first, seen.window})
-    over_intervals(keys, run.interval, worker, [&](std::int64_t begin, std::int64_t end) {
-      kernel.advance(problem, task, begin, end, workspace);
+    over_intervals(keys, interval, worker, [&](std::int64_t begin, std::int64_t end) {
+      kernels.advance(problem, task, begin, end, workspace);
     });
-  kernel.finish(problem, task, workspace);
+  kernels.finish(problem, task, workspace);
+}
+
+inline void run_task(const AttentionKernel& kernel, const AttentionProblem& problem,
+                     const AttentionTask& task, std::int64_t interval, Worker& worker,
+                     void* workspace) {
+  run_pass(kernel.pass, problem, task, interval, worker, workspace);
   if (task.weights)
-    over_intervals({0, problem.kv_len}, run.interval, worker,
+    over_intervals({0, problem.kv_len}, interval, worker,
                    [&](std::int64_t begin, std::int64_t end) {
-                     run.write_weights(problem, task, begin, end, workspace);
+                     kernel.write_weights(problem, task, begin, end, workspace);
                    });
 }
 

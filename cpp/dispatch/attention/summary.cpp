@@ -117,12 +117,7 @@ struct SummaryPart {
 
 void run_summary(const SummaryKernels& kernel, const SummaryProblem& single, const SummaryTask& task,
                  std::int64_t interval, Worker& worker, void* workspace, RowsDone& rows_done) {
-  const SeenKeys seen = kernel.begin(single, task, workspace);
-  for (const KeyInterval& keys : {seen.keep_first, seen.window})
-    over_intervals(keys, interval, worker, [&](std::int64_t begin, std::int64_t end) {
-      kernel.advance(single, task, begin, end, workspace);
-    });
-  kernel.finish(single, task, workspace);
+  run_pass(kernel, single, task, interval, worker, workspace);
   rows_done.done.fetch_add(task.forward.row_end - task.forward.row_begin, std::memory_order_relaxed);
 }
 

@@ -42,13 +42,7 @@ void attention_tangent(const TangentProblem& problem, int threads, const StopSig
   const Scratch scratch(threads, kernel.workspace_bytes(problem, tasks.most_rows()));
   parallel_for(threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
     const TangentTask task = tangent_task(problem, tasks.at(index));
-    void* const workspace = scratch.of(worker);
-    const SeenKeys seen = kernel.begin(problem, task, workspace);
-    for (const KeyInterval& keys : {seen.keep_first, seen.window})
-      over_intervals(keys, interval, worker, [&](std::int64_t begin, std::int64_t end) {
-        kernel.advance(problem, task, begin, end, workspace);
-      });
-    kernel.finish(problem, task, workspace);
+    run_pass(kernel, problem, task, interval, worker, scratch.of(worker));
   });
 }
 

@@ -20,8 +20,8 @@
 #include "../strips/dropout.hpp"
 #include "count.hpp"
 #include "plain_scores.hpp"
+#include "../kernel_table.hpp"
 #include "plain_values.hpp"
-#include "table.hpp"
 
 namespace regard {
 namespace {
@@ -37,12 +37,19 @@ struct AttentionForward {
   static constexpr int kRows = Shape::kRows;
   static constexpr bool kCompilesAdds = sizeof(T) == 4;
 
+  static constexpr AttentionKernels kernels() {
+    return {
+        .forward = kernel(),
+        .task_rows = task_rows,
+        .row_unit = row_unit<Shape>,
+        .block_keys = Shape::kBlockKeys,
+        .chunk_keys = Shape::kChunkKeys,
+    };
+  }
+
   static constexpr AttentionKernel kernel() {
     return {
-        .workspace_bytes = workspace_bytes,
-        .begin = begin,
-        .advance = advance,
-        .finish = finish,
+        .pass = {workspace_bytes, begin, advance, finish},
         .copies_keys = Scores::copies_keys,
         .copies_values = Values::copies_values,
         .columns = kRows,
@@ -50,6 +57,7 @@ struct AttentionForward {
         .count = count_tiles<Shape>,
         .tile_rows = Shape::kStripLanes,
         .tile_keys = kRows,
+        .write_weights = write_weights,
     };
   }
 

@@ -18,8 +18,8 @@
 #include "band.hpp"
 #include "gradients_of_scores.hpp"
 #include "plain_factors.hpp"
+#include "../kernel_table.hpp"
 #include "products.hpp"
-#include "table.hpp"
 
 namespace regard {
 namespace {

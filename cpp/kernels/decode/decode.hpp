@@ -21,6 +21,7 @@
 #include "scores.hpp"
 #include "values.hpp"
 #include "decode_masks.hpp"
+#include "../kernel_table.hpp"
 #include "weights.hpp"
 
 namespace regard {
@@ -30,6 +31,26 @@ template <class Shape>
 struct AttentionDecode {
   using T = typename Shape::Element;
   static_assert(Shape::kBlockKeys % kDecodeStep<Shape> == 0, "blocks are whole steps");
+
+  static constexpr DecodeKernels kernels() {
+    return {
+        .kernel =
+            {
+                .pass = {workspace_bytes, begin, advance, finish},
+                .copies_keys = copies_keys,
+                .copies_values = copies_values,
+                .columns = kLanes<T>,
+                .begin_count = begin_count,
+                .count = count_steps,
+                .tile_rows = kDecodeRows,
+                .tile_keys = kDecodeStep<Shape>,
+                .write_weights = nullptr,
+            },
+        .merge = merge,
+        .most_rows = kDecodeRows,
+        .reads_four_bits = kDecodesOtherTypes<T>,
+    };
+  }
 
   static bool copies_keys(const AttentionProblem& problem) {
     return !decodes_keys_in_place<Shape>(problem);

@@ -4,14 +4,9 @@
 //
 // The mean is common to all keys, and shifts all scores of a query by the same amount. Without it,
 // the steps of int8 are available for the differences between keys (Zhang et al. 2024,
-// SageAttention). The product of query and mean is added back to each score in float (queries.hpp),
-// so that only rounding is lost.
-//
-// Keys are divided by the group size before they are rotated, so that no sum overflows
-// (../hadamard.hpp).
-//
-// Rows are stored consecutively, padded to whole dwords. Zeros follow the last row up to a whole
-// tile.
+// SageAttention). The product of query and mean is added back to each score in float (scores.hpp),
+// so that only rounding is lost. Keys are divided by the group size before they are rotated, so
+// that no sum overflows (../hadamard.hpp).
 //
 //   NaN, inf  in a key make its scale NaN, and therefore its scores
 //   tiny      a largest magnitude below kSmallest counts as 0, because 127 / it would overflow
@@ -20,8 +15,10 @@
 //             that no difference overflows
 #pragma once
 
+#include "../groups_of_four_bits.hpp"
 #include "../hadamard.hpp"
-#include "../int8_steps.hpp"
+#include "../kernel_table.hpp"
+#include "../strips/arena.hpp"
 #include "../strips/tile_rows.hpp"
 #include "../mask_value.hpp"
 #include "../pack.hpp"
@@ -31,11 +28,6 @@ namespace {
 
 constexpr float kSmallest = 0x1p-120f;
 constexpr double kLargestMean = 0x1p100;
-
-// |x| as an integer. The integers are in the order of the magnitudes, then infinity, then NaN.
-REGARD_INLINE Mask<float> magnitude_bits(Vec<float> x) { return as_bits<float>(x) & 0x7fffffff; }
-
-REGARD_INLINE Mask<float> larger(Mask<float> a, Mask<float> b) { return a > b ? a : b; }
 
 // x = H x / group in each group of rows of [head_dim][stride], for a vector of lanes. A product of
 // two such rows is 1 / group of the original product.
@@ -53,9 +45,11 @@ struct Int8Steps {
 };
 
 REGARD_INLINE Int8Steps steps_of(const float* x, std::int64_t stride, std::int64_t head_dim) {
-  Mask<float> largest{};
-  for (std::int64_t d = 0; d < head_dim; ++d)
-    largest = larger(largest, magnitude_bits(load<float>(x + d * stride)));
+  Mask<float> largest{};  // bits are in the order of magnitudes, then infinity, then NaN
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    const Mask<float> bits = as_bits<float>(load<float>(x + d * stride)) & 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
   const Vec<float> numbers = as_value<float>(largest);
   const Mask<float> counts =
       (numbers >= broadcast(kSmallest)) & (numbers <= broadcast(kLargest<float>));
@@ -68,12 +62,7 @@ REGARD_INLINE Int8Steps steps_of(const float* x, std::int64_t stride, std::int64
 // One byte per lane.
 typedef std::int8_t Int8Lanes __attribute__((vector_size(kVectorBytes / 4), aligned(1), may_alias));
 
-struct Int8KeysMemory {
-  Int8Keys keys;
-  std::int8_t* rows;
-  float* scales;
-  std::int32_t* corrections;
-  float* mean;   // [padded head_dim], zeros at the end
+struct Int8KeysMemory : Int8Keys {
   double* sums;  // [padded head_dim]
   float* block;  // [lanes][padded head_dim]: keys as float32
   float* lanes;  // [head_dim][lanes]: the same, transposed
@@ -85,22 +74,22 @@ template <class Shape>
 struct QuantizedKeys {
   static constexpr int kWidth = kLanes<float>;
 
+  static constexpr Int8Quantizer quantizer() { return {bytes, begin, add_to_mean, quantize}; }
+
   static std::int64_t bytes(const AttentionProblem& problem, std::int64_t kv_len) {
     return lay_out_keys(problem, kv_len, nullptr);
   }
 
-  // Call `begin`, then `add_to_mean` over all keys, then `quantize` over all keys. The latter two
-  // run over consecutive intervals that start at 0 and end at multiples of kBlockKeys or at the
-  // last key. The memory begins with an Int8Keys.
+  // Intervals start at 0 and end at multiples of kBlockKeys or at the last key.
   static void begin(const AttentionProblem& problem, std::int64_t kv_len, void* memory) {
-    lay_out_keys(problem, kv_len, static_cast<char*>(memory));
+    lay_out_keys(problem, kv_len, memory);
     const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
     for (std::int64_t d = 0; d < head.padded_dim; ++d) {
       head.sums[d] = 0;
       head.mean[d] = 0;
     }
-    std::int8_t* end = head.rows + kv_len * head.keys.row_bytes;
-    for (std::int64_t i = 0; i < (head.padded_keys - kv_len) * head.keys.row_bytes; ++i) end[i] = 0;
+    std::int8_t* end = head.rows + kv_len * head.row_bytes;
+    for (std::int64_t i = 0; i < (head.padded_keys - kv_len) * head.row_bytes; ++i) end[i] = 0;
     for (std::int64_t key = kv_len; key < head.padded_keys; ++key) {
       head.scales[key] = 0;
       head.corrections[key] = 0;
@@ -136,7 +125,7 @@ struct QuantizedKeys {
   static void quantize(const AttentionProblem& problem, const AttentionTask& task,
                        std::int64_t key_begin, std::int64_t key_end, void* memory) {
     const Int8KeysMemory& head = *static_cast<const Int8KeysMemory*>(memory);
-    const Vec<float> round = broadcast(kRoundToInteger);
+    const Vec<float> round = broadcast(kRoundsToInteger<float>);
     for (std::int64_t key = first_block(task, key_begin); key < key_end; key += kWidth) {
       const int count = static_cast<int>(read_rows(problem, task, key, key_end, head));
       float* rows[kWidth];
@@ -162,7 +151,7 @@ struct QuantizedKeys {
       lanes_to_rows<float>(head.lanes, kWidth, problem.head_dim, rows, count, 1,
                            [](Vec<float> value, int) { return value; });
       for (int row = 0; row < count; ++row) {
-        std::int8_t* to = head.rows + (key + row) * head.keys.row_bytes;
+        std::int8_t* to = head.rows + (key + row) * head.row_bytes;
         for (std::int64_t d = 0; d < head.padded_dim; d += kWidth)
           *reinterpret_cast<Int8Lanes*>(to + d) = __builtin_convertvector(
               __builtin_convertvector(load<float>(rows[row] + d), Mask<float>), Int8Lanes);
@@ -174,34 +163,24 @@ struct QuantizedKeys {
 
  private:
   static std::int64_t lay_out_keys(const AttentionProblem& problem, std::int64_t kv_len,
-                                   char* memory) {
-    std::int64_t used = 0;
-    const auto take = [&](std::int64_t bytes) {
-      char* start = memory ? memory + used : nullptr;
-      used = round_up(used + bytes, 64);
-      return start;
-    };
-    take(sizeof(Int8KeysMemory));
+                                   void* memory) {
+    Arena arena(memory);
+    auto* const place = arena.take<Int8KeysMemory>(1);
     Int8KeysMemory head{};
     head.padded_dim = round_up(problem.head_dim, kWidth);
     head.padded_keys = round_up(kv_len, Shape::kRows);
-    head.keys.row_bytes = round_up(problem.head_dim, 4);
+    head.row_bytes = round_up(problem.head_dim, 4);
     // Rows are written in whole vectors. Each row overwrites the padding that the previous row left
     // after its end.
-    head.rows =
-        reinterpret_cast<std::int8_t*>(take(head.padded_keys * head.keys.row_bytes + kWidth));
-    head.scales = reinterpret_cast<float*>(take(head.padded_keys * 4));
-    head.corrections = reinterpret_cast<std::int32_t*>(take(head.padded_keys * 4));
-    head.mean = reinterpret_cast<float*>(take(head.padded_dim * 4));
-    head.sums = reinterpret_cast<double*>(take(head.padded_dim * 8));
-    head.block = reinterpret_cast<float*>(take(kWidth * head.padded_dim * 4));
-    head.lanes = reinterpret_cast<float*>(take(kWidth * problem.head_dim * 4));
-    head.keys.rows = head.rows;
-    head.keys.scales = head.scales;
-    head.keys.corrections = head.corrections;
-    head.keys.mean = head.mean;
-    if (memory) *reinterpret_cast<Int8KeysMemory*>(memory) = head;
-    return used;
+    head.rows = arena.take<std::int8_t>(head.padded_keys * head.row_bytes + kWidth);
+    head.scales = arena.take<float>(head.padded_keys);
+    head.corrections = arena.take<std::int32_t>(head.padded_keys);
+    head.mean = arena.take<float>(head.padded_dim);
+    head.sums = arena.take<double>(head.padded_dim);
+    head.block = arena.take<float>(kWidth * head.padded_dim);
+    head.lanes = arena.take<float>(kWidth * problem.head_dim);
+    if (place) *place = head;
+    return arena.used();
   }
 
   // Blocks of keys that do not exist are never read.

@@ -12,50 +12,15 @@
 #pragma once
 
 #include "../../simd/int8_quads.hpp"
+#include "../attention/forward_workspace.hpp"
 #include "../micro_kernel.hpp"
-#include "queries.hpp"
+#include "../strips/lanes.hpp"
+#include "keys.hpp"
 
 namespace regard {
 namespace {
 
 static_assert(127 * 127 * kMostInt8Dim < 1 << 24, "a float32 holds every sum");
-
-// The factors that convert a tile's integer sums to scores: factors of keys and of lanes.
-struct Int8Factors {
-  const float* key_scales;
-  const float* query_scale;
-  const float* mean_score;
-
-  // `first_lane` is the strip's lane that corresponds to the first lane of acc.
-  template <int kRows, int kVectors>
-  REGARD_MEMBER void apply(Accumulators<float, kRows, kVectors>& acc, int first_lane) const {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const Vec<float> key_scale = broadcast(key_scales[r]);
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        const int lane = first_lane + v * kLanes<float>;
-        acc[r][v] = fma(acc[r][v], key_scale * load(query_scale + lane), load(mean_score + lane));
-      }
-    }
-  }
-};
-
-REGARD_INLINE Int8Factors factors_of(const AttentionTask& task, const ForwardStrip<float>& strip,
-                                     std::int64_t key) {
-  return {task.int8_keys->scales + key, strip.query_scale, strip.mean_score};
-}
-
-// Converts the integer sums to scores.
-template <int kRows, int kVectors>
-REGARD_INLINE void scores_of(const Mask<float> (&sums)[kRows][kVectors], const Int8Factors& factors,
-                             int lane, Accumulators<float, kRows, kVectors>& acc) {
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = __builtin_convertvector(sums[r][v], Vec<float>);
-  factors.apply<kRows, kVectors>(acc, lane);
-}
 
 template <class Shape>
 struct QuadScores {
@@ -66,7 +31,9 @@ struct QuadScores {
     std::int64_t row_bytes;
     const std::int32_t* corrections;
     const float* queries;
-    Int8Factors factors;
+    const float* key_scales;
+    const float* query_scale;
+    const float* mean_score;
 
     template <int kRows, int kVectors>
     REGARD_MEMBER void multiply(Accumulators<float, kRows, kVectors>& acc, int lane) const {
@@ -95,15 +62,52 @@ struct QuadScores {
           for (int v = 0; v < kVectors; ++v) add_dot_of_quads(sums[r][v], query[v], key);
         }
       }
-      scores_of<kRows, kVectors>(sums, factors, lane, acc);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const Vec<float> key_scale = broadcast(key_scales[r]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          const int at = lane + v * kLanes<float>;
+          acc[r][v] = fma(__builtin_convertvector(sums[r][v], Vec<float>),
+                          key_scale * load(query_scale + at), load(mean_score + at));
+        }
+      }
     }
   };
 
   static bool copies_keys(const AttentionProblem&) { return true; }
 
-  REGARD_INLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
-                                  const ForwardStrip<float>& strip) {
-    pack_bytes_of_queries<Shape>(problem, task, strip);
+  // Rotates queries and scales them by their largest magnitude, as keys are (keys.hpp):
+  // queries[d / 4][kStripLanes] = four adjacent integers, the first in the lowest bits. The bytes
+  // are 128 too large. The score with the mean of the keys is that of the unrounded query. A query
+  // that contains NaN or inf has a factor of NaN, so all its scores are NaN.
+  REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
+                                    const ForwardStrip<float>& strip) {
+    constexpr int kPitch = Shape::kStripLanes;
+    pack_rows<Shape>(problem, problem.query, task.query, strip, problem.head_dim, strip.queries,
+                     Identity{});
+    const Vec<float> group = broadcast(static_cast<float>(rotated_together(problem.head_dim)));
+    const Vec<float> round = broadcast(kRoundsToInteger<float> + 128);
+    const float* mean = task.int8_keys->mean;
+    for (int lane = 0; lane < strip.vectors * kLanes<float>; lane += kLanes<float>) {
+      float* const queries = strip.queries + lane;
+      Vec<float> score{};
+      for (std::int64_t d = 0; d < problem.head_dim; ++d)
+        score = fma(load<float>(queries + d * kPitch), broadcast(mean[d]), score);
+      rotate_shares(queries, kPitch, problem.head_dim);
+      const Int8Steps steps = steps_of(queries, kPitch, problem.head_dim);
+      store(strip.query_scale + lane, steps.step * group);
+      store(strip.mean_score + lane, score);
+      for (std::int64_t d = 0; d < problem.head_dim; d += 4) {
+        Mask<float> bytes{};
+        for (int i = 0; i < 4 && d + i < problem.head_dim; ++i) {
+          const Vec<float> rounded =
+              load<float>(queries + (d + i) * kPitch) * steps.inverse + round;
+          bytes |= (as_bits<float>(rounded) & 255) << (8 * i);
+        }
+        store(queries + d / 4 * kPitch, as_value<float>(bytes));
+      }
+    }
   }
 
   REGARD_INLINE void provide_keys(const AttentionProblem&, const AttentionTask&,
@@ -116,7 +120,7 @@ struct QuadScores {
     const Int8Keys& keys = *task.int8_keys;
     const std::int64_t key = block.begin + tile.begin;
     return {keys.rows + key * keys.row_bytes, keys.row_bytes, keys.corrections + key, strip.queries,
-            factors_of(task, strip, key)};
+            keys.scales + key, strip.query_scale, strip.mean_score};
   }
 };
 

@@ -16,35 +16,23 @@
 namespace regard {
 namespace {
 
-// Pointer to a task's row of c, starting at `column`.
-template <class T>
-REGARD_INLINE T* few_rows_of_c(const MatmulProblem& problem, const MatmulTask& task,
-                               std::int64_t row, std::int64_t column) {
-  return static_cast<T*>(task.c) + (task.row_begin + row) * problem.c.row_stride +
-         column * problem.c.column_stride;
-}
-
-// Copies c, which holds the sum of the blocks before the task, to the tile. Rows of the tile are
-// `stride` apart.
-template <class T>
-REGARD_NOINLINE void read_rows(const MatmulProblem& problem, const MatmulTask& task,
+// Copies c, which holds the sum of the blocks before the task, to the tile, or the tile to c. Rows
+// of the tile are `stride` apart.
+template <class T, bool kWrites>
+REGARD_NOINLINE void move_rows(const MatmulProblem& problem, const MatmulTask& task,
                                std::int64_t column, std::int64_t width, std::int64_t stride,
                                T* tile) {
+  const Operand& c = problem.c;
   for (std::int64_t row = 0; row < task.row_end - task.row_begin; ++row) {
-    const T* from = few_rows_of_c<T>(problem, task, row, column);
-    for (std::int64_t i = 0; i < width; ++i)
-      tile[row * stride + i] = from[i * problem.c.column_stride];
-  }
-}
-
-template <class T>
-REGARD_NOINLINE void write_rows(const MatmulProblem& problem, const MatmulTask& task,
-                                std::int64_t column, std::int64_t width, std::int64_t stride,
-                                const T* tile) {
-  for (std::int64_t row = 0; row < task.row_end - task.row_begin; ++row) {
-    T* to = few_rows_of_c<T>(problem, task, row, column);
-    for (std::int64_t i = 0; i < width; ++i)
-      to[i * problem.c.column_stride] = tile[row * stride + i];
+    T* const at = static_cast<T*>(task.c) + (task.row_begin + row) * c.row_stride;
+    for (std::int64_t i = 0; i < width; ++i) {
+      T& of_c = at[(column + i) * c.column_stride];
+      T& of_tile = tile[row * stride + i];
+      if constexpr (kWrites)
+        of_c = of_tile;
+      else
+        of_tile = of_c;
+    }
   }
 }
 
@@ -73,27 +61,13 @@ REGARD_INLINE void few_rows_of_a(const MatmulProblem& problem, const MatmulTask&
 template <class Shape>
 struct MatmulFewRows {
   using T = typename Shape::Element;
-  static constexpr int kMostRows = kFewRows;
   static constexpr int kAccumulators = Shape::kRegisterCount / 2;
   static constexpr std::int64_t kTileElements = kAccumulators * kLanes<T>;
-
-  static bool takes(const MatmulProblem& problem) {
-    return problem.rows <= kMostRows && problem.a.column_stride == 1 &&
-           is_stored_as<T>(problem.b.element) &&
-           (problem.b.column_stride == 1 || problem.b.row_stride == 1);
-  }
+  static constexpr std::int64_t kBlock = Shape::kTarget.matmul_depth;
 
   // `tile` has room for kTileElements, `panel` for kBlock rows of a vector.
-  template <std::int64_t kBlock>
+  template <int kRows>
   static void run(const MatmulProblem& problem, const MatmulTask& task, T* tile, T* panel) {
-    for_rows(task.row_end - task.row_begin, [&](auto rows) {
-      run_rows<kBlock, decltype(rows)::value>(problem, task, tile, panel);
-    });
-  }
-
- private:
-  template <std::int64_t kBlock, int kRows>
-  static void run_rows(const MatmulProblem& problem, const MatmulTask& task, T* tile, T* panel) {
     constexpr int kWidth = kLanes<T>, kVectors = kAccumulators / kRows;
     const Operand& b = problem.b;
     const T* rows[kRows];
@@ -103,7 +77,7 @@ struct MatmulFewRows {
       const bool is_wide = b.column_stride == 1 && left >= kVectors * kWidth;
       const std::int64_t width = is_wide ? kVectors * kWidth : left < kWidth ? left : kWidth;
       const std::int64_t stride = is_wide ? kVectors * kWidth : kWidth;
-      if (task.depth_begin > 0) read_rows(problem, task, column, width, stride, tile);
+      if (task.depth_begin > 0) move_rows<T, false>(problem, task, column, width, stride, tile);
       for (std::int64_t k = task.depth_begin; k < task.depth_end; k += kBlock) {
         const std::int64_t depth = task.depth_end - k < kBlock ? task.depth_end - k : kBlock;
         const T* from = static_cast<const T*>(task.b) + k * b.row_stride + column * b.column_stride;
@@ -119,11 +93,12 @@ struct MatmulFewRows {
           add_block<kRows, 1>(rows, k, panel, kWidth, depth, tile, adds);
         }
       }
-      write_rows(problem, task, column, width, stride, tile);
+      move_rows<T, true>(problem, task, column, width, stride, tile);
       column += width;
     }
   }
 
+ private:
   template <int kRows, int kVectors>
   REGARD_NOINLINE void add_block(const T* const* rows, std::int64_t k, const T* b,
                                  std::ptrdiff_t stride, std::int64_t depth, T* tile, bool adds) {

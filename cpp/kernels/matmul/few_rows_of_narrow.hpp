@@ -14,7 +14,7 @@ namespace {
 template <class Shape>
 struct MatmulFewRowsOfNarrow {
   using T = typename Shape::Element;
-  static constexpr int kMostRows = MatmulFewRows<Shape>::kMostRows;
+  static constexpr std::int64_t kBlock = Shape::kTarget.matmul_depth;
   // A group of this many vectors is 16 KB with AVX-512, and their sums form independent dependency
   // chains.
   static constexpr int kMostVectors = 4;
@@ -23,22 +23,9 @@ struct MatmulFewRowsOfNarrow {
   // Prefetch distance in groups: 16 KB of int8.
   static constexpr std::int64_t kGroupsAhead = 4;
 
-  static bool takes(const MatmulProblem& problem) {
-    return problem.rows <= kMostRows && problem.a.column_stride == 1 &&
-           !is_stored_as<T>(problem.b.element);
-  }
-
   // `tile` has room for MatmulFewRows::kTileElements, `panel` for kPanelElements.
-  template <std::int64_t kBlock>
+  template <int kRows>
   static void run(const MatmulProblem& problem, const MatmulTask& task, T* tile, T* panel) {
-    for_rows(task.row_end - task.row_begin, [&](auto rows) {
-      run_rows<kBlock, decltype(rows)::value>(problem, task, tile, panel);
-    });
-  }
-
- private:
-  template <std::int64_t kBlock, int kRows>
-  static void run_rows(const MatmulProblem& problem, const MatmulTask& task, T* tile, T* panel) {
     constexpr int kFit = MatmulFewRows<Shape>::kAccumulators / kRows;
     constexpr int kVectors = kFit < kMostVectors ? kFit : kMostVectors;
     const T* rows[kRows];
@@ -48,7 +35,7 @@ struct MatmulFewRowsOfNarrow {
       const std::int64_t vectors = (left + kLanes<T> - 1) / kLanes<T>;
       const auto run_vectors = [&](auto count) {
         constexpr int kCount = decltype(count)::value;
-        run_panel<kBlock, kRows, kCount>(problem, task, rows, column, tile, panel);
+        run_panel<kRows, kCount>(problem, task, rows, column, tile, panel);
         column += kCount * kLanes<T>;
       };
       if (vectors >= kVectors)
@@ -62,14 +49,15 @@ struct MatmulFewRowsOfNarrow {
     }
   }
 
-  template <std::int64_t kBlock, int kRows, int kVectors>
+ private:
+  template <int kRows, int kVectors>
   static void run_panel(const MatmulProblem& problem, const MatmulTask& task,
                         const T* const (&rows)[kRows], std::int64_t column, T* tile, T* panel) {
     static_assert(kBlock % kScaleGroup == 0, "blocks and groups begin together");
     constexpr std::int64_t kWidth = kVectors * kLanes<T>;
     const std::int64_t left = task.column_end - column;
     const std::int64_t width = left < kWidth ? left : kWidth;
-    if (task.depth_begin > 0) read_rows(problem, task, column, width, kWidth, tile);
+    if (task.depth_begin > 0) move_rows<T, false>(problem, task, column, width, kWidth, tile);
     for (std::int64_t k = task.depth_begin; k < task.depth_end; k += kBlock) {
       const std::int64_t end = task.depth_end - k < kBlock ? task.depth_end : k + kBlock;
       Accumulators<T, kRows, kVectors> sums;
@@ -82,7 +70,7 @@ struct MatmulFewRowsOfNarrow {
       }
       add_to_tile<T, kRows, kVectors>(sums, tile, k > 0);
     }
-    write_rows(problem, task, column, width, kWidth, tile);
+    move_rows<T, true>(problem, task, column, width, kWidth, tile);
   }
 
   // The distance, in elements, to the data that is read kGroupsAhead groups later, in these columns

@@ -16,6 +16,7 @@
 #include "row_tiles.hpp"
 #include "../pack.hpp"
 #include "../../problem/matmul.hpp"
+#include "../kernel_table.hpp"
 #include "../tile_shape.hpp"
 
 namespace regard {
@@ -52,8 +53,28 @@ struct Matmul {
     T* tile;    // [tile rows][lanes]
   };
 
+  static constexpr MatmulKernels kernels() {
+    return {
+        .takes_few_rows = takes_few_rows,
+        .workspace_bytes = workspace_bytes,
+        .run = run,
+        .wave_rows_bytes = wave_rows_bytes,
+        .wave_panels_bytes = wave_panels_bytes,
+        .pack_rows = pack_rows,
+        .pack_panels = pack_panels,
+        .run_wave = run_wave,
+        .tile_rows = kRows,
+        .task_rows = kTaskRows,
+        .task_columns = kTaskColumns,
+        .panel_columns = kPanel,
+        .depth = kDepth,
+    };
+  }
+
   static bool takes_few_rows(const MatmulProblem& problem) {
-    return FewRows::takes(problem) || FewRowsOfNarrow::takes(problem);
+    const Operand& b = problem.b;
+    return problem.rows <= kFewRows && problem.a.column_stride == 1 &&
+           (!is_stored_as<T>(b.element) || b.column_stride == 1 || b.row_stride == 1);
   }
 
   static std::int64_t workspace_bytes(const MatmulProblem& problem) {
@@ -69,10 +90,13 @@ struct Matmul {
     work.tile = work.panels + block * kTaskColumns;
     work.rows = work.tile + TaskBlock::kTileElements;
     if (problem.depth == 0) return clear_product(problem, task);
-    if (FewRows::takes(problem))
-      return FewRows::template run<kDepth>(problem, task, work.tile, work.panels);
-    if (FewRowsOfNarrow::takes(problem))
-      return FewRowsOfNarrow::template run<kDepth>(problem, task, work.tile, work.panels);
+    if (takes_few_rows(problem))
+      return for_rows(task.row_end - task.row_begin, [&](auto rows) {
+        if (is_stored_as<T>(problem.b.element))
+          FewRows::template run<rows.value>(problem, task, work.tile, work.panels);
+        else
+          FewRowsOfNarrow::template run<rows.value>(problem, task, work.tile, work.panels);
+      });
     for (std::int64_t k = task.depth_begin; k < task.depth_end; k += block) {
       const std::int64_t depth = task.depth_end - k < block ? task.depth_end - k : block;
       const Block<T> part{rows_of(problem, task, k, depth, work.rows),

@@ -17,7 +17,6 @@
 #include "../../problem/rows.hpp"
 #include "../groups_of_four_bits.hpp"
 #include "../hadamard.hpp"
-#include "../int8_steps.hpp"
 #include "../mask_value.hpp"
 
 namespace regard {
@@ -41,7 +40,7 @@ REGARD_NOINLINE bool quantize_to_int8(const float* x, std::int64_t columns, std:
   *scale = step;
   if (!(step < kInfinity<float>)) return false;
   for (std::int64_t i = 0; i < columns; ++i)
-    to[i] = static_cast<std::int8_t>(x[i] / step + kRoundToInteger - kRoundToInteger);
+    to[i] = static_cast<std::int8_t>(x[i] / step + kRoundsToInteger<float> - kRoundsToInteger<float>);
   return true;
 }
 
@@ -71,7 +70,7 @@ REGARD_NOINLINE bool quantize_group(const float* x, Nibbles* to, GroupScale* sca
   const auto integer = [&](int i) {
     const float steps = step > 0.0f ? (x[i] - minimum) / step : 0.0f;
     const float in_range = steps < 0.0f ? 0.0f : steps > 15.0f ? 15.0f : steps;
-    return static_cast<unsigned>(in_range + kRoundToInteger - kRoundToInteger);
+    return static_cast<unsigned>(in_range + kRoundsToInteger<float> - kRoundsToInteger<float>);
   };
   for (int i = 0; i < kGroupBytes; ++i)
     to[i].two = static_cast<std::uint8_t>(integer(i) | integer(kGroupBytes + i) << 4);

@@ -9,7 +9,7 @@
 #include <initializer_list>
 
 #include "../strips/lanes.hpp"
-#include "table.hpp"
+#include "../kernel_table.hpp"
 #include "weighing.hpp"
 
 namespace regard {
@@ -22,8 +22,7 @@ struct Summary {
   static constexpr int kPitch = Shape::kStripLanes;
 
   static constexpr SummaryKernels kernels() {
-    return {
-        .workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
+    return {workspace_bytes, begin, advance, finish};
   }
 
   static std::int64_t workspace_bytes(const SummaryProblem& problem, std::int64_t task_rows) {

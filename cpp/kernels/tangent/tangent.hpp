@@ -10,8 +10,8 @@
 #pragma once
 
 #include "../strips/lanes.hpp"
+#include "../kernel_table.hpp"
 #include "gathering.hpp"
-#include "table.hpp"
 
 namespace regard {
 namespace {
@@ -21,8 +21,7 @@ struct Tangent {
   using T = typename Shape::Element;
 
   static constexpr TangentKernels kernels() {
-    return {
-        .workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
+    return {workspace_bytes, begin, advance, finish};
   }
 
   static std::int64_t workspace_bytes(const TangentProblem& problem, std::int64_t task_rows) {

@@ -1,10 +1,7 @@
 #include REGARD_TARGET_HEADER
 
 #include "../../simd/tanh.hpp"
-#include "../attention/forward.hpp"
-#include "../backward/backward.hpp"
-#include "../bfloat16/factors.hpp"
-#include "../bfloat16/values.hpp"
+#include "../bfloat16/kernels.hpp"
 #include "table.hpp"
 
 namespace regard {
@@ -15,29 +12,6 @@ REGARD_INLINE void map_vectors(const void* from, void* to, std::int64_t vectors,
                                Function function) {
   for (std::int64_t i = 0; i < vectors * kLanes<T>; i += kLanes<T>)
     store(static_cast<T*>(to) + i, function(load(static_cast<const T*>(from) + i)));
-}
-
-template <class T>
-void exps_of(const void* from, void* to, std::int64_t vectors) {
-  map_vectors<T>(from, to, vectors, [](Vec<T> x) { return exp(x); });
-}
-
-template <class T>
-void tanh_of(const void* from, void* to, std::int64_t vectors) {
-  map_vectors<T>(from, to, vectors, [](Vec<T> x) { return tanh_of_log2_units<T>(x); });
-}
-
-template <class T>
-constexpr Bfloat16Kernels plain_bfloat16() {
-  using Scores = PairScores<Float32, PlainDotOfPairs>;
-  using Forward = AttentionForward<Float32, Scores, PairValues<Float32, PlainDotOfPairs>>;
-  if constexpr (sizeof(T) == 4)
-    return {.instruction = "",
-            .attention = Forward::kernel(),
-            .write_weights = Forward::write_weights,
-            .backward = Backward<Float32, PairFactors<Float32, PlainDotOfPairs>>::kernels()};
-  else
-    return {};
 }
 
 template <class Dot>
@@ -56,19 +30,24 @@ constexpr auto kInstructionDots = add_dots<DotOfPairs>;
 #endif
 
 template <class T>
-constexpr TestingKernels testing_of() {
-  return {.bfloat16 = plain_bfloat16<T>(),
+constexpr TestingKernels testing_of(Bfloat16Kernels bfloat16) {
+  return {.bfloat16 = bfloat16,
           .plain_dot_of_pairs = add_dots<PlainDotOfPairs>,
           .dot_of_pairs = kInstructionDots,
-          .exp = exps_of<T>,
-          .tanh_of_log2_units = tanh_of<T>};
+          .exp = [](const void* from, void* to, std::int64_t vectors) {
+            map_vectors<T>(from, to, vectors, [](Vec<T> x) { return exp(x); });
+          },
+          .tanh_of_log2_units = [](const void* from, void* to, std::int64_t vectors) {
+            map_vectors<T>(from, to, vectors, [](Vec<T> x) { return tanh_of_log2_units<T>(x); });
+          }};
 }
 
 }  // namespace
 
 namespace REGARD_TARGET_NAME {
 extern const PerScalar<TestingKernels> testing;
-constexpr PerScalar<TestingKernels> testing = {testing_of<float>(), testing_of<double>()};
+constexpr PerScalar<TestingKernels> testing = {
+    testing_of<float>(bfloat16_kernels<PlainDotOfPairs>("")), testing_of<double>({})};
 }  // namespace REGARD_TARGET_NAME
 
 }  // namespace regard
