@@ -10,20 +10,11 @@
 namespace regard {
 namespace {
 
-enum Wanted {
-  kEntropy,
-  kLargest,
-  kEffectiveCount,
-  kMeanDistance,
-  kSinkMass,
-  kLocalMass,
-  kPrevious,
-  kInduced,
-  kTop,
-  kColumnSums,
-  kColumnMeans,
-  kWantedCount
-};
+constexpr const char* kStatisticNames[kRowStatistics] = {
+    "entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass", "previous_token", "induction"};
+
+// The results after the row statistics.
+enum Wanted { kTop = kRowStatistics, kColumnSums, kColumnMeans, kWantedCount };
 
 // 64-bit integers, viewed as elements of the same size.
 ArrayView integers_of(const char* name, const py::array& array) { return view_as(name, array, Element::float64); }
@@ -74,24 +65,16 @@ py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
   problem.top_count = integer_of("top_k", arguments.top_count);
 
   const py::tuple wanted = py::reinterpret_borrow<py::tuple>(arguments.wanted);
-  const auto wants = [&](Wanted result) { return wanted[result].cast<bool>(); };
+  const auto wants = [&](int result) { return wanted[static_cast<std::size_t>(result)].cast<bool>(); };
   const ResultType type = result_type_of(call.problem.scalar);
   py::tuple results(kWantedCount + 1);
   for (std::size_t i = 0; i < results.size(); ++i) results[i] = py::none();
-  const auto numbers_of_rows = [&](Wanted result, const char* name, Operand& operand) {
-    if (!wants(result)) return;
-    const ArrayView numbers = new_array(name, type, call.rows_shape);
-    operand = call.numbers_of_rows(numbers);
-    results[result] = numbers.array;
-  };
-  numbers_of_rows(kEntropy, "entropy", problem.entropy);
-  numbers_of_rows(kLargest, "max", problem.largest);
-  numbers_of_rows(kEffectiveCount, "effective_count", problem.effective_count);
-  numbers_of_rows(kMeanDistance, "mean_distance", problem.mean_distance);
-  numbers_of_rows(kSinkMass, "first_mass", problem.first_mass);
-  numbers_of_rows(kLocalMass, "local_mass", problem.local_mass);
-  numbers_of_rows(kPrevious, "previous_token", problem.previous);
-  numbers_of_rows(kInduced, "induction", problem.induced);
+  for (int i = 0; i < kRowStatistics; ++i) {
+    if (!wants(i)) continue;
+    const ArrayView numbers = new_array(kStatisticNames[i], type, call.rows_shape);
+    problem.statistics[i] = call.numbers_of_rows(numbers);
+    results[static_cast<std::size_t>(i)] = numbers.array;
+  }
   ArrayView induction_keys;
   if (wants(kInduced)) {
     induction_keys =

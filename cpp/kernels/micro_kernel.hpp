@@ -57,8 +57,15 @@ REGARD_INLINE void add_tile(const Accumulators<T, kRows, kVectors>& acc, const T
     }
 }
 
-// a[row][k] = a[row * row_stride + k]: keys, or rows of a left matrix.
-template <class T, int kRows, int kVectors>
+template <class T>
+REGARD_INLINE Mask<T> hidden_bits() {
+  return as_bits<T>(broadcast(T(-0.0)));
+}
+
+// a[row][k] = a[row * row_stride + k]: keys, or rows of a left matrix. With kSelect, a term whose a
+// is exactly -0.0 (a hidden key, see softmax_state.hpp) is skipped instead of multiplied, so that a
+// NaN or inf in b does not propagate.
+template <class T, int kRows, int kVectors, bool kSelect = false>
 REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T* a,
                                  std::ptrdiff_t row_stride, const T* b, std::ptrdiff_t b_stride,
                                  std::int64_t depth) {
@@ -74,20 +81,20 @@ REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T*
     for (int r = 0; r < kRows; ++r) {
       const Vec<T> left = broadcast(rows[r][k]);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(left, right[v], acc[r][v]);
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec<T> sum = fma(left, right[v], acc[r][v]);
+        acc[r][v] = kSelect ? select<T>(as_bits<T>(left) == hidden_bits<T>(), acc[r][v], sum) : sum;
+      }
     }
   }
 }
 
-// a[row][k] = a[k * step + row]: values, whose rows here are value dimensions. With kSelect, a term
-// whose b is exactly -0.0 (a hidden key, see softmax_state.hpp) is skipped instead of multiplied,
-// so that a NaN or inf in it does not propagate. Vectors of the tile outside [kFirst, kEnd) are
-// unchanged.
+// a[row][k] = a[k * step + row]: values, whose rows here are value dimensions. With kSelect, terms
+// whose b is exactly -0.0 are skipped. Vectors of the tile outside [kFirst, kEnd) are unchanged.
 template <class T, int kRows, int kVectors, bool kSelect, int kFirst = 0, int kEnd = kVectors>
 REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const T* a,
                                     std::ptrdiff_t step, const T* b, std::ptrdiff_t b_stride,
                                     std::int64_t depth) {
-  const Mask<T> hidden_bits = as_bits<T>(broadcast(T(-0.0)));
 #pragma GCC unroll 4
   for (std::int64_t k = 0; k < depth; ++k) {
     Vec<T> right[kVectors];
@@ -99,7 +106,7 @@ REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const
 #pragma GCC unroll 8
       for (int v = kFirst; v < kEnd; ++v) {
         const Vec<T> sum = fma(left, right[v], acc[r][v]);
-        acc[r][v] = kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits, acc[r][v], sum) : sum;
+        acc[r][v] = kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits<T>(), acc[r][v], sum) : sum;
       }
     }
   }

@@ -23,19 +23,24 @@ struct AttentionMap {
   std::int64_t task_height;  // maximum number of image rows in a task
 };
 
+// One number per row.
+enum RowStatistic {
+  kEntropy,
+  kLargest,
+  kEffectiveCount,  // the square of the weights' sum over the sum of their squares
+  kMeanDistance,
+  kFirstMass,  // sum of the weights of the first first_keys keys
+  kLocalMass,  // sum of the weights of keys within local_reach of the query's position
+  kPrevious,   // the weight of the key before the query's position; 0 if there is none
+  kInduced,    // the weight of the key given by induction_keys; 0 if there is none
+  kRowStatistics
+};
+
 // Data of a result is null if it is not wanted.
 struct SummaryProblem {
   AttentionProblem forward;  // lse is an input; values and outputs are not used
 
-  // One number per row.
-  Operand entropy;
-  Operand largest;
-  Operand effective_count;  // the square of the weights' sum over the sum of their squares
-  Operand mean_distance;
-  Operand first_mass;   // sum of the weights of the first first_keys keys
-  Operand local_mass;  // sum of the weights of keys within local_reach of the query's position
-  Operand previous;    // the weight of the key before the query's position; 0 if there is none
-  Operand induced;     // the weight of the key given by induction_keys; 0 if there is none
+  Operand statistics[kRowStatistics];
   std::int64_t first_keys;
   std::int64_t local_reach;
   Operand induction_keys;  // one 64-bit integer per row, -1 for none
@@ -57,14 +62,7 @@ struct SummaryProblem {
 // Some queries of one query head.
 struct SummaryTask {
   AttentionTask forward;  // all pointers refer to this head
-  void* entropy;
-  void* largest;
-  void* effective_count;
-  void* mean_distance;
-  void* first_mass;
-  void* local_mass;
-  void* previous;
-  void* induced;
+  void* statistics[kRowStatistics];
   const std::int64_t* induction_keys;
   void* top_weights;
   std::int64_t* top_keys;

@@ -99,12 +99,12 @@ void test_case(const Case& c) {
   const Array<T> top_weights = plain(heads, c.q_len, c.top_count);
   const Array<std::int64_t> top_keys(heads, c.q_len, c.top_count, 1, 0), induction_keys(heads, c.q_len, 1, 1, 0);
   for (std::int64_t i = 0; i < heads * c.q_len; ++i) induction_keys.elements[i] = c.kv_len ? i * 7 % c.kv_len - 1 : -1;
-  summary.entropy = entropy.operand_of(c.heads);
-  summary.largest = largest.operand_of(c.heads);
-  summary.effective_count = effective_count.operand_of(c.heads);
-  summary.mean_distance = mean_distance.operand_of(c.heads);
-  summary.first_mass = first_mass.operand_of(c.heads);
-  summary.local_mass = local_mass.operand_of(c.heads);
+  summary.statistics[kEntropy] = entropy.operand_of(c.heads);
+  summary.statistics[kLargest] = largest.operand_of(c.heads);
+  summary.statistics[kEffectiveCount] = effective_count.operand_of(c.heads);
+  summary.statistics[kMeanDistance] = mean_distance.operand_of(c.heads);
+  summary.statistics[kFirstMass] = first_mass.operand_of(c.heads);
+  summary.statistics[kLocalMass] = local_mass.operand_of(c.heads);
   summary.previous = previous.operand_of(c.heads);
   summary.induced = induced.operand_of(c.heads);
   summary.induction_keys = induction_keys.operand_of(c.heads);

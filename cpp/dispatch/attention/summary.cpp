@@ -37,14 +37,7 @@ class SummaryHeads {
     SummaryTask task{};
     task.forward = task_of(by_head_, entry, head, row_begin, row_end);
     task.forward.key = HeadPlace(problem_.forward, entry, head / group).of_keys(problem_.forward.key);
-    task.entropy = place.of_queries(problem_.entropy);
-    task.largest = place.of_queries(problem_.largest);
-    task.effective_count = place.of_queries(problem_.effective_count);
-    task.mean_distance = place.of_queries(problem_.mean_distance);
-    task.first_mass = place.of_queries(problem_.first_mass);
-    task.local_mass = place.of_queries(problem_.local_mass);
-    task.previous = place.of_queries(problem_.previous);
-    task.induced = place.of_queries(problem_.induced);
+    for (int i = 0; i < kRowStatistics; ++i) task.statistics[i] = place.of_queries(problem_.statistics[i]);
     task.induction_keys = static_cast<const std::int64_t*>(place.of_queries(problem_.induction_keys));
     task.top_weights = place.of_queries(problem_.top_weights);
     task.top_keys = static_cast<std::int64_t*>(place.of_queries(problem_.top_keys));

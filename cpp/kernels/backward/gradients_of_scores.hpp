@@ -41,12 +41,15 @@ struct GradientsOfScores {
         [&](const auto& tile) REGARD_INLINED {
           const int at = tile.begin * kPitch;
           const ScoresOfBlock<T> scores{forward, task.forward, strip, block.begin};
-          weigh(tile, scores, Factors::scores(tile, forward, work, strip, first), work, strip,
-                weights + at);
+          const auto products =
+              Factors::product(tile, work.keys, first, strip.queries, forward.head_dim);
+          weigh(tile, scores, products, work, strip, weights + at);
           if (work.score_factors) find_score_factors(tile, scores, work, number);
           if (wants_scores)
-            differentiate(tile, Factors::grad_weights(tile, forward, work, strip, first), strip,
-                          !drops, weights + at, grad_scores + at);
+            differentiate(tile,
+                          Factors::product(tile, work.values, first, strip.grad_outputs,
+                                           forward.value_dim),
+                          strip, !drops, weights + at, grad_scores + at);
           if (drops)
             drop(forward, task.forward, strip, dropout, block.begin + tile.begin, wants_scores,
                  weights + at, grad_scores + at);

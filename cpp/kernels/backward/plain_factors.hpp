@@ -32,21 +32,12 @@ struct PlainFactors {
   REGARD_INLINE void finish_lanes(const AttentionProblem&, const BackwardStrip<T>&) {}
   REGARD_INLINE void finish_rows(const AttentionProblem&, BackwardWorkspace<Shape>&) {}
 
-  // The scores of a tile in the block that starts at key `first` of the piece.
+  // The product of a tile in the block that starts at row `first` of the piece: keys with queries,
+  // or values with grad_outputs.
   template <class Tile>
-  REGARD_INLINE auto scores(const Tile& tile, const AttentionProblem& forward,
-                            const BackwardWorkspace<Shape>& work, const BackwardStrip<T>& strip,
-                            std::int64_t first) {
-    return product_of<Shape>(tile, rows_from(work.keys, first), strip.queries, forward.head_dim);
-  }
-
-  // The gradients of a tile's weights.
-  template <class Tile>
-  REGARD_INLINE auto grad_weights(const Tile& tile, const AttentionProblem& forward,
-                                  const BackwardWorkspace<Shape>& work,
-                                  const BackwardStrip<T>& strip, std::int64_t first) {
-    return product_of<Shape>(tile, rows_from(work.values, first), strip.grad_outputs,
-                             forward.value_dim);
+  REGARD_INLINE auto product(const Tile& tile, const TileRows<T>& rows, std::int64_t first,
+                             const T* lanes, std::int64_t dim) {
+    return product_of<Shape>(tile, rows_from(rows, first), lanes, dim);
   }
 
   REGARD_INLINE bool are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows,
@@ -76,10 +67,7 @@ struct PlainFactors {
   REGARD_INLINE void multiply(Accumulators<T, kTileRows, kVectors>& acc, const T* a,
                               std::ptrdiff_t row_stride, const T* b, std::ptrdiff_t b_stride,
                               std::int64_t depth) {
-    if constexpr (kSelect)
-      multiply_shown_rows<kTileRows, kVectors>(acc, a, row_stride, b, b_stride, depth);
-    else
-      multiply_rows<T, kTileRows, kVectors>(acc, a, row_stride, b, b_stride, depth);
+    multiply_rows<T, kTileRows, kVectors, kSelect>(acc, a, row_stride, b, b_stride, depth);
   }
 
  private:
@@ -89,23 +77,6 @@ struct PlainFactors {
     return provide_rows<T, kRows>(rows, work.piece.begin, work.piece.end - work.piece.begin,
                                   columns, columns_read<Shape, PlainFactors>(rows.operand, columns),
                                   copies);
-  }
-
-  // Like multiply_rows, but skips a term whose left factor is exactly -0.0 (a hidden key, see
-  // softmax_state.hpp), so that NaN or inf in the other factor does not propagate.
-  template <int kTileRows, int kVectors>
-  REGARD_INLINE void multiply_shown_rows(Accumulators<T, kTileRows, kVectors>& acc, const T* a,
-                                         std::ptrdiff_t row_stride, const T* b,
-                                         std::ptrdiff_t b_stride, std::int64_t depth) {
-    const Mask<T> hidden_bits = as_bits<T>(broadcast(T(-0.0)));
-    for (std::int64_t k = 0; k < depth; ++k)
-      for (int r = 0; r < kTileRows; ++r) {
-        const Vec<T> left = broadcast(a[r * row_stride + k]);
-        const Mask<T> is_hidden = as_bits<T>(left) == hidden_bits;
-        for (int v = 0; v < kVectors; ++v)
-          acc[r][v] = select<T>(is_hidden, acc[r][v],
-                                fma(left, load(b + k * b_stride + v * kLanes<T>), acc[r][v]));
-      }
   }
 };
 

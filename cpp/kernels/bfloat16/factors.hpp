@@ -72,20 +72,10 @@ struct PairFactors {
   }
 
   template <class Tile>
-  REGARD_INLINE PairProduct<Shape, Dot> scores(const Tile& tile, const AttentionProblem& forward,
-                                               const Workspace& work,
-                                               const BackwardStrip<float>& strip,
-                                               std::int64_t first) {
-    return product(work.keys, first + tile.begin, strip.queries, forward.head_dim);
-  }
-
-  template <class Tile>
-  REGARD_INLINE PairProduct<Shape, Dot> grad_weights(const Tile& tile,
-                                                     const AttentionProblem& forward,
-                                                     const Workspace& work,
-                                                     const BackwardStrip<float>& strip,
-                                                     std::int64_t first) {
-    return product(work.values, first + tile.begin, strip.grad_outputs, forward.value_dim);
+  REGARD_INLINE PairProduct<Shape, Dot> product(const Tile& tile, const TileRows<float>& rows,
+                                                std::int64_t first, const float* lanes,
+                                                std::int64_t dim) {
+    return {rows.from + (first + tile.begin) * rows.stride, rows.stride, lanes, pairs_in(dim)};
   }
 
   REGARD_INLINE bool are_finite(const float* from, std::ptrdiff_t stride, std::int64_t rows,
@@ -151,11 +141,6 @@ struct PairFactors {
     for (std::int64_t k = 0; k < count; ++k)
       pair_neighbors(tile_row(rows, k), columns, to + k * (columns / 2));
     return {to, columns / 2, nullptr, 0, count, nullptr};
-  }
-
-  REGARD_INLINE PairProduct<Shape, Dot> product(const TileRows<float>& rows, std::int64_t row,
-                                                const float* lanes, std::int64_t dim) {
-    return {rows.from + row * rows.stride, rows.stride, lanes, pairs_in(dim)};
   }
 };
 

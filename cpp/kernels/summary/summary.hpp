@@ -114,18 +114,14 @@ struct Summary {
         T& square = sums.square[lane];  // replaced by the count
         if (square != T(0)) square = sums.total[lane] * sums.total[lane] / square;
       }
-      const auto write = [&](const Operand& operand, void* data, const T* from, T factor) {
-        write_numbers_of_rows<Shape>(problem.forward, operand, data, strip,
-                                     [&](int lane) { return from[lane] * factor + T(0); });
-      };
-      write(problem.entropy, task.entropy, sums.log_weight, T(-1));
-      write(problem.largest, task.largest, strip.largest, T(1));
-      write(problem.effective_count, task.effective_count, sums.square, T(1));
-      write(problem.mean_distance, task.mean_distance, sums.distance, T(1));
-      write(problem.first_mass, task.first_mass, sums.first, T(1));
-      write(problem.local_mass, task.local_mass, sums.local, T(1));
-      write(problem.previous, task.previous, strip.previous, T(1));
-      write(problem.induced, task.induced, strip.induced, T(1));
+      const T* const results[kRowStatistics] = {
+          sums.log_weight, strip.largest, sums.square,    sums.distance,
+          sums.first,      sums.local,    strip.previous, strip.induced};
+      for (int i = 0; i < kRowStatistics; ++i) {
+        const T factor = i == kEntropy ? T(-1) : T(1);
+        write_numbers_of_rows<Shape>(problem.forward, problem.statistics[i], task.statistics[i],
+                                     strip, [&](int lane) { return results[i][lane] * factor + T(0); });
+      }
       if (task.top_weights) write_top(problem, task, strip);
     }
     if (task.pixels) write_pixels(problem.map, task, work);
