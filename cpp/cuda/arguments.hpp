@@ -14,8 +14,8 @@ constexpr int kChunkKeys = 512;  // keys per block if they are split among block
 struct Arguments {
   AttentionProblem problem;
 
-  // score = (query . key) product_scale in log2 units, or softcap tanh((query . key) product_scale)
-  // if softcap (also in log2 units) is not 0.
+  // score = (query . key) product_scale, or softcap tanh((query . key) product_scale) if softcap is
+  // not 0.
   float product_scale;
   float softcap;
 
@@ -31,7 +31,7 @@ struct Arguments {
   // If keys are split, the state of row r of chunk c of key head h of entry b has the index ((b
   // kv_heads + h) rows + r) chunks + c in these arrays. Otherwise they are null.
   float* chunk_outputs;  // [state][value_dim], to be divided by the sum
-  float* chunk_states;   // [state][2]: the reference, in log2 units, and the sum
+  float* chunk_states;   // [state][2]: the reference and the sum
 };
 
 }  // namespace regard::cuda

@@ -8,7 +8,6 @@
 namespace regard::cuda {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634074;
 constexpr double kLargest = 3.402823466e38;
 constexpr int kMostDim = 256;
 
@@ -68,8 +67,8 @@ Arguments arguments_of(const AttentionProblem& problem, void* workspace) {
   Arguments arguments{};
   arguments.problem = problem;
   const double softcap = softcap_of(problem);
-  arguments.softcap = nearest_finite(softcap * kLog2E);
-  arguments.product_scale = nearest_finite(softcap != 0 ? problem.scale / softcap : problem.scale * kLog2E);
+  arguments.softcap = static_cast<float>(softcap);
+  arguments.product_scale = nearest_finite(softcap != 0 ? problem.scale / softcap : problem.scale);
   arguments.query_is_aligned = rows_begin_at(problem.query, problem.element, 16);
   arguments.key_is_aligned = rows_begin_at(problem.key, problem.element, 16);
   arguments.value_is_aligned = rows_begin_at(problem.value, problem.element, 16);

@@ -101,6 +101,9 @@ __device__ __forceinline__ void multiply_add(float& c0, float& c1, float& c2, fl
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// a b, rounded: the compiler does not contract it with a later sum.
+__device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+
 // 2^x with a relative error of about 2^-22; results below the normal numbers are 0.
 __device__ __forceinline__ float exp2_approximate(float x) {
   float power;

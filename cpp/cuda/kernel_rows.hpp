@@ -1,4 +1,4 @@
-// Fills in the table of one element type; included once by each source of a type.
+// Defines the table of one element type; included once by each source of a type.
 #pragma once
 
 #include "forward.hpp"
@@ -7,13 +7,12 @@
 
 namespace regard::cuda {
 
-// The extent of a kernel's testing.
-constexpr const char* kEmulated = "emulated on the CPU";
-constexpr const char* kRun = "run on an NVIDIA H200, 2026-11-26, commit 86d13d9";
+// The extent of a kernel's testing: compiled, emulated, or run on a GPU, with date and commit.
+constexpr const char* kProof = "emulated on the CPU";
 
 template <class Tile, int kValueDim, bool kOptions>
-constexpr ForwardKernel forward_row(const char* name, const char* proof) {
-  return {{name, proof},
+constexpr ForwardKernel forward_row(const char* name) {
+  return {{name, kProof},
           kValueDim,
           kOptions,
           &forward<Tile, kValueDim * Tile::Type::kBytes / kPanelBytes, kOptions>,
@@ -22,7 +21,20 @@ constexpr ForwardKernel forward_row(const char* name, const char* proof) {
 
 }  // namespace regard::cuda
 
-#define REGARD_FORWARD_ROWS(name, Tile, value_dim, proof, proof_with_options)                       \
-  forward_row<Tile, value_dim, false>("forward, " name ", value_dim up to " #value_dim, proof),     \
-      forward_row<Tile, value_dim, true>("forward, " name ", value_dim up to " #value_dim           \
-                                         ", with options", proof_with_options)
+#define REGARD_FORWARD_ROWS(type, Tile, value_dim)                                        \
+  forward_row<Tile, value_dim, false>("forward, " type ", value_dim up to " #value_dim),  \
+      forward_row<Tile, value_dim, true>("forward, " type ", value_dim up to " #value_dim \
+                                         ", with options"),
+
+#define REGARD_KERNELS(type, Tile)                                        \
+  namespace regard::cuda {                                                \
+  Kernels type##_kernels() {                                              \
+    static const ForwardKernel rows[] = {                                 \
+        REGARD_FORWARD_ROWS(#type, Tile, 64)                              \
+        REGARD_FORWARD_ROWS(#type, Tile, 128)                             \
+        REGARD_FORWARD_ROWS(#type, Tile, 256)                             \
+    };                                                                    \
+    return {rows, sizeof rows / sizeof *rows,                             \
+            {"merge chunks, " #type, kProof}, &merge_chunks<Tile::Type>}; \
+  }                                                                       \
+  }

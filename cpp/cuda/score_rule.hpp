@@ -1,9 +1,8 @@
 // The computation of scores, and the keys that a row sees: the rule of
-// cpp/kernels/attention/score_rule.hpp, for the rows of one thread.
+// cpp/kernels/strips/score_rule.hpp, for the rows of one thread.
 //
 //   product = query . key
-//   score   = product_scale product              in log2 units
-//             softcap tanh(product_scale product)  if there is a cap
+//   score   = product_scale product, or softcap tanh(product_scale product) if there is a cap
 //   added   = bias - slope |position - key|      a finite number, or -inf if the bias hides the key
 //   score   = score + added
 #pragma once
@@ -12,18 +11,15 @@
 
 namespace regard::cuda {
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kMostAdded = kLargest / 2;  // so that the sum of a score and finite terms stays finite
 
 REGARD_BOTH float nearest_finite(float value) {
   return value > kLargest ? kLargest : value < -kLargest ? -kLargest : value;
 }
 
-// A bias in log2 units; if the product of a finite bias overflows, it is the farthest finite
-// number.
-REGARD_DEVICE float in_log2_units(float value) {
-  const float scaled = value * kLog2E;
-  return value >= -kLargest && value <= kLargest ? nearest_finite(scaled) : scaled;
+// Limits a finite term to kMostAdded. Infinities and NaN stay.
+REGARD_DEVICE float within_limits(float value) {
+  return fabsf(value) <= kLargest ? fminf(fmaxf(value, -kMostAdded), kMostAdded) : value;
 }
 
 REGARD_DEVICE float bias_at(const AttentionProblem& problem, std::int64_t index) {
@@ -61,8 +57,7 @@ class ScoreRule {
       std::int64_t bias = 0;
       if (kOptions && problem.alibi_slopes) {
         distance = static_cast<float>(row.query + entry_.query_offset - first_key);
-        slope = nearest_finite(
-            problem.alibi_slopes[entry_.number * problem.alibi_batch_stride + row.head] * kLog2E);
+        slope = problem.alibi_slopes[entry_.number * problem.alibi_batch_stride + row.head];
       }
       if (kTested && kOptions && problem.bias.data)
         bias = offset_of_row(problem, problem.bias, entry_, row.head, row.query) +
@@ -70,7 +65,7 @@ class ScoreRule {
 #pragma unroll
       for (int s = 0; s < kScores; ++s) {
         const int step = Tile::key_step(s);
-        float score = scores[r][s] * arguments_.product_scale;
+        float score = rounded_product(scores[r][s], arguments_.product_scale);
         if (kOptions && arguments_.softcap != 0) score = arguments_.softcap * tanhf(score);
         bool is_seen = true;
         if (kTested) {
@@ -81,12 +76,12 @@ class ScoreRule {
         if (kOptions) {
           float added = 0;
           if (kTested && is_seen && problem.bias.data) {
-            added = in_log2_units(bias_at(problem, bias + step * problem.bias.column_stride));
+            added = within_limits(bias_at(problem, bias + step * problem.bias.column_stride));
             is_seen = added != -kInfinity;
           }
           if (problem.alibi_slopes) {
             added -= slope * fabsf(distance - static_cast<float>(step));
-            added = added < -kLargest ? -kLargest : added;  // NaN stays NaN
+            added = added < -kMostAdded ? -kMostAdded : added;  // NaN stays NaN
           }
           score += added;
         }

@@ -1,7 +1,7 @@
 // The state of an online softmax over the keys that a row has seen: the largest score (its
 // reference) and
 //
-//   sum = sum over its keys of 2^(score - reference)
+//   sum = sum over its keys of e^(score - reference)
 //
 // Until the end, each lane that shares a row has a part of the sum. The sum is -0.0 until the row
 // has seen a key: the weight of a hidden key is -0.0, and the weight of a visible key never is. So
@@ -18,10 +18,17 @@ struct SoftmaxState {
   float sum = kNothing;
 };
 
+// e^x. x is the rounded difference of two scores, so that a weight is no less exact if the scores
+// are large.
+REGARD_DEVICE float exponential(float x) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  return exp2_approximate(x * kLog2E);
+}
+
 // The factor that converts weights from one reference to a later one; 0 without an earlier
 // reference.
 REGARD_DEVICE float factor_between(float reference, float later) {
-  return exp2_approximate(reference - (later == -kInfinity ? 0.0f : later));
+  return exponential(reference - (later == -kInfinity ? 0.0f : later));
 }
 
 // Converts a tile's scores to weights. Returns the factor for the accumulated output.
@@ -37,7 +44,7 @@ REGARD_DEVICE float weigh(float (&scores)[Tile::kScores], std::uint32_t seen, So
   float sum = kTested ? kNothing : 0.0f;
 #pragma unroll
   for (int s = 0; s < Tile::kScores; ++s) {
-    const float weight = exp2_approximate(scores[s] - base);
+    const float weight = exponential(scores[s] - base);
     scores[s] = kTested && (seen >> s & 1) == 0 ? kNothing : weight;
     sum += scores[s];
   }
@@ -65,12 +72,12 @@ REGARD_DEVICE FinishedRow finish_row(const SoftmaxState& state, const float* sin
   if (is_nothing(state.sum)) return {0, sink, true};
   float reference = state.reference, sum = state.sum, factor = 1;
   if (sink != -kInfinity) {
-    const float logit = nearest_finite(sink * kLog2E);
+    const float logit = nearest_finite(sink);
     reference = fmaxf(reference, logit);
     factor = factor_between(state.reference, reference);
-    sum = sum * factor + exp2_approximate(logit - reference);
+    sum = sum * factor + exponential(logit - reference);
   }
-  return {factor / sum, (reference + log2f(sum)) * kLn2, false};
+  return {factor / sum, reference + logf(sum), false};
 }
 
 }  // namespace regard::cuda

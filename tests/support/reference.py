@@ -160,24 +160,12 @@ def attention(query, key, value, mask=None, *, precision=np.float64, **options):
     return Result(*(x[0] if flat else x for x in (output, weights, lse)))
 
 
-def naive(query, key, value, mask=None, *, precision=None, scaled_query=False, **options):
-    """Compute the formula on whole arrays, in the precision that regard uses.
-
-    With `scaled_query`, as on a GPU, the query is multiplied by the scale in units of log2 before
-    the products, and the products are converted back in a wider type.
-    """
+def naive(query, key, value, mask=None, *, precision=None, **options):
+    """Compute the formula on whole arrays, in the precision that regard uses."""
     precision = precision or arithmetic(result_type(query, key, value)).type
     laid = lay_out(query, key, value, mask, **options, precision=precision)
     with np.errstate(all="ignore"):
-        keys = laid.key.swapaxes(-1, -2)
-        if scaled_query:
-            wide = wider(np.dtype(precision))
-            log2e = 1 / np.log(wide(2))
-            factor = (laid.factor * log2e).astype(precision)
-            scores = ((laid.query * factor) @ keys / log2e).astype(precision)
-        else:
-            scores = laid.query @ keys * laid.factor
-        scores = laid.cap(scores)
+        scores = laid.cap(laid.query @ laid.key.swapaxes(-1, -2) * laid.factor)
         scores = scores - laid.alibi + laid.bias
         scores = np.where(laid.seen, scores, precision(-np.inf))
         sink = np.broadcast_to(laid.sinks[:, None, None], (*laid.seen.shape[:-1], 1))
@@ -232,7 +220,7 @@ def half_ulp(numbers, dtype):
     return np.ldexp(0.5, np.maximum(above - 1, lowest) - bits)
 
 
-def expected(query, key, value, mask=None, *, scaled_query=False, **options):
+def expected(query, key, value, mask=None, **options):
     """Return the oracle's result and the error allowed around it, for finite inputs.
 
     The limit is twice the error of the naive formula. Added are errors that are due to the form of
@@ -252,10 +240,6 @@ def expected(query, key, value, mask=None, *, scaled_query=False, **options):
     direction, 2 eps. Below the normal range each of kv_len terms may lose one
     smallest subnormal.
 
-    The kernels for GPUs multiply the query by scale log2(e) and keep scores in units of log2: with
-    `scaled_query`, the error of the formula with such a query counts too, and scores, masks, slopes
-    and sinks are rounded by 1.5 eps of themselves.
-
     Results stored in 16 bits are rounded once more, by half an ulp: `assert_matches` adds it
     element by element. Slopes, sinks and a float mask are read in the precision of the arithmetic.
     """
@@ -269,63 +253,48 @@ def expected(query, key, value, mask=None, *, scaled_query=False, **options):
     for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
         options[name] = np.asarray(options[name]).astype(inner)
     exact = attention(query, key, value, mask, **options, precision=wide)
-    ways = [False, True] if scaled_query else [False]
-    errors = [
-        [error(p, e) for p, e in zip(plain, exact, strict=True)]
-        for plain in (
-            naive(query, key, value, mask, **options, precision=inner.type, scaled_query=way)
-            for way in ways
-        )
-    ]
+    plain = naive(query, key, value, mask, **options, precision=inner.type)
+    errors = [error(p, e) for p, e in zip(plain, exact, strict=True)]
     laid = lay_out(query, key, value, mask, **options, precision=np.float64)
     info = np.finfo(inner)
     eps, least = float(info.eps), float(info.smallest_subnormal) * (laid.seen.shape[-1] + 1)
     weights, lse = (np.asarray(x, np.float64) for x in (exact.weights, exact.lse))
     weights, lse = weights.reshape(laid.seen.shape), lse.reshape(laid.seen.shape[:-1])
-    moved = movement(laid, weights, eps, lse if scaled_query else None)
+    moved = movement(laid, weights, eps)
     relative = (6 * eps + 2 * moved)[..., None]
     floor = Result(
         largest(relative * (weights @ np.abs(laid.value))) + least,
         largest(relative * weights) + least,
         largest(eps * (4 + np.where(np.isfinite(lse), np.abs(lse), 0)) + moved),
     )
-    limit = (2 * max(e) + f for *e, f in zip(*errors, floor, strict=True))
+    limit = (2 * e + f for e, f in zip(errors, floor, strict=True))
     seen = laid.seen.reshape(exact.weights.shape)
     return Expected(exact, seen, Result(*limit), dtype, inner)
 
 
-def score_movement(laid, eps, is_rounded=False):
-    """Return how far another order of a product's terms may move each score, before the cap; also
-    if NumPy computes all scores exactly, if `is_rounded`."""
+def score_movement(laid, eps):
+    """Return how far another order of a product's terms may move each score, before the cap."""
     keys = laid.key.swapaxes(-1, -2)
     dtype = np.dtype(np.float32 if eps > 1e-10 else np.float64)
 
     def scores_in(dtype):
         return laid.query.astype(dtype) @ keys.astype(dtype) * laid.factor.astype(dtype)
 
-    if not is_rounded and (scores_in(dtype) == scores_in(wider(dtype))).all():
+    if (scores_in(dtype) == scores_in(wider(dtype))).all():
         return np.zeros(laid.seen.shape)
     return 1.5 * eps * np.abs(laid.factor) * (np.abs(laid.query) @ np.abs(keys))
 
 
-def movement(laid, weights, eps, lse=None):
-    """Return how far rounding may move the scores of each row that have weight, and its sink, if
-    all of them are rounded in units of log2 and `lse` is given."""
-    moved = score_movement(laid, eps, lse is not None)
+def movement(laid, weights, eps):
+    """Return how far rounding may move the scores of each row that have weight."""
+    moved = score_movement(laid, eps)
     if np.isfinite(laid.softcap).any():
         scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
         capped = laid.cap(scores)
         up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
         moved = np.maximum(up, down) + 3 * eps * np.abs(capped)
-    own = eps / 2 if lse is None else 1.5 * eps
-    moved = moved + own * (np.abs(laid.alibi) + np.abs(laid.bias))
-    moved = np.max(moved, axis=-1, where=weights > eps**2, initial=0)
-    if lse is None:
-        return moved
-    sinks = np.broadcast_to(laid.sinks[:, None], lse.shape)
-    with np.errstate(invalid="ignore"):
-        has_weight = np.exp(sinks - lse) > eps**2
-    return np.maximum(moved, own * np.abs(np.where(has_weight, sinks, 0)))
+    moved = moved + eps / 2 * (np.abs(laid.alibi) + np.abs(laid.bias))
+    return np.max(moved, axis=-1, where=weights > eps**2, initial=0)
 
 
 def assert_matches(want, *, output=None, weights=None, lse=None):

@@ -180,6 +180,8 @@ void multiply_add(float& c0, float& c1, float& c2, float& c3, const std::uint32_
   c3 = sum.c[3];
 }
 
+inline float rounded_product(float a, float b) { return a * b; }
+
 inline float exp2_approximate(float x) {
   const float power = std::exp2(x);
   return std::fpclassify(power) == FP_SUBNORMAL ? 0.0f : power;
