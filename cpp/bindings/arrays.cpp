@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gil.hpp"
@@ -13,7 +14,7 @@ namespace {
 using py::detail::array_descriptor_proxy;
 using py::detail::array_proxy;
 
-constexpr int kBool = 0, kByte = 1, kUnsignedByte = 2, kFloat = 11, kDouble = 12, kHalf = 23;  // NPY_TYPES
+constexpr int kFloat = 11, kDouble = 12;  // NPY_TYPES
 
 // bfloat16 is a type that another package registers with NumPy, and is identified by its name.
 // Reading the name takes a microsecond, so the type's number is cached.
@@ -29,45 +30,16 @@ bool is_bfloat16(const py::dtype& type) {
 
 // False if the kernels do not support the type.
 bool element_of(const py::dtype& type, Element& element) {
-  switch (type.num()) {
-    case kBool:
-      element = Element::boolean;
+  // Unsigned bytes are the raw bytes of a cache.
+  constexpr std::pair<int, Element> kElements[] = {{0, Element::boolean},  {1, Element::int8},         {2, Element::float8},
+                                                   {23, Element::float16}, {kFloat, Element::float32}, {kDouble, Element::float64}};
+  for (const auto& [number, found] : kElements)
+    if (type.num() == number) {
+      element = found;
       return true;
-    case kByte:
-      element = Element::int8;
-      return true;
-    case kUnsignedByte:  // raw bytes of a cache
-      element = Element::float8;
-      return true;
-    case kHalf:
-      element = Element::float16;
-      return true;
-    case kFloat:
-      element = Element::float32;
-      return true;
-    case kDouble:
-      element = Element::float64;
-      return true;
-    default:
-      element = Element::bfloat16;
-      return is_bfloat16(type);
-  }
-}
-
-bool accepts_element(Accepts accepts, Element element) {
-  switch (element) {
-    case Element::boolean:
-      return accepts == Accepts::mask || accepts == Accepts::bool_mask;
-    case Element::int8:
-    case Element::float8:
-    case Element::q4_1:
-      return accepts == Accepts::cache;
-    case Element::float16:
-    case Element::bfloat16:
-      return accepts == Accepts::storage || accepts == Accepts::cache || accepts == Accepts::mask;
-    default:
-      return accepts != Accepts::bool_mask;
-  }
+    }
+  element = Element::bfloat16;
+  return is_bfloat16(type);
 }
 
 // Also returns the element type, so that it is not determined twice.
@@ -76,7 +48,7 @@ bool is_native(py::handle object, Accepts accepts, Element& element) {
   const auto* array = array_proxy(object.ptr());
   const auto* type = array_descriptor_proxy(array->descr);
   if (!element_of(py::reinterpret_borrow<py::dtype>(array->descr), element) ||
-      !accepts_element(accepts, element))
+      (static_cast<unsigned>(accepts) & bit_of(element)) == 0)
     return false;
   if (type->byteorder == '>' || type->byteorder == '<') return false;
   if (!(array->flags & py::detail::npy_api::NPY_ARRAY_ALIGNED_)) return false;

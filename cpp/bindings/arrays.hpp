@@ -51,13 +51,15 @@ py::array as_array(const char* name, py::handle object);
 // for a thread of its parent.
 bool is_masked_array(py::handle object);
 
+constexpr unsigned bit_of(Element element) { return 1u << static_cast<int>(element); }
+
 // Element types that an argument may have.
-enum class Accepts {
-  floats,     // float32, float64
-  storage,    // and float16, bfloat16
-  cache,      // and int8
-  mask,       // bool, float16, bfloat16, float32, float64
-  bool_mask,  // bool
+enum class Accepts : unsigned {
+  bool_mask = bit_of(Element::boolean),
+  floats = bit_of(Element::float32) | bit_of(Element::float64),
+  storage = floats | bit_of(Element::float16) | bit_of(Element::bfloat16),
+  cache = storage | bit_of(Element::int8) | bit_of(Element::float8) | bit_of(Element::q4_1),
+  mask = storage | bool_mask,
 };
 
 // Whether this is a plain ndarray whose memory the kernels can read: it has an accepted type,

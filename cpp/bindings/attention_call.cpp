@@ -28,6 +28,12 @@ const char* name_of(AttentionMethod method, bool is_decode) {
 
 }  // namespace
 
+void check_shape(const ArrayView& view, const Shape& shape, const char* meaning) {
+  if (view.shape == shape) return;
+  throw py::value_error(std::string(view.name) + " must have the shape of " + meaning + ", " + to_text(shape) +
+                        ", got shape " + to_text(view.shape));
+}
+
 bool AttentionCall::take(py::handle query_object, py::handle key_object, py::handle value_object,
                          py::handle mask_object, py::handle keywords, Accepts stored) {
   if (!parse_options(keywords, options)) return false;
@@ -206,7 +212,8 @@ py::object AttentionCall::run() {
   return result;
 }
 
-py::tuple AttentionCall::checked(const Shape& batch) const {
+py::tuple AttentionCall::checked() const {
+  const Shape batch = problem.query_starts ? Shape{problem.batch.count} : batch_shape;
   py::tuple axes(batch.size());
   for (std::size_t i = 0; i < batch.size(); ++i) axes[i] = batch[i];
   return py::make_tuple(axes, problem.heads, problem.kv_heads, problem.q_len, problem.kv_len, problem.head_dim,

@@ -19,6 +19,9 @@ struct Layout {
   const char* mask_meaning;  // the axes of a mask
 };
 
+// Throws ValueError unless the array has the shape of what `meaning` names.
+void check_shape(const ArrayView& view, const Shape& shape, const char* meaning);
+
 // A problem that keeps its arrays, options and results alive.
 struct AttentionCall {
   explicit AttentionCall(const Layout& layout) : layout(layout) {}
@@ -54,7 +57,7 @@ struct AttentionCall {
 
   // For a prepared call whose arrays are checked but not read: its batch axes, sizes and result
   // type, and whether results have a heads axis.
-  py::tuple checked(const Shape& batch) const;
+  py::tuple checked() const;
 
   // The number of batch entries, followed by the sizes.
   py::tuple sizes() const;

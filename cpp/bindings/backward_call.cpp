@@ -1,23 +1,15 @@
-#include "backward_call.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <string>
 
-#include "../dispatch/attention/backward.hpp"
-#include "bindings.hpp"
+#include "../dispatch/compute.hpp"
+#include "attention_calls.hpp"
 #include "gil.hpp"
 
 namespace regard {
 namespace {
 
 enum Input { kQuery, kKey, kValue, kMask, kSlopes, kSinks, kDistances };
-
-void check_shape(const ArrayView& view, const Shape& shape, const char* meaning) {
-  if (view.shape == shape) return;
-  throw py::value_error(std::string(view.name) + " must have the shape of " + meaning + ", " + to_text(shape) +
-                        ", got shape " + to_text(view.shape));
-}
 
 bool is_wider(const ArrayView& view, const AttentionCall& call) {
   return call.problem.scalar == Scalar::float32 && view.element == Element::float64;
@@ -83,16 +75,17 @@ class Gradient {
 
 }  // namespace
 
-py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments) {
+py::object gradients_of(AttentionCall& call, py::handle grad_output_object, py::handle output_object,
+                        py::handle lse_object, py::handle grad_lse_object, py::handle wanted_object, py::handle out) {
   if (call.options.precision == Precision::int8)
     throw py::value_error("precision must be None or 'bfloat16' for gradients, got 'int8': int8 has no gradients");
   if (call.options.score_function && !call.options.score_function->function.derivative)
     throw py::value_error("gradients need the derivative of score_function: ScoreFunction(function, derivative)");
   ArrayView grad_output, output, lse, grad_lse;
-  if (!call.take_input(grad_output, "grad_output", arguments.grad_output, Accepts::storage) ||
-      !call.take_input(output, "output", arguments.output, Accepts::storage) ||
-      !call.take_input(lse, "lse", arguments.lse, Accepts::floats) ||
-      (!arguments.grad_lse.is_none() && !call.take_input(grad_lse, "grad_lse", arguments.grad_lse, Accepts::floats)))
+  if (!call.take_input(grad_output, "grad_output", grad_output_object, Accepts::storage) ||
+      !call.take_input(output, "output", output_object, Accepts::storage) ||
+      !call.take_input(lse, "lse", lse_object, Accepts::floats) ||
+      (!grad_lse_object.is_none() && !call.take_input(grad_lse, "grad_lse", grad_lse_object, Accepts::floats)))
     return not_implemented();
   if (is_wider(grad_output, call)) return not_implemented();  // Python rounds it
   check_type(output, call);
@@ -101,10 +94,10 @@ py::object gradients_of(AttentionCall& call, const BackwardArguments& arguments)
   check_shape(lse, call.rows_shape, "the forward call's lse");
   if (grad_lse.array) check_shape(grad_lse, call.rows_shape, "lse");
 
-  const py::tuple wanted = py::reinterpret_borrow<py::tuple>(arguments.wanted);
+  const py::tuple wanted = py::reinterpret_borrow<py::tuple>(wanted_object);
   const auto wants = [&](Input input) { return wanted[input].cast<bool>(); };
   const auto out_of = [&](Input input) -> py::object {
-    return arguments.out.is_none() ? py::none() : py::object(py::tuple(py::reinterpret_borrow<py::tuple>(arguments.out))[input]);
+    return out.is_none() ? py::none() : py::object(py::tuple(py::reinterpret_borrow<py::tuple>(out))[input]);
   };
   BackwardProblem problem{};
   std::optional<Gradient> gradients[3];

@@ -1,4 +1,4 @@
-// The functions that the module provides to Python. If the kernels cannot read an argument as it
+// The functions that the module provides to Python, with those of attention_calls.hpp. If the kernels cannot read an argument as it
 // is, a function returns NotImplemented, and Python converts the argument or raises an error.
 #pragma once
 
@@ -12,52 +12,6 @@ namespace regard {
 namespace py = pybind11;
 
 inline py::object not_implemented() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
-
-// Attention, and the plan of its computation; `keywords` is a dictionary of options (options.hpp).
-py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
-                     py::handle keywords);
-// Raises the error of an invalid call, or returns the result of AttentionCall::checked. Reads no
-// array.
-py::object check_attention(py::handle query, py::handle key, py::handle value, py::handle mask,
-                           py::handle keywords);
-py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
-                          py::handle keywords);
-
-// Sequences of different lengths, packed one after another.
-py::object attention_ragged(py::handle query, py::handle key, py::handle value,
-                            py::handle query_starts, py::handle key_starts, py::handle mask,
-                            py::handle keywords);
-py::object check_attention_ragged(py::handle query, py::handle key, py::handle value,
-                                  py::handle query_starts, py::handle key_starts, py::handle mask,
-                                  py::handle keywords);
-py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,
-                                 py::handle query_starts, py::handle key_starts, py::handle mask,
-                                 py::handle keywords);
-
-// Gradients (backward_call.hpp).
-py::object attention_backward(py::handle query, py::handle key, py::handle value, py::handle mask,
-                              py::handle keywords, py::handle grad_output, py::handle output, py::handle lse,
-                              py::handle grad_lse, py::handle wanted, py::handle out);
-py::object attention_ragged_backward(py::handle query, py::handle key, py::handle value, py::handle query_starts,
-                                     py::handle key_starts, py::handle mask, py::handle keywords,
-                                     py::handle grad_output, py::handle output, py::handle lse, py::handle grad_lse,
-                                     py::handle wanted, py::handle out);
-
-// The derivative along a direction (tangent_call.hpp).
-py::object attention_jvp(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords,
-                         py::handle tangent_query, py::handle tangent_key, py::handle tangent_value);
-
-// Statistics of the weights (summary_call.hpp).
-py::object attention_summary(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
-                             py::handle wanted, py::handle first_keys, py::handle local_reach, py::handle top_count,
-                             py::handle induction_keys, py::handle progress);
-py::object attention_ragged_summary(py::handle query, py::handle key, py::handle query_starts, py::handle key_starts,
-                                    py::handle mask, py::handle keywords, py::handle lse, py::handle wanted,
-                                    py::handle first_keys, py::handle local_reach, py::handle top_count,
-                                    py::handle induction_keys, py::handle progress);
-
-py::object attention_map(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
-                         py::handle extent, py::handle pooling, py::handle progress);
 
 // Attention to keys and values in the pages of a cache: `rows` is a PageRows. Queries are packed if
 // `starts` is not None.
@@ -81,7 +35,7 @@ py::object merge_attention_states(const py::list& outputs, const py::list& lses,
 
 // Converts rows to the form in which a cache stores them ("int8", "float8" or "q4_1"). Returns the
 // numbers, the scales or None, and whether the form can represent all numbers.
-py::tuple quantize_rows(py::handle rows, const std::string& form, bool rotates);
+py::tuple quantized_rows(py::handle rows, const std::string& form, bool rotates);
 
 // Returns a tensor of another library as an array that shares its memory, or None if this is not
 // possible here. `bfloat16` is NumPy's type for bfloat16 tensors, or None.

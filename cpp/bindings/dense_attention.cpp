@@ -1,14 +1,8 @@
 // scaled_dot_product_attention: arrays of (batch..., heads, length, dim).
-#include "attention_call.hpp"
-#include "backward_call.hpp"
-#include "bindings.hpp"
-#include "summary_call.hpp"
-#include "tangent_call.hpp"
+#include "attention_calls.hpp"
 
 namespace regard {
 namespace {
-
-constexpr Layout kDense{3, 2, "batch axes", "(..., heads, q_len, kv_len)"};
 
 py::ssize_t heads_of(const ArrayView& view) { return view.axes() > 2 ? view.size(3) : 1; }
 
@@ -44,8 +38,11 @@ void check_shapes(const ArrayView& query, const ArrayView& key, const ArrayView&
                           " and " + to_text(key.shape) + ")");
 }
 
-// Checks and sets everything but the results.
-bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object,
+}  // namespace
+
+const Layout kDense{3, 2, "batch axes", "(..., heads, q_len, kv_len)"};
+
+bool prepare_dense(AttentionCall& call, py::handle query_object, py::handle key_object,
              py::handle value_object, py::handle mask, py::handle keywords) {
   if (!call.take(query_object, key_object, value_object, mask, keywords)) return false;
   const ArrayView &query = call.query, &key = call.key, &value = call.value;
@@ -61,56 +58,6 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   call.set_query(batch);
   call.set_keys_and_values();
   return true;
-}
-
-}  // namespace
-
-py::object attention(py::handle query, py::handle key, py::handle value, py::handle mask,
-                     py::handle keywords) {
-  AttentionCall call(kDense);
-  return prepare(call, query, key, value, mask, keywords) ? call.run() : not_implemented();
-}
-
-py::object attention_backward(py::handle query, py::handle key, py::handle value, py::handle mask,
-                              py::handle keywords, py::handle grad_output, py::handle output, py::handle lse,
-                              py::handle grad_lse, py::handle wanted, py::handle out) {
-  AttentionCall call(kDense);
-  if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
-  return gradients_of(call, {grad_output, output, lse, grad_lse, wanted, out});
-}
-
-py::object attention_jvp(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords,
-                         py::handle tangent_query, py::handle tangent_key, py::handle tangent_value) {
-  AttentionCall call(kDense);
-  if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
-  return tangents_of(call, tangent_query, tangent_key, tangent_value);
-}
-
-py::object attention_summary(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
-                             py::handle wanted, py::handle first_keys, py::handle local_reach, py::handle top_count,
-                             py::handle induction_keys, py::handle progress) {
-  AttentionCall call(kDense);
-  if (!prepare(call, query, key, key, mask, keywords)) return not_implemented();
-  return summary_of(call, {lse, wanted, first_keys, local_reach, top_count, induction_keys, progress});
-}
-
-py::object attention_map(py::handle query, py::handle key, py::handle mask, py::handle keywords, py::handle lse,
-                         py::handle extent, py::handle pooling, py::handle progress) {
-  AttentionCall call(kDense);
-  if (!prepare(call, query, key, key, mask, keywords)) return not_implemented();
-  return map_of(call, {lse, extent, pooling, progress});
-}
-
-py::object check_attention(py::handle query, py::handle key, py::handle value, py::handle mask, py::handle keywords) {
-  AttentionCall call(kDense);
-  if (!prepare(call, query, key, value, mask, keywords)) return not_implemented();
-  return call.checked(call.batch_shape);
-}
-
-py::object attention_plan(py::handle query, py::handle key, py::handle value, py::handle mask,
-                          py::handle keywords) {
-  AttentionCall call(kDense);
-  return prepare(call, query, key, value, mask, keywords) ? call.explain() : not_implemented();
 }
 
 }  // namespace regard

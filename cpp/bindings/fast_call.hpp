@@ -2,9 +2,6 @@
 // convention: pybind11's overload dispatch takes as long as attention to six words.
 #pragma once
 
-#include <exception>
-#include <new>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -43,16 +40,8 @@ struct FastCall<kFunction> {
       return until_exit([&] { return kFunction(py::handle(arguments[kIndex])...).release().ptr(); });
     } catch (py::error_already_set& error) {
       error.restore();
-    } catch (const py::builtin_exception& error) {
-      error.set_error();
-    } catch (const std::bad_alloc& error) {
-      PyErr_SetString(PyExc_MemoryError, error.what());
-    } catch (const std::invalid_argument& error) {
-      PyErr_SetString(PyExc_ValueError, error.what());
-    } catch (const std::length_error& error) {
-      PyErr_SetString(PyExc_ValueError, error.what());
-    } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
+    } catch (...) {
+      py::detail::try_translate_exceptions();
     }
     return nullptr;
   }

@@ -1,5 +1,5 @@
 // matmul, with the semantics of numpy.matmul, and with weights of fewer bits.
-#include "../dispatch/matmul.hpp"
+#include "../dispatch/compute.hpp"
 
 #include "arguments.hpp"
 #include "bindings.hpp"

@@ -1,7 +1,7 @@
 // merge_attention_states.
 #include <vector>
 
-#include "../dispatch/merge_states.hpp"
+#include "../dispatch/compute.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
 #include "result.hpp"

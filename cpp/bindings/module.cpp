@@ -1,14 +1,13 @@
 #include <string>
 
-#include "../dispatch/roofline.hpp"
+#include "../dispatch/compute.hpp"
 #include "../dispatch/cpu_features.hpp"
 #include "../platform/caches.hpp"
 #include "../dispatch/targets.hpp"
 #include "arguments.hpp"
-#include "bindings.hpp"
+#include "attention_calls.hpp"
 #include "fast_call.hpp"
 #include "gil.hpp"
-#include "main_interpreter.hpp"
 #include "threading.hpp"
 
 namespace regard {
@@ -70,6 +69,10 @@ double measure_read_bandwidth(py::handle bytes, py::handle threads) {
 }  // namespace
 }  // namespace regard
 
+// pybind11's own initialization of the module is called only by the main interpreter: the module
+// keeps state for the whole process, and before Python 3.12 pybind11 waits forever for the GIL if a
+// subinterpreter imports a module.
+//
 // No mutable state but atomics: see tests/attention/test_threads.py.
 #define PyInit__core regard_init_core
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
@@ -78,18 +81,18 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
 
   static PyMethodDef functions[] = {
       FastCall<array_of_tensor>::method("array_of_tensor"),
-      FastCall<attention>::method("attention"),
-      FastCall<check_attention>::method("check_attention"),
-      FastCall<attention_plan>::method("attention_plan"),
-      FastCall<attention_ragged>::method("attention_ragged"),
-      FastCall<check_attention_ragged>::method("check_attention_ragged"),
-      FastCall<attention_ragged_plan>::method("attention_ragged_plan"),
-      FastCall<attention_backward>::method("attention_backward"),
-      FastCall<attention_ragged_backward>::method("attention_ragged_backward"),
-      FastCall<attention_jvp>::method("attention_jvp"),
-      FastCall<attention_summary>::method("attention_summary"),
-      FastCall<attention_map>::method("attention_map"),
-      FastCall<attention_ragged_summary>::method("attention_ragged_summary"),
+      FastCall<&Calls<output_of>::dense>::method("attention"),
+      FastCall<&Calls<checked_of>::dense>::method("check_attention"),
+      FastCall<&Calls<plan_of>::dense>::method("attention_plan"),
+      FastCall<&Calls<output_of>::ragged>::method("attention_ragged"),
+      FastCall<&Calls<checked_of>::ragged>::method("check_attention_ragged"),
+      FastCall<&Calls<plan_of>::ragged>::method("attention_ragged_plan"),
+      FastCall<&Calls<gradients_of>::dense>::method("attention_backward"),
+      FastCall<&Calls<gradients_of>::ragged>::method("attention_ragged_backward"),
+      FastCall<&Calls<tangents_of>::dense>::method("attention_jvp"),
+      FastCall<&Calls<summary_of>::dense_weights>::method("attention_summary"),
+      FastCall<&Calls<map_of>::dense_weights>::method("attention_map"),
+      FastCall<&Calls<summary_of>::ragged_weights>::method("attention_ragged_summary"),
       FastCall<attention_cached>::method("attention_cached"),
       FastCall<attention_cached_plan>::method("attention_cached_plan"),
       FastCall<matmul>::method("matmul"),
@@ -101,7 +104,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   };
   if (PyModule_AddFunctions(module.ptr(), functions) != 0) throw py::error_already_set();
   module.def("merge_attention_states", &merge_attention_states);
-  module.def("quantize_rows", &quantize_rows);
+  module.def("quantize_rows", &quantized_rows);
   py::class_<PageRows>(module, "PageRows")
       .def(py::init<py::handle, py::handle, py::handle, py::handle, bool>())
       .def("store_plain", &PageRows::store_plain)
@@ -128,4 +131,11 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   add_test_hooks(testing);
 }
 #undef PyInit__core
-REGARD_MAIN_INTERPRETER_ONLY(_core, regard_init_core)
+
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return regard_init_core();
+  PyErr_SetString(PyExc_ImportError,
+                  "regard._core can be imported only by the main interpreter of a process, got an import in a "
+                  "subinterpreter: compute in the main interpreter or in another process");
+  return nullptr;
+}

@@ -109,6 +109,20 @@ void parse_softcap(py::handle object, Options& options) {
                             std::string(py::str(py::float_(number))));
 }
 
+ScoreFunctionView score_function_of(py::handle object) {
+  if (!py::hasattr(object, "derivative_address"))
+    throw py::type_error("score_function must be a regard.ScoreFunction, got " + kind_of(object) +
+                         ": wrap a compiled function in one");
+  const auto address = [&](const char* name) {
+    return reinterpret_cast<void*>(object.attr(name).cast<std::uintptr_t>());
+  };
+  ScoreFunctionView view;
+  view.object = py::reinterpret_borrow<py::object>(object);
+  view.scalar = object.attr("dtype").attr("itemsize").cast<int>() == 8 ? Scalar::float64 : Scalar::float32;
+  view.function = {address("address"), address("derivative_address"), address("user_data_address")};
+  return view;
+}
+
 // Arrays of float32 and float64 are read in place; other types are copied.
 ArrayView distance_bias_of(py::handle object) {
   const py::array given = as_array("distance_bias", object);
@@ -278,16 +292,6 @@ PerHead per_entry_and_head(const char* name, const ArrayView& view, Heads accept
   return {numbers, view.size(1) == 1 ? 0 : view.stride(1), batch_strides_of(view, 1, problem.batch, memory)};
 }
 
-// One number for every query head; or a scalar if there is one head.
-void set_sinks(AttentionProblem& problem, const ArrayView& sinks) {
-  const bool is_number = sinks.axes() == 0 && problem.heads == 1;
-  if (!is_number && (sinks.axes() != 1 || sinks.shape[0] != problem.heads))
-    throw py::value_error("sinks must have one number for every query head, shape (" +
-                          std::to_string(problem.heads) + ",), got shape " + to_text(sinks.shape));
-  problem.sinks = static_cast<const double*>(sinks.data);
-  problem.sinks_stride = is_number ? 0 : sinks.strides[0];
-}
-
 // A table for every head, for every head of every batch entry, or one for all heads.
 void set_distance_bias(AttentionProblem& problem, const ArrayView& table, const Shape& batch, Integers& memory) {
   if (!table.array) return;
@@ -385,7 +389,11 @@ void set_options(AttentionProblem& problem, const Options& options, const Shape&
   if (options.alibi_slopes)
     problem.alibi_slopes =
         per_entry_and_head("alibi_slopes", *options.alibi_slopes, Heads::each, problem, batch, memory);
-  if (options.sinks) set_sinks(problem, *options.sinks);
+  if (options.sinks) {
+    const PerHead sinks = per_entry_and_head("sinks", *options.sinks, Heads::each, problem, {}, memory);
+    problem.sinks = sinks.data;
+    problem.sinks_stride = sinks.head_stride;
+  }
 }
 
 }  // namespace regard

@@ -14,9 +14,16 @@
 
 #include "../problem/attention.hpp"
 #include "arrays.hpp"
-#include "score_function.hpp"
+#include "../problem/score_function.hpp"
 
 namespace regard {
+
+// Python's regard.ScoreFunction as plain data.
+struct ScoreFunctionView {
+  py::object object;  // kept alive, with the data that its addresses point to
+  Scalar scalar{};
+  ScoreFunction function{};
+};
 
 // An integer for each batch entry, or one for all.
 struct EntryNumbers {

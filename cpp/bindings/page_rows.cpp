@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "../dispatch/store_rows.hpp"
+#include "../dispatch/compute.hpp"
 #include "arguments.hpp"
 #include "gil.hpp"
 #include "starts.hpp"

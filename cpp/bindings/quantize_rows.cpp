@@ -1,5 +1,5 @@
 // Quantizes rows of a cache to fewer bits.
-#include "../dispatch/quantize_rows.hpp"
+#include "../dispatch/compute.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
@@ -15,7 +15,7 @@ Element element_named(const std::string& form) {
 
 }  // namespace
 
-py::tuple quantize_rows(py::handle object, const std::string& form, bool rotates) {
+py::tuple quantized_rows(py::handle object, const std::string& form, bool rotates) {
   const ArrayView rows = view_of("rows", object, Accepts::floats);
   const auto given = py::reinterpret_borrow<py::array>(object);
   if (rows.element != Element::float32 || rows.axes() == 0 || rows.size(1) == 0 ||

@@ -3,16 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention_call.hpp"
-#include "backward_call.hpp"
-#include "bindings.hpp"
-#include "starts.hpp"
-#include "summary_call.hpp"
+#include "attention_calls.hpp"
 
 namespace regard {
 namespace {
-
-constexpr Layout kRagged{2, 3, "sequences", "(total, heads, longest kv_len)"};
 
 void check_packed_shapes(const ArrayView& query, const ArrayView& key, const ArrayView& value) {
   const std::string shapes = " (shapes " + to_text(query.shape) + ", " + to_text(key.shape) +
@@ -54,8 +48,11 @@ void check_numbers_of_keys(const char* name, const PerEntry& lengths, const Star
   }
 }
 
-// Checks and sets everything but the results. The starts must outlive the call.
-bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object,
+}  // namespace
+
+const Layout kRagged{2, 3, "sequences", "(total, heads, longest kv_len)"};
+
+bool prepare_ragged(AttentionCall& call, py::handle query_object, py::handle key_object,
              py::handle value_object, const Starts& query_starts, const Starts& key_starts,
              py::handle mask, py::handle keywords) {
   if (!call.take(query_object, key_object, value_object, mask, keywords)) return false;
@@ -78,58 +75,6 @@ bool prepare(AttentionCall& call, py::handle query_object, py::handle key_object
   check_numbers_of_keys("key_lengths", call.problem.key_lengths, key_starts);
   check_numbers_of_keys("left_padding", call.problem.left_padding, key_starts);
   return true;
-}
-
-// Returns finish(call) after preparing the call.
-template <class Finish>
-py::object prepared(Finish finish, py::handle query, py::handle key,
-                    py::handle value, py::handle query_starts_object, py::handle key_starts_object,
-                    py::handle mask, py::handle keywords) {
-  const Starts query_starts = starts_of("query_starts", query_starts_object);
-  const Starts key_starts = starts_of("key_starts", key_starts_object);
-  AttentionCall call(kRagged);
-  return prepare(call, query, key, value, query_starts, key_starts, mask, keywords)
-             ? finish(call)
-             : not_implemented();
-}
-
-}  // namespace
-
-py::object attention_ragged(py::handle query, py::handle key, py::handle value, py::handle query_starts,
-                            py::handle key_starts, py::handle mask, py::handle keywords) {
-  return prepared([](AttentionCall& call) { return call.run(); }, query, key, value, query_starts, key_starts, mask, keywords);
-}
-
-py::object check_attention_ragged(py::handle query, py::handle key, py::handle value, py::handle query_starts,
-                                  py::handle key_starts, py::handle mask, py::handle keywords) {
-  const auto finish = [](AttentionCall& call) {
-    return py::object(call.checked({static_cast<py::ssize_t>(call.problem.batch.count)}));
-  };
-  return prepared(finish, query, key, value, query_starts, key_starts, mask, keywords);
-}
-
-py::object attention_ragged_backward(py::handle query, py::handle key, py::handle value, py::handle query_starts,
-                                     py::handle key_starts, py::handle mask, py::handle keywords,
-                                     py::handle grad_output, py::handle output, py::handle lse, py::handle grad_lse,
-                                     py::handle wanted, py::handle out) {
-  const BackwardArguments arguments{grad_output, output, lse, grad_lse, wanted, out};
-  return prepared([&](AttentionCall& call) { return gradients_of(call, arguments); }, query, key, value,
-                  query_starts, key_starts, mask, keywords);
-}
-
-py::object attention_ragged_summary(py::handle query, py::handle key, py::handle query_starts, py::handle key_starts,
-                                    py::handle mask, py::handle keywords, py::handle lse, py::handle wanted,
-                                    py::handle first_keys, py::handle local_reach, py::handle top_count,
-                                    py::handle induction_keys, py::handle progress) {
-  const SummaryArguments arguments{lse, wanted, first_keys, local_reach, top_count, induction_keys, progress};
-  return prepared([&](AttentionCall& call) { return summary_of(call, arguments); }, query, key, key, query_starts,
-                  key_starts, mask, keywords);
-}
-
-py::object attention_ragged_plan(py::handle query, py::handle key, py::handle value,
-                                 py::handle query_starts, py::handle key_starts, py::handle mask,
-                                 py::handle keywords) {
-  return prepared([](AttentionCall& call) { return call.explain(); }, query, key, value, query_starts, key_starts, mask, keywords);
 }
 
 }  // namespace regard

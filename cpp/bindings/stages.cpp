@@ -1,5 +1,5 @@
 // scale, apply_mask and softmax.
-#include "../dispatch/stages.hpp"
+#include "../dispatch/compute.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,10 +1,8 @@
-#include "summary_call.hpp"
-
 #include <string>
 
-#include "../dispatch/attention/summary.hpp"
+#include "../dispatch/compute.hpp"
 #include "arguments.hpp"
-#include "bindings.hpp"
+#include "attention_calls.hpp"
 #include "gil.hpp"
 
 namespace regard {
@@ -48,23 +46,22 @@ void compute(Compute compute, const SummaryProblem& problem, std::int64_t all_ro
 bool take_lse(AttentionCall& call, py::handle object) {
   ArrayView lse;
   if (!take_view(lse, "lse", object, Accepts::floats)) return false;
-  if (lse.shape != call.rows_shape)
-    throw py::value_error("lse must have the shape of the forward call's lse, " + to_text(call.rows_shape) +
-                          ", got shape " + to_text(lse.shape));
+  check_shape(lse, call.rows_shape, "the forward call's lse");
   call.problem.lse = call.numbers_of_rows(lse);
   return true;
 }
 
 }  // namespace
 
-py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
-  if (!take_lse(call, arguments.lse)) return not_implemented();
+py::object summary_of(AttentionCall& call, py::handle lse, py::handle wanted_object, py::handle first_keys,
+                      py::handle local_reach, py::handle top_count, py::handle induction, py::handle progress) {
+  if (!take_lse(call, lse)) return not_implemented();
   SummaryProblem problem{};
-  problem.first_keys = integer_of("first_keys", arguments.first_keys);
-  problem.local_reach = integer_of("local_reach", arguments.local_reach);
-  problem.top_count = integer_of("top_k", arguments.top_count);
+  problem.first_keys = integer_of("first_keys", first_keys);
+  problem.local_reach = integer_of("local_reach", local_reach);
+  problem.top_count = integer_of("top_k", top_count);
 
-  const py::tuple wanted = py::reinterpret_borrow<py::tuple>(arguments.wanted);
+  const py::tuple wanted = py::reinterpret_borrow<py::tuple>(wanted_object);
   const auto wants = [&](int result) { return wanted[static_cast<std::size_t>(result)].cast<bool>(); };
   const ResultType type = result_type_of(call.problem.scalar);
   py::tuple results(kWantedCount + 1);
@@ -78,7 +75,7 @@ py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
   ArrayView induction_keys;
   if (wants(kInduced)) {
     induction_keys =
-        integers_of("induction_keys", py::array(py::reinterpret_borrow<py::object>(arguments.induction_keys)));
+        integers_of("induction_keys", py::array(py::reinterpret_borrow<py::object>(induction)));
     problem.induction_keys = call.numbers_of_rows(induction_keys);
   }
   if (wants(kTop)) {
@@ -103,18 +100,19 @@ py::object summary_of(AttentionCall& call, const SummaryArguments& arguments) {
   columns(kColumnSums, "column_sums", problem.column_sums);
   columns(kColumnMeans, "column_means", problem.column_means);
   problem.forward = call.problem;
-  compute(summarize_attention, problem, rows_of_all_heads(problem), call.threads(), arguments.progress);
+  compute(summarize_attention, problem, rows_of_all_heads(problem), call.threads(), progress);
   return results;
 }
 
-py::object map_of(AttentionCall& call, const MapArguments& arguments) {
-  if (!take_lse(call, arguments.lse)) return not_implemented();
+py::object map_of(AttentionCall& call, py::handle lse, py::handle extent_object, py::handle pooling,
+                  py::handle progress) {
+  if (!take_lse(call, lse)) return not_implemented();
   SummaryProblem problem{};
   AttentionMap& map = problem.map;
-  const py::tuple extent = py::reinterpret_borrow<py::tuple>(arguments.extent);
+  const py::tuple extent = py::reinterpret_borrow<py::tuple>(extent_object);
   std::int64_t* const numbers[] = {&map.height, &map.width, &map.row_begin, &map.row_end, &map.key_begin, &map.key_end};
   for (std::size_t i = 0; i < std::size(numbers); ++i) *numbers[i] = integer_of("extent", extent[i]);
-  map.pooling = static_cast<Pooling>(integer_of("pooling", arguments.pooling));
+  map.pooling = static_cast<Pooling>(integer_of("pooling", pooling));
   Shape shape = call.rows_shape;
   shape[shape.size() - 1] = map.height;
   shape.push_back(map.width);
@@ -122,7 +120,7 @@ py::object map_of(AttentionCall& call, const MapArguments& arguments) {
   map.pixels = call.operand_of(pixels);
   problem.forward = call.problem;
   const std::int64_t rows = call.problem.batch.count * call.problem.heads * (map.row_end - map.row_begin);
-  compute(map_attention, problem, rows, call.threads(), arguments.progress);
+  compute(map_attention, problem, rows, call.threads(), progress);
   return pixels.array;
 }
 

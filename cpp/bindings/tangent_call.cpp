@@ -1,23 +1,10 @@
-#include "tangent_call.hpp"
-
 #include <string>
 
-#include "../dispatch/attention/tangent.hpp"
-#include "bindings.hpp"
+#include "../dispatch/compute.hpp"
+#include "attention_calls.hpp"
 #include "gil.hpp"
 
 namespace regard {
-namespace {
-
-// The tangent has the shape of its input, so that it broadcasts like its input.
-void check_tangent(const ArrayView& tangent, const ArrayView& input) {
-  if (tangent.shape != input.shape)
-    throw py::value_error(std::string(tangent.name) + " must have the shape of " + input.name + ", " +
-                          to_text(input.shape) + ", got shape " + to_text(tangent.shape));
-}
-
-}  // namespace
-
 py::object tangents_of(AttentionCall& call, py::handle tangent_query, py::handle tangent_key,
                        py::handle tangent_value) {
   if (call.options.score_function && !call.options.score_function->function.derivative)
@@ -32,7 +19,7 @@ py::object tangents_of(AttentionCall& call, py::handle tangent_query, py::handle
     if (!given[i].is_none() && !take_view(tangents[i], names[i], given[i], Accepts::storage)) return not_implemented();
   for (int i = 0; i < 3; ++i) {
     if (!tangents[i].array) continue;
-    check_tangent(tangents[i], *inputs[i]);
+    check_shape(tangents[i], inputs[i]->shape, inputs[i]->name);  // so that it broadcasts like its input
     if (call.problem.scalar == Scalar::float32 && tangents[i].element == Element::float64)
       return not_implemented();  // Python rounds it
     *operands[i] = call.operand_of(tangents[i]);

@@ -125,15 +125,15 @@ void set_threading_layer(py::handle name) {
   if (!PyUnicode_Check(name.ptr()))
     throw py::type_error("name must be 'pool', 'openmp' or 'serial', got " + kind_of(name));
   const ThreadingLayer layer = layer_named("name", text_of(name));
-  try {
-    check_layer(layer);
+  bool chosen = may_choose_layer(layer);
+  if (chosen) {
     load(layer);
-    choose_layer(layer);
-  } catch (const LayerInUse& used) {
-    throw std::runtime_error("the threading layer must be set before the first call that uses several "
-                             "threads, which '" + name_of(used.layer) + "' has run; got '" + name_of(layer) +
-                             "'. Set it earlier, or in the environment variable " + kVariable);
+    chosen = choose_layer(layer);
   }
+  if (!chosen)
+    throw std::runtime_error("the threading layer must be set before the first call that uses several "
+                             "threads, which '" + name_of(threading_layer()) + "' has run; got '" + name_of(layer) +
+                             "'. Set it earlier, or in the environment variable " + kVariable);
   layer_reason = "set_threading_layer";
 }
 

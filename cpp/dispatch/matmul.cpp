@@ -1,4 +1,4 @@
-#include "matmul.hpp"
+#include "compute.hpp"
 
 #include <algorithm>
 

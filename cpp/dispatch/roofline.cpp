@@ -1,14 +1,12 @@
-#include "roofline.hpp"
+#include "compute.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <vector>
 
-#include "../platform/memory.hpp"
-#include "no_memory.hpp"
 #include "targets.hpp"
+#include "threads/scratch.hpp"
 
 namespace regard {
 namespace {
@@ -17,19 +15,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-struct Free {
-  std::size_t size;
-  void operator()(char* memory) const { free_huge(memory, size); }
-};
-
-// In huge pages if the system provides them, as NumPy requests for its large arrays.
-std::unique_ptr<char, Free> allocate_for_reading(std::int64_t bytes) {
-  const std::size_t size = (static_cast<std::size_t>(bytes) + kHugePage - 1) / kHugePage * kHugePage;
-  std::unique_ptr<char, Free> memory(allocate_huge(size), Free{size});
-  if (!memory) throw NoMemory(bytes, "memory to be read");
-  return memory;
 }
 
 }  // namespace
@@ -59,10 +44,10 @@ double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal)
   constexpr int kTries = 6;
   const std::int64_t share = bytes / threads / kReadStep * kReadStep;
   const std::int64_t piece = std::max(share / kPieces / kReadStep, std::int64_t{1}) * kReadStep;
-  const std::unique_ptr<char, Free> memory = allocate_for_reading(share * threads);
+  const Scratch memory(1, share * threads);
   const auto for_each_share = [&](auto&& visit) {
     parallel_for(threads, threads, signal, [&](std::int64_t task, Worker& worker) {
-      char* const begin = memory.get() + task * share;
+      char* const begin = static_cast<char*>(memory.at(0)) + task * share;
       for (std::int64_t at = 0; at < share && !worker.should_stop(); at += piece)
         visit(begin + at, std::min(piece, share - at));
     });

@@ -1,4 +1,4 @@
-#include "stages.hpp"
+#include "compute.hpp"
 
 #include <algorithm>
 

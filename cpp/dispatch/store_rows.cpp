@@ -1,4 +1,4 @@
-#include "store_rows.hpp"
+#include "compute.hpp"
 
 #include <algorithm>
 #include <atomic>

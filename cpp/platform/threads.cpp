@@ -5,9 +5,11 @@
 #include <thread>
 #else
 #include <pthread.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <cstddef>
+#include <initializer_list>
 #include <new>
 #endif
 
@@ -55,12 +57,18 @@ bool start_thread(void (*run)(void* argument), void* argument) {
   std::size_t usual = 0;
   pthread_attr_getstacksize(&attributes, &usual);
   pthread_attr_setstacksize(&attributes, kStack);
+  // Signals belong to the threads of the program, except faults, which a thread itself causes.
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, fault);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
   pthread_t thread;
   int error = pthread_create(&thread, &attributes, body, start);
   if (error == EINVAL) {  // thread-local variables of other libraries, which are stored in the stack, need more
     pthread_attr_setstacksize(&attributes, usual);
     error = pthread_create(&thread, &attributes, body, start);
   }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (error != 0) delete start;
   return error == 0;

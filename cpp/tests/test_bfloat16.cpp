@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../dispatch/attention/backward.hpp"
+#include "../dispatch/compute.hpp"
 #include "../dispatch/attention/plan.hpp"
 #include "../dispatch/cpu_features.hpp"
 #include "arrays.hpp"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "../dispatch/attention/plan.hpp"
-#include "../dispatch/quantize_rows.hpp"
+#include "../dispatch/compute.hpp"
 #include "testing.hpp"
 
 namespace {

@@ -7,11 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../dispatch/matmul.hpp"
-#include "../dispatch/merge_states.hpp"
-#include "../dispatch/quantize_rows.hpp"
-#include "../dispatch/stages.hpp"
-#include "../dispatch/store_rows.hpp"
+#include "../dispatch/compute.hpp"
 #include "tests.hpp"
 #include "testing.hpp"
 #include "testing_kernels.hpp"

@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "../dispatch/attention/backward.hpp"
+#include "../dispatch/compute.hpp"
 #include "../dispatch/attention/plan.hpp"
-#include "../dispatch/attention/tangent.hpp"
 #include "arrays.hpp"
 
 namespace {

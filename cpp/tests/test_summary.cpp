@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../dispatch/attention/plan.hpp"
-#include "../dispatch/attention/summary.hpp"
+#include "../dispatch/compute.hpp"
 #include "arrays.hpp"
 
 namespace {
@@ -105,8 +105,8 @@ void test_case(const Case& c) {
   summary.statistics[kMeanDistance] = mean_distance.operand_of(c.heads);
   summary.statistics[kFirstMass] = first_mass.operand_of(c.heads);
   summary.statistics[kLocalMass] = local_mass.operand_of(c.heads);
-  summary.previous = previous.operand_of(c.heads);
-  summary.induced = induced.operand_of(c.heads);
+  summary.statistics[kPrevious] = previous.operand_of(c.heads);
+  summary.statistics[kInduced] = induced.operand_of(c.heads);
   summary.induction_keys = induction_keys.operand_of(c.heads);
   summary.first_keys = kSinkKeys;
   summary.local_reach = kLocalReach;

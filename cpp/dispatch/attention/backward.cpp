@@ -1,18 +1,49 @@
-#include "backward.hpp"
+#include "../compute.hpp"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <vector>
 
 #include "../no_memory.hpp"
 #include "../split.hpp"
 #include "../targets.hpp"
 #include "../threads/scratch.hpp"
-#include "backward_heads.hpp"
-#include "bias_gradient.hpp"
 #include "plan.hpp"
 
 namespace regard {
 namespace {
+
+// The kv heads of a problem's batch entries, one after another: each owns the gradients of its keys.
+class BackwardHeads {
+ public:
+  explicit BackwardHeads(const BackwardProblem& problem) : problem_(problem) {}
+
+  const BackwardProblem& problem() const { return problem_; }
+  std::int64_t count() const { return problem_.forward.batch.count * problem_.forward.kv_heads; }
+
+  // All rows of a head.
+  BackwardTask at(std::int64_t index) const {
+    const AttentionProblem& forward = problem_.forward;
+    const std::int64_t entry = index / forward.kv_heads, kv_head = index % forward.kv_heads;
+    const HeadPlace place(forward, entry, kv_head);
+    BackwardTask task{};
+    task.forward = task_of(forward, entry, kv_head, 0, rows_of(forward, entry));
+    task.grad_output = place.of_queries(problem_.grad_output);
+    task.grad_lse = place.of_queries(problem_.grad_lse);
+    task.grad_query = place.of_queries(problem_.grad_query);
+    task.grad_key = place.of_keys(problem_.grad_key);
+    task.grad_value = place.of_keys(problem_.grad_value);
+    task.grad_bias = place.of_queries(problem_.grad_bias);
+    task.slope_terms = place.of_queries(problem_.slope_terms);
+    task.deltas = place.of_queries(problem_.deltas);
+    task.key_rows = keys_of(forward, entry);
+    return task;
+  }
+
+ private:
+  const BackwardProblem& problem_;
+};
 
 // Most elements in the gradients of all queries. Beyond this, the sizes of partials in bytes might
 // not fit in 64 bits.
@@ -151,6 +182,70 @@ void add_distance_terms(const BackwardHeads& heads, const BackwardWave& wave, co
       for (std::int64_t column = 0; column < columns; ++column) to[column * gradient.column_stride] += *from++;
     }
   }
+}
+
+// ---- the gradient of a float mask ---------------------------------------------------------------
+
+// Number of parts for each thread, as long as each part has at least kLeastRows rows.
+constexpr std::int64_t kPartsPerThread = 4;
+constexpr std::int64_t kLeastRows = 192;
+
+// Everything that is added to some elements of the bias, in this order. A single thread adds it, so
+// that the order does not depend on the number of threads.
+struct BiasPart {
+  const std::vector<std::int64_t>* heads;
+  KeyInterval keys;
+  std::int64_t row_begin;
+  std::int64_t row_end;
+};
+
+// Adds the gradients of all scores to grad_bias. `interval` is the number of rows that a thread
+// computes between two checks of the stop signal.
+void add_bias_gradient(const BackwardHeads& heads, const BackwardKernels& kernels, int threads, std::int64_t interval,
+                       const Scratch& scratch, const StopSignal& signal) {
+  const BackwardProblem& problem = heads.problem();
+  if (heads.count() == 0 || problem.forward.heads == 0) return;
+  // Heads that add to the same rows of the bias begin at the same element.
+  std::map<void*, std::vector<std::int64_t>> sharing;
+  for (std::int64_t head = 0; head < heads.count(); ++head) sharing[heads.at(head).grad_bias].push_back(head);
+
+  // Parts are pieces of keys, so that keys and values are loaded into the cache once for all rows.
+  // If there are too few pieces, rows are divided too. Axes along which elements are broadcast are
+  // not divided.
+  const bool divides_keys = problem.grad_bias.column_stride != 0, divides_rows = problem.grad_bias.row_stride != 0;
+  // An element that all rows and keys share is summed piece by piece, with pieces that do not
+  // depend on L2.
+  const std::int64_t piece = divides_keys || divides_rows ? kernels.piece_keys(problem) : kernels.block_keys;
+  const std::int64_t kv_len = problem.forward.kv_len;
+  const std::int64_t pieces = divides_keys ? ceil_div(kv_len, piece) : 1;
+  // Parts consist of whole bands and whole queries: heads of a query may share a row of the bias.
+  const std::int64_t whole = std::lcm(kernels.band_rows, problem.forward.heads / problem.forward.kv_heads);
+  const std::int64_t wanted =
+      ceil_div(kPartsPerThread * threads, static_cast<std::int64_t>(sharing.size()) * std::max<std::int64_t>(pieces, 1));
+  std::vector<BiasPart> parts;
+  for (const auto& [first, same] : sharing) {
+    std::int64_t rows = 0;
+    for (const std::int64_t head : same) rows = std::max(rows, heads.at(head).forward.row_end);
+    const std::int64_t step = divides_rows ? ceil_div(std::max(ceil_div(rows, wanted), kLeastRows), whole) * whole
+                                           : std::max<std::int64_t>(rows, 1);
+    for (std::int64_t row = 0; row < rows; row += step)
+      for (std::int64_t i = 0; i < pieces; ++i)
+        parts.push_back({&same, {i * piece, divides_keys ? (i + 1) * piece : kv_len}, row, row + step});
+  }
+
+  parallel_for(threads, static_cast<std::int64_t>(parts.size()), signal, [&](std::int64_t index, Worker& worker) {
+    const BiasPart& part = parts[static_cast<std::size_t>(index)];
+    for (const std::int64_t head : *part.heads) {
+      const BackwardTask task = heads.at(head);
+      const std::int64_t row_end = std::min(part.row_end, task.forward.row_end);
+      const std::int64_t key_end = std::min(part.keys.end, task.forward.kv_len);
+      for (std::int64_t key = part.keys.begin; key < key_end; key += piece) {
+        kernels.begin(problem, task, {key, std::min(key_end, key + piece)}, scratch.of(worker));
+        for (std::int64_t row = part.row_begin; row < row_end && !worker.should_stop(); row += interval)
+          kernels.add_to_bias(problem, task, row, std::min(row_end, row + interval), scratch.of(worker));
+      }
+    }
+  });
 }
 
 }  // namespace

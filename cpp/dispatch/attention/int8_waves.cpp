@@ -27,20 +27,20 @@ Int8Waves::Int8Waves(const AttentionProblem& problem, const Kernels& kernels,
     const Identity identity{task.key, task.pages, task.key_begin, task.kv_len};
     auto found = keys_of_wave.find(identity);
     if (found == keys_of_wave.end()) {
-      const std::int64_t bytes = kernels.int8.quantizer.bytes(problem, task.kv_len);
-      if (waves_.empty() || is_wave_full(used + bytes, index - waves_.back().first_task, threads)) {
-        waves_.push_back({index, index, keys_.size(), keys_.size()});
+      const std::int64_t of_keys = kernels.int8.quantizer.bytes(problem, task.kv_len);
+      if (waves.empty() || is_wave_full(used + of_keys, index - waves.back().first_task, threads)) {
+        waves.push_back({index, index, keys.size(), keys.size()});
         keys_of_wave.clear();
         used = 0;
       }
-      found = keys_of_wave.emplace(identity, keys_.size()).first;
-      keys_.push_back({index, used});
-      used += bytes;
-      bytes_ = std::max(bytes_, used);
+      found = keys_of_wave.emplace(identity, keys.size()).first;
+      keys.push_back({index, used});
+      used += of_keys;
+      bytes = std::max(bytes, used);
     }
-    keys_of_task_.push_back(found->second);
-    waves_.back().end_task = index + 1;
-    waves_.back().end_keys = keys_.size();
+    keys_of_task.push_back(found->second);
+    waves.back().end_task = index + 1;
+    waves.back().end_keys = keys.size();
   }
 }
 

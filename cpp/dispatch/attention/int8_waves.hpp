@@ -11,9 +11,8 @@
 
 namespace regard {
 
-// Determines which tasks run together, and which keys they need.
-class Int8Waves {
- public:
+// Which tasks run together, and which keys they need.
+struct Int8Waves {
   // Throws NoMemory if sizes in bytes might not fit in 64 bits.
   Int8Waves(const AttentionProblem& problem, const Kernels& kernels, const AttentionTasks& tasks,
             int threads);
@@ -29,18 +28,10 @@ class Int8Waves {
     std::int64_t offset;  // in the wave's memory
   };
 
-  const std::vector<Wave>& waves() const { return waves_; }
-  const Keys& keys(std::size_t index) const { return keys_[index]; }
-  const Keys& keys_of_task(std::int64_t task) const {
-    return keys_[keys_of_task_[static_cast<std::size_t>(task)]];
-  }
-  std::int64_t bytes() const { return bytes_; }  // of the largest wave
-
- private:
-  std::vector<Wave> waves_;
-  std::vector<Keys> keys_;
-  std::vector<std::size_t> keys_of_task_;
-  std::int64_t bytes_ = 0;
+  std::vector<Wave> waves;
+  std::vector<Keys> keys;
+  std::vector<std::size_t> keys_of_task;  // indices of keys
+  std::int64_t bytes = 0;                 // of the largest wave
 };
 
 }  // namespace regard

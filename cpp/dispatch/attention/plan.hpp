@@ -42,7 +42,7 @@ struct AttentionPlan {
 
   const AttentionKernel& kernel_of(std::int64_t entry) const;
   std::int64_t workspace_bytes() const {
-    return workspaces * bytes_of_workspace + (waves ? waves->bytes() : 0);
+    return workspaces * bytes_of_workspace + (waves ? waves->bytes : 0);
   }
 };
 

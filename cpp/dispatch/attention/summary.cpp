@@ -1,4 +1,4 @@
-#include "summary.hpp"
+#include "../compute.hpp"
 
 #include <algorithm>
 #include <cstring>

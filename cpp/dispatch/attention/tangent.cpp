@@ -1,4 +1,4 @@
-#include "tangent.hpp"
+#include "../compute.hpp"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "forks.hpp"
+#include "../../platform/forks.hpp"
 #include "pool.hpp"
 #include "team.hpp"
 
@@ -39,25 +39,22 @@ ThreadingLayer used_layer() {
 
 }  // namespace
 
-LayerInUse::LayerInUse(ThreadingLayer used)
-    : std::runtime_error("another threading layer is in use"), layer(used) {}
-
 bool is_layer_chosen() { return state.load(std::memory_order_acquire) != kNotChosen; }
 
 ThreadingLayer threading_layer() { return layer_in(state.load(std::memory_order_acquire)); }
 
-void check_layer(ThreadingLayer layer) {
-  const int seen = state.load(std::memory_order_acquire);
-  if (is_other_in_use(seen, layer)) throw LayerInUse(layer_in(seen));
+bool may_choose_layer(ThreadingLayer layer) {
+  return !is_other_in_use(state.load(std::memory_order_acquire), layer);
 }
 
-void choose_layer(ThreadingLayer layer) {
+bool choose_layer(ThreadingLayer layer) {
   int seen = state.load(std::memory_order_acquire);
   int chosen = 0;
   do {
-    if (is_other_in_use(seen, layer)) throw LayerInUse(layer_in(seen));
+    if (is_other_in_use(seen, layer)) return false;
     chosen = is_in_use(seen) ? seen : static_cast<int>(layer);
   } while (!state.compare_exchange_weak(seen, chosen, std::memory_order_acq_rel));
+  return true;
 }
 
 bool choose_first_layer(ThreadingLayer layer) {

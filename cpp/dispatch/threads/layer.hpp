@@ -4,25 +4,18 @@
 #pragma once
 
 #include <functional>
-#include <stdexcept>
 
 namespace regard {
 
 enum class ThreadingLayer { pool, openmp, serial };
 
-// Thrown when another layer has run threads.
-struct LayerInUse : std::runtime_error {
-  explicit LayerInUse(ThreadingLayer layer);
-  ThreadingLayer layer;
-};
-
 // The layer of the process is chosen once, before it first runs more than one thread.
 bool is_layer_chosen();
 ThreadingLayer threading_layer();
-// Both throw LayerInUse if no other layer can be chosen any more; check_layer changes nothing.
-// Before ThreadingLayer::openmp is chosen, its library must have been loaded (team.hpp).
-void check_layer(ThreadingLayer layer);
-void choose_layer(ThreadingLayer layer);
+// Both return false if another layer has run threads. may_choose_layer changes nothing. Before
+// ThreadingLayer::openmp is chosen, its library must have been loaded (team.hpp).
+bool may_choose_layer(ThreadingLayer layer);
+bool choose_layer(ThreadingLayer layer);
 // Chooses the layer unless one has been chosen before; returns whether it did.
 bool choose_first_layer(ThreadingLayer layer);
 // For tests, which run all layers in one process: also works when another layer is in use.

@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "../../platform/float_mode.hpp"
-#include "forks.hpp"
+#include "../../platform/forks.hpp"
 #include "layer.hpp"
 
 namespace regard {

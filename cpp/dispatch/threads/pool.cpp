@@ -8,9 +8,7 @@
 
 #include "../../platform/cpus.hpp"
 #include "../../platform/forks.hpp"
-#include "../../platform/signals.hpp"
 #include "../../platform/threads.hpp"
-#include "forks.hpp"
 #include "wait.hpp"
 
 namespace regard {
@@ -94,7 +92,6 @@ class Pool {
 
   void start_workers(int count) {
     if (workers_ >= count) return;
-    const SignalsBlocked blocked;
     const int before = workers_;
     // If the system cannot provide more threads or memory, the workers that were started do the
     // work.

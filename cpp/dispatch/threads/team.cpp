@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "../../platform/forks.hpp"
-#include "forks.hpp"
 #include "wait.hpp"
 
 namespace regard {
