@@ -74,7 +74,7 @@ struct Calls<kFinish> {
                : not_implemented();
   }
 
-  // Of weights alone.
+  // Of the weights, without values.
   static py::object dense_weights(py::handle query, py::handle key, py::handle mask,
                                   py::handle keywords, More... more) {
     return dense(query, key, key, mask, keywords, more...);

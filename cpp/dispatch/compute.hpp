@@ -1,4 +1,4 @@
-// What the dispatch computes beside attention itself (attention/plan.hpp), on the active target.
+// What the dispatch computes in addition to attention (attention/plan.hpp), on the active target.
 // `threads` is an upper bound. Unless stated otherwise, a function throws NoMemory before it writes
 // anything, or Stopped.
 #pragma once

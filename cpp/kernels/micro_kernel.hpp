@@ -106,7 +106,8 @@ REGARD_INLINE void multiply_columns(Accumulators<T, kRows, kVectors>& acc, const
 #pragma GCC unroll 8
       for (int v = kFirst; v < kEnd; ++v) {
         const Vec<T> sum = fma(left, right[v], acc[r][v]);
-        acc[r][v] = kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits<T>(), acc[r][v], sum) : sum;
+        acc[r][v] =
+            kSelect ? select<T>(as_bits<T>(right[v]) == hidden_bits<T>(), acc[r][v], sum) : sum;
       }
     }
   }

@@ -147,7 +147,8 @@ def patched(folder, element, changes=()):
         text = f'#include "kernel_table.hpp"\nnamespace regard::cuda {{\n{stub}\n}}\n'
         (folder / f"{name}.cu").write_text(text, encoding="utf-8")
     changes = [
-        ("kernel_rows.hpp", f"REGARD_FORWARD_ROWS(#type, Tile, {columns})", "") for columns in (128, 256)
+        ("kernel_rows.hpp", f"REGARD_FORWARD_ROWS(#type, Tile, {columns})", "")
+        for columns in (128, 256)
     ] + [*changes]
     for name, before, after in changes:
         text = (folder / name).read_text(encoding="utf-8")
