@@ -119,8 +119,9 @@ struct Summary {
           sums.first,      sums.local,    strip.previous, strip.induced};
       for (int i = 0; i < kRowStatistics; ++i) {
         const T factor = i == kEntropy ? T(-1) : T(1);
+        const auto number_of = [&](int lane) { return results[i][lane] * factor + T(0); };
         write_numbers_of_rows<Shape>(problem.forward, problem.statistics[i], task.statistics[i],
-                                     strip, [&](int lane) { return results[i][lane] * factor + T(0); });
+                                     strip, number_of);
       }
       if (task.top_weights) write_top(problem, task, strip);
     }
