@@ -46,10 +46,10 @@ struct GradientsOfScores {
           weigh(tile, scores, products, work, strip, weights + at);
           if (work.score_factors) find_score_factors(tile, scores, work, number);
           if (wants_scores)
-            differentiate(tile,
-                          Factors::product(tile, work.values, first, strip.grad_outputs,
-                                           forward.value_dim),
-                          strip, !drops, weights + at, grad_scores + at);
+            differentiate(
+                tile,
+                Factors::product(tile, work.values, first, strip.grad_outputs, forward.value_dim),
+                strip, !drops, weights + at, grad_scores + at);
           if (drops)
             drop(forward, task.forward, strip, dropout, block.begin + tile.begin, wants_scores,
                  weights + at, grad_scores + at);

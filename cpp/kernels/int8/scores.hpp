@@ -119,8 +119,13 @@ struct QuadScores {
                                 const ForwardBlock<float>& block) {
     const Int8Keys& keys = *task.int8_keys;
     const std::int64_t key = block.begin + tile.begin;
-    return {keys.rows + key * keys.row_bytes, keys.row_bytes, keys.corrections + key, strip.queries,
-            keys.scales + key, strip.query_scale, strip.mean_score};
+    return {keys.rows + key * keys.row_bytes,
+            keys.row_bytes,
+            keys.corrections + key,
+            strip.queries,
+            keys.scales + key,
+            strip.query_scale,
+            strip.mean_score};
   }
 };
 

@@ -40,7 +40,8 @@ REGARD_NOINLINE bool quantize_to_int8(const float* x, std::int64_t columns, std:
   *scale = step;
   if (!(step < kInfinity<float>)) return false;
   for (std::int64_t i = 0; i < columns; ++i)
-    to[i] = static_cast<std::int8_t>(x[i] / step + kRoundsToInteger<float> - kRoundsToInteger<float>);
+    to[i] =
+        static_cast<std::int8_t>(x[i] / step + kRoundsToInteger<float> - kRoundsToInteger<float>);
   return true;
 }
 

@@ -21,9 +21,7 @@ struct Summary {
   using Weighing = SummaryWeighing<Shape>;
   static constexpr int kPitch = Shape::kStripLanes;
 
-  static constexpr SummaryKernels kernels() {
-    return {workspace_bytes, begin, advance, finish};
-  }
+  static constexpr SummaryKernels kernels() { return {workspace_bytes, begin, advance, finish}; }
 
   static std::int64_t workspace_bytes(const SummaryProblem& problem, std::int64_t task_rows) {
     return lay_out_summary<Shape>(problem, task_rows, nullptr);
@@ -114,9 +112,9 @@ struct Summary {
         T& square = sums.square[lane];  // replaced by the count
         if (square != T(0)) square = sums.total[lane] * sums.total[lane] / square;
       }
-      const T* const results[kRowStatistics] = {
-          sums.log_weight, strip.largest, sums.square,    sums.distance,
-          sums.first,      sums.local,    strip.previous, strip.induced};
+      const T* const results[kRowStatistics] = {sums.log_weight, strip.largest, sums.square,
+                                                sums.distance,   sums.first,    sums.local,
+                                                strip.previous,  strip.induced};
       for (int i = 0; i < kRowStatistics; ++i) {
         const T factor = i == kEntropy ? T(-1) : T(1);
         const auto number_of = [&](int lane) { return results[i][lane] * factor + T(0); };

@@ -60,7 +60,8 @@ struct SummaryWeighing {
     if (task.statistics[kFirstMass] && block.begin < problem.first_keys)
       add_first_mass(problem, work, block, runs, strip);
     if (task.statistics[kLocalMass]) add_local_mass(work, block, runs, strip);
-    if (task.statistics[kPrevious] || task.statistics[kInduced]) pick(problem, task, work, block, tiles, strip);
+    if (task.statistics[kPrevious] || task.statistics[kInduced])
+      pick(problem, task, work, block, tiles, strip);
     fold(strip.block, strip.chunk);
   }
 
@@ -250,7 +251,8 @@ struct SummaryWeighing {
       picked[lane] = work.weights[k * kPitch + lane] + T(0);
     };
     for (int lane = 0; lane < strip.rows; ++lane) {
-      if (task.statistics[kPrevious]) weight_of_key(strip.positions[lane] - 1, lane, strip.previous);
+      if (task.statistics[kPrevious])
+        weight_of_key(strip.positions[lane] - 1, lane, strip.previous);
       if (task.statistics[kInduced])
         weight_of_key(induction_key(problem, task, strip.first_row + lane), lane, strip.induced);
     }

@@ -20,9 +20,7 @@ template <class Shape>
 struct Tangent {
   using T = typename Shape::Element;
 
-  static constexpr TangentKernels kernels() {
-    return {workspace_bytes, begin, advance, finish};
-  }
+  static constexpr TangentKernels kernels() { return {workspace_bytes, begin, advance, finish}; }
 
   static std::int64_t workspace_bytes(const TangentProblem& problem, std::int64_t task_rows) {
     return lay_out_tangent<Shape>(problem, task_rows, nullptr);

@@ -34,12 +34,15 @@ constexpr TestingKernels testing_of(Bfloat16Kernels bfloat16) {
   return {.bfloat16 = bfloat16,
           .plain_dot_of_pairs = add_dots<PlainDotOfPairs>,
           .dot_of_pairs = kInstructionDots,
-          .exp = [](const void* from, void* to, std::int64_t vectors) {
-            map_vectors<T>(from, to, vectors, [](Vec<T> x) { return exp(x); });
-          },
-          .tanh_of_log2_units = [](const void* from, void* to, std::int64_t vectors) {
-            map_vectors<T>(from, to, vectors, [](Vec<T> x) { return tanh_of_log2_units<T>(x); });
-          }};
+          .exp =
+              [](const void* from, void* to, std::int64_t vectors) {
+                map_vectors<T>(from, to, vectors, [](Vec<T> x) { return exp(x); });
+              },
+          .tanh_of_log2_units =
+              [](const void* from, void* to, std::int64_t vectors) {
+                map_vectors<T>(from, to, vectors,
+                               [](Vec<T> x) { return tanh_of_log2_units<T>(x); });
+              }};
 }
 
 }  // namespace
