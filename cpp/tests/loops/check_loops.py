@@ -114,8 +114,8 @@ def loops_of(objdump: str, target: str, objects: list[Path]) -> Loops:
 
 
 def unit_of(path: Path) -> str:
-    """Name an object's unit: Unity/unity_tiles_cxx.cxx.o."""
-    return path.name.partition(".")[0].removeprefix("unity_").removesuffix("_cxx")
+    """Name an object's unit, such as "tiles" for tiles.cpp.o."""
+    return path.name.partition(".")[0]
 
 
 def sum_of(rows: list[Row]) -> Row:
