@@ -242,21 +242,6 @@ def test_a_mask_mod_is_a_function_of_regard(name):
     assert sum(map(int, blocks.groups())) == theirs.to_dense().sum()
 
 
-@pytest.mark.parametrize("mod", [causal, prefix, window, MODS["chunks"][0]])
-def test_a_mask_mod_of_operators_needs_no_arrays(mod):
-    """It is called with regions. (The mods of `and_masks` and `or_masks` need tensors: & and |.)"""
-    asked = []
-
-    def rule(i, j):
-        asked.append(isinstance(i, np.ndarray))
-        return mod(0, 0, i, j)
-
-    mask = masks.from_function(rule, 2048)
-    dense = flex.create_mask(mod, 1, 1, 2048, 2048, device="cpu")[0, 0].numpy()
-    assert np.array_equal(mask.to_dense(), dense)
-    assert sum(asked) <= 2048 // 128 * 2
-
-
 def test_a_score_mod_is_a_score_function():
     """The score_mod multiplies scores, which no option of regard does; its gradients are compared
     too."""

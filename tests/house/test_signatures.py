@@ -252,6 +252,7 @@ OTHERS = {
         "kv_len": None,
         "*": None,
         "block": (128, 128),
+        "by_corners": False,
     },
     "masks.stack": {"masks": NEEDED},
     "masks.SparseMask": {},

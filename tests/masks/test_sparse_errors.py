@@ -159,12 +159,6 @@ BLOCKS = [
         ValueError,
         "mask must have at least two axes, got shape (1,)",
     ),
-    (
-        lambda: Blocks.from_scipy(FLOATS),
-        TypeError,
-        "a SciPy sparse array must be a bsr_array or a csr_array, got an array of float64 of "
-        "shape (3, 3)",
-    ),
 ]
 USES = [
     (
@@ -251,6 +245,11 @@ MAKERS = [
         lambda: masks.sliding(3, window=(1, -1)),
         ValueError,
         "window[1] must be at least 0, got -1",
+    ),
+    (
+        lambda: masks.from_function(lambda i, j: i < j, 3, by_corners=1),
+        TypeError,
+        "by_corners must be True or False, got int",
     ),
     (
         lambda: masks.sliding(3, window=(1, 0), dilation=0),

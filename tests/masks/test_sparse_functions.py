@@ -1,11 +1,7 @@
-"""Test masks from functions of positions, and the symbols that determine them without elements."""
+"""Test masks from functions of positions."""
 
-import operator
-
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from reference import assert_same_bits
 from regard import masks
@@ -86,18 +82,37 @@ def test_lengths():
     assert masks.from_function(lambda i, j: i <= j, 4, 0).shape == (4, 0)
 
 
-def test_few_elements_are_computed():
+def test_by_corners():
     computed = []
 
-    def causal(i, j):
-        if isinstance(i, np.ndarray):
-            computed.append(i.size * j.size)
-        return j <= i
+    def causal_window(i, j):
+        computed.append(i.size * j.size)
+        return (j <= i) & (i - j < 5000)
 
     n = 2**17
-    mask = masks.from_function(causal, n)
-    assert sum(computed) == n * 128
-    assert mask.nnz == n * (n + 1) // 2
+    mask = masks.from_function(causal_window, n, by_corners=True)
+    blocks = n // 128
+    assert sum(computed) == (2 * blocks) ** 2 + 128**2 * (3 * blocks - 2 * 40 + 1)
+    first = np.maximum(np.arange(n) - 4999, 0)
+    assert (mask ^ masks.Ranges(first, np.arange(n) + 1)).nnz == 0
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "sink", "blocks before", "only keys"])
+def test_corners_of_regions_that_are_wider_than_a_block(name):
+    f = FUNCTIONS[name]
+    for q_len, kv_len, block in [
+        (60, 60, (8, 4)),
+        (90, 70, (16, 3)),
+        (1, 200, (4, 16)),
+        (0, 5, (8, 8)),
+        (5, 0, (8, 8)),
+    ]:
+        mask = masks.from_function(f, q_len, kv_len, block=block, by_corners=True)
+        assert_same_bits(mask.to_dense(), masks.from_function(f, q_len, kv_len).to_dense())
+
+
+def test_corners_do_not_show_what_is_between_them():
+    assert masks.from_function(lambda i, j: j == 5, 16, block=(8, 8), by_corners=True).nnz == 0
 
 
 @pytest.mark.parametrize("name", ["window", "image", "where", "an array of documents"])
@@ -105,77 +120,8 @@ def test_a_function_never_meets_the_square(name):
     shapes = []
 
     def f(i, j):
-        if isinstance(i, np.ndarray):
-            shapes.append((i.size, j.size))
+        shapes.append((i.size, j.size))
         return FUNCTIONS[name](i, j)
 
     masks.from_function(f, 300, block=(16, 16))
     assert max(rows for rows, _ in shapes) == 16
-
-
-def numbers():
-    """Draw expressions of two integers that may fail with symbols, but never give a wrong
-    answer."""
-    leaf = st.sampled_from(
-        [lambda i, j: i, lambda i, j: j, *(lambda i, j, n=n: n for n in (-7, -1, 0, 2, 5, 2**62))]
-    )
-    two = st.sampled_from(
-        [
-            operator.add,
-            operator.sub,
-            operator.mul,
-            operator.floordiv,
-            operator.mod,
-            operator.and_,
-            operator.or_,
-            operator.xor,
-            np.minimum,
-            np.maximum,
-        ]
-    )
-    one = st.sampled_from([operator.neg, abs, operator.invert, lambda x: x**2, lambda x: x >> 1])
-
-    def larger(each):
-        return st.one_of(
-            st.builds(lambda f, a: lambda i, j: f(a(i, j)), one, each),
-            st.builds(lambda f, a, b: lambda i, j: f(a(i, j), b(i, j)), two, each, each),
-        )
-
-    return st.recursive(leaf, larger, max_leaves=6)
-
-
-def truths():
-    compare = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
-    leaf = st.builds(
-        lambda f, a, b: lambda i, j: f(a(i, j), b(i, j)),
-        st.sampled_from(compare),
-        numbers(),
-        numbers(),
-    )
-
-    def larger(each):
-        join = st.sampled_from([operator.and_, operator.or_, operator.xor, operator.eq])
-        return st.one_of(
-            st.builds(lambda a: lambda i, j: ~a(i, j), each),
-            st.builds(lambda f, a, b: lambda i, j: f(a(i, j), b(i, j)), join, each, each),
-        )
-
-    return st.recursive(leaf, larger, max_leaves=3)
-
-
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=300)
-@hypothesis.given(f=truths(), first=st.integers(-9, 9), other=st.integers(-9, 9))
-def test_symbols_never_lie(f, first, other):
-    def shifted(i, j):
-        return f(i + first, j + other)
-
-    with np.errstate(all="ignore"):
-        try:
-            wanted = shifted(np.arange(11)[:, None], np.arange(13)[None])
-            wanted = np.array(np.broadcast_to(wanted, (11, 13)))
-            hypothesis.assume(wanted.dtype == bool)
-            mask = masks.from_function(shifted, 11, 13, block=(2, 3))
-        # Raised by Python's numbers and bools.
-        except (TypeError, OverflowError, ZeroDivisionError, DeprecationWarning):
-            hypothesis.reject()
-    assert_same_bits(mask.to_dense(), wanted)

@@ -64,7 +64,9 @@ MANY = {
     "blocks": lambda: (
         masks.random_blocks(LONG, blocks_per_row=8, rng=0) | masks.global_tokens([0, 1], LONG)
     ),
-    "function": lambda: masks.from_function(lambda i, j: (i >= j) & (i - j < 3000), LONG),
+    "function": lambda: masks.from_function(
+        lambda i, j: (i >= j) & (i - j < 3000), LONG, by_corners=True
+    ),
 }
 
 

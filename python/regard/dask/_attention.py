@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from regard._arguments.numbers import count, flag
 from regard._arguments.options import DaskOptions, takes_options
 from regard.dask import _tasks
-from regard.dask._call import call_of, token_of
+from regard.dask._call import call_of
 from regard.dask._graph import Graph, refer, refer_all
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def scaled_dot_product_attention(
     the bits of the result do not depend on the scheduler, the number of workers or lost workers.
     Hidden pairs change no bit, whether they are in the graph or not: a sparse mask gives the same
     bits as the equal bool array. Different chunks change the last bits, within the error of a
-    single call. Partial results of float16 and bfloat16 arrays are float32.
+    single call; in float64, the rounding of each partial lse is added. Partial results of float16
+    and bfloat16 arrays are float32.
 
     Weights are not returned, since they are as large as the scores. `precision` and `device` are
     not supported.
@@ -145,36 +146,30 @@ def scaled_dot_product_attention(
     options = {"threads": 1, **options}
     name = "regard.dask.scaled_dot_product_attention"
     call = call_of(name, (query, key, value), mask, options)
-    token = token_of(call, split_every)
-    graph = Graph("attention-parts", token, call.inputs)
+    graph = Graph("attention-parts", call.token(split_every), call.inputs)
+    merge = functools.partial(_tasks.merge_states, threads=options["threads"])
     outputs, lses = {}, {}
-    for block in call.grid.blocks():
-        parts: list[Key | None] = [None] * len(call.grid.keys)
+    for block in call.blocks():
+        parts: list[Key | None] = [None] * len(call.keys)
         for number, keys in call.key_chunks(block):
-            chunks, own = call.arguments_of(block, number, keys)
             place = (*block.place, number)
+            arguments = call.arguments_of(block, number, keys)
             parts[number] = graph.add(
-                "attention-part", place, _tasks.attend_part, *chunks, own, call.arithmetic
+                "attention-part", place, _tasks.attend_part, *arguments, call.arithmetic
             )
-        if not any(parts):
-            shape = call.output_shape(block)
-            parts = [
-                graph.add(
-                    "attention-none", block.place, _tasks.attend_to_nothing, shape, call.arithmetic
-                )
-            ]
-        merge = functools.partial(_tasks.merge_states, threads=options["threads"])
+        index = call.output_index(block)
+        shape = tuple(axis[i] for axis, i in zip(call.output_chunks, index, strict=True))
         merged = graph.add_tree("attention-merge", block.place, merge, parts, split_every)
         state = graph.add(
             "attention-state",
             block.place,
             _tasks.finish_states,
             refer_all(merged),
+            shape,
             call.sinks_of(block),
-            call.dtype,
+            (call.arithmetic, call.dtype),
             options["threads"],
         )
-        index = call.output_index(block)
         outputs[index] = (_tasks.part_of, refer(state), 0)
         lses[index[:-1]] = (_tasks.part_of, refer(state), 1)
     output = graph.array("attention", outputs, call.output_chunks, call.dtype)

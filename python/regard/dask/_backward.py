@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -9,19 +10,23 @@ import numpy as np
 from regard import AttentionGradients
 from regard._arguments.arrays import stored
 from regard._arguments.numbers import count
+from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import DaskOptions, takes_options
 from regard._gradients.wanted import wanted_gradients
-from regard.dask._call import call_of, token_of
-from regard.dask._chunks import check_chunks, check_dask_array
-from regard.dask._gradients import add_parts, gradient_sums
-from regard.dask._graph import Graph
+from regard.dask import _tasks
+from regard.dask._call import call_of, check_chunks, check_dask_array, chunk_index
+from regard.dask._graph import Graph, refer, refer_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from dask.array import Array
 
-    from regard.dask._call import DaskCall
+    from regard.dask._call import Block, Chunks, DaskCall, Index
+    from regard.dask._graph import Key
+
+# The names of the inputs of gradients in a `DaskCall`.
+_OPERANDS = {"query": "query", "key": "key", "value": "value", "mask": "bias"}
 
 
 @takes_options(DaskOptions, reference="as given to the forward call", threads=1)
@@ -117,11 +122,11 @@ def scaled_dot_product_attention_backward(
     call = call_of(name, (query, key, value), mask, options)
     given = _given(call, grad_output, output, lse, grad_lse)
     wanted = _wanted(call, with_respect_to, options)
-    sums = gradient_sums(call, wanted, options)
+    sums = {name: _Sum.of(call, name, options) for name in wanted}
     arrays = [*call.inputs, *(array for array in given if array is not None)]
-    token = token_of(call, given, wanted, split_every)
-    graph = Graph("attention-gradient-parts", token, arrays)
-    add_parts(call, graph, given, sums)
+    graph = Graph("attention-gradient-parts", call.token(given, wanted, split_every), arrays)
+    for block in call.blocks():
+        _add_parts(call, graph, block, given, sums)
     return AttentionGradients(
         **{name: each.finish(graph, split_every) for name, each in sums.items()}
     )
@@ -137,19 +142,97 @@ def _given(call: DaskCall, *arrays: Any) -> tuple[Any, ...]:
         check_dask_array(name, array)
         stored(name, np.empty(0, array.dtype))
         wanted = rows if "lse" in name else call.output_chunks
-        check_chunks(name, array, wanted, may_broadcast=False)
+        check_chunks(name, array, wanted)
     return arrays
 
 
 def _wanted(call: DaskCall, with_respect_to: Iterable[str], options: Any) -> tuple[str, ...]:
     """Return the names of the requested gradients, in the order of the result."""
-    has_bool_mask = call.shown is not None or call.whole.masks.shown is not None
+    shown, bias = call.arrays["shown"], call.arrays["bias"]
+    has_bool_mask = shown is not None or call.whole.masks.shown is not None
     mask = np.empty(0, bool) if has_bool_mask else None
-    if call.bias is not None:
-        mask = np.empty(0, call.bias.dtype)
+    if bias is not None:
+        mask = np.empty(0, bias.dtype)
     fields = AttentionGradients._fields
     request = wanted_gradients(with_respect_to, fields, mask, options, None, {})
     wanted = {
         name for name, is_wanted in zip(fields[:3], request.flags[:3], strict=True) if is_wanted
     }
     return tuple(name for name in fields if name in wanted | request.sums.keys())
+
+
+class _Sum:
+    """A gradient whose chunks are sums of task results."""
+
+    def __init__(self, name: str, chunks: tuple[Chunks, ...], dtype: np.dtype[Any]) -> None:
+        self._name, self._chunks = name, chunks
+        self._dtype = stored(name, np.empty(0, dtype)).dtype
+        places = itertools.product(*(range(len(axis)) for axis in chunks))
+        self._parts: dict[Index, list[Key | None]] = {index: [] for index in places}
+
+    @classmethod
+    def of(cls, call: DaskCall, name: str, options: Mapping[str, Any]) -> _Sum:
+        """Return the sum of a gradient, which has the chunks of its input."""
+        if name in _OPERANDS:
+            array = call.arrays[_OPERANDS[name]]
+            return cls(name, array.chunks, array.dtype)
+        array = np.asarray(options[name])
+        of_axis = {"batch": call.batch, "heads": (call.heads,), "columns": ((),)}
+        axes = [full for axis in OPTIONS[name].axes for full in of_axis[axis]]
+        sizes = zip(array.shape, axes[len(axes) - array.ndim :], strict=True)
+        chunks = tuple(full if size == sum(full) else (size,) for size, full in sizes)
+        return cls(name, chunks, array.dtype)
+
+    def add(self, call: DaskCall, block: Block, number: int, part: Key | None) -> None:
+        """Add the result of a task for a block and a key chunk, or None for a hidden pair.
+
+        The sum has the order of the calls.
+        """
+        if self._name in _OPERANDS:
+            index = call.chunk_of(_OPERANDS[self._name], block, number)
+        else:
+            columns = (0,) * OPTIONS[self._name].axes.count("columns")
+            index = chunk_index(self._chunks, (*block.place[:-1], *columns))
+        self._parts[index].append(part)
+
+    def finish(self, graph: Graph, split_every: int) -> Any:
+        """Return the gradient as a Dask array."""
+        kind = f"attention-gradient-of-{self._name}"
+        blocks: dict[Index, tuple[Any, ...]] = {}
+        for index, parts in self._parts.items():
+            left = graph.add_tree(f"{kind}-sum", index, _tasks.add_up, parts, split_every)
+            shape = tuple(axis[i] for axis, i in zip(self._chunks, index, strict=True))
+            blocks[index] = (_tasks.finish_sum, refer_all(left), shape, self._dtype)
+        return graph.array(kind, blocks, self._chunks, self._dtype)
+
+
+def _add_parts(
+    call: DaskCall, graph: Graph, block: Block, given: tuple[Any, ...], sums: Mapping[str, _Sum]
+) -> None:
+    """Add a task for every visible pair of a block and a key chunk, and its results to the sums."""
+    if block.is_empty:
+        return
+    kind = "attention-gradient-part"
+    index = call.output_index(block)
+    rows = refer_all(
+        [None if array is None else (array.name, *index[: array.ndim]) for array in given]
+    )
+    if "sinks" in sums:
+        arguments = _tasks.gradient_of_sinks, rows, call.sinks_of(block)
+        part = graph.add(f"{kind}-of-sinks", block.place, *arguments)
+        sums["sinks"].add(call, block, 0, part)
+    names = tuple(name for name in sums if name != "sinks")
+    visible = dict(call.key_chunks(block)) if names else {}
+    for number in range(len(call.keys) if names else 0):
+        parts: list[Key | None] = [None] * len(names)
+        if number in visible:
+            place = (*block.place, number)
+            arrays, options = call.arguments_of(block, number, visible[number])
+            task = _tasks.gradients_of_part, arrays, options, call.arithmetic, rows, names
+            pair = graph.add(kind, place, *task)
+            parts = [
+                graph.add(f"{kind}-of-{name}", place, _tasks.part_of, refer(pair), position)
+                for position, name in enumerate(names)
+            ]
+        for name, of_pair in zip(names, parts, strict=True):
+            sums[name].add(call, block, number, of_pair)

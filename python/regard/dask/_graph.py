@@ -89,11 +89,11 @@ def _present(keys: Sequence[Key | None]) -> list[Key]:
     return [key for key in keys if key is not None]
 
 
-def refer(key: Key | None) -> Any:
-    """Return a reference to a task's result for another task's arguments, or None for None."""
-    return None if key is None else TaskRef(key)
+def refer(key: Any) -> Any:
+    """Return a reference to the result of a task, or anything but a key itself."""
+    return TaskRef(key) if isinstance(key, tuple) else key
 
 
-def refer_all(keys: Sequence[Key | None]) -> Any:
+def refer_all(keys: Sequence[Any]) -> Any:
     """Return a reference to the list of the tasks' results."""
     return List(*map(refer, keys))

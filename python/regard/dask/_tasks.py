@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import regard
-from regard._arguments.arrays import as_native
+from regard import _core
+from regard._arguments.arrays import as_native, as_stored_arrays
 from regard._arguments.masks import Masks
 from regard._arguments.option_table import DIFFERENTIABLE
 
@@ -20,31 +21,20 @@ if TYPE_CHECKING:
     State = tuple[Array, Array]
     DType = np.dtype[Any]
 
-# The inputs of a task for a pair of chunks, in the order of its arguments.
-OPERANDS = ("query", "key", "value", "shown", "bias")
 
-
-def attend_part(
-    query: Array,
-    key: Array,
-    value: Array,
-    shown: Any,
-    bias: Array | None,
-    options: Mapping[str, Any],
-    dtype: DType,
-) -> State:
+def attend_part(arrays: list[Any], options: Mapping[str, Any], dtype: DType) -> State:
     """Compute attention of one query chunk over one key chunk.
 
-    `dtype` is the type of the arithmetic. Queries are converted to it so that the output is not
-    rounded to 16 bits before the merge.
+    The arrays are query, key, value, and the bool and the float mask or None. `dtype` is the type
+    of the arithmetic. Queries are converted to it so that the output is not rounded to 16 bits
+    before the merge. Its lse is float64: its rounding error would be an error of all weights.
     """
-    query, mask = as_native(query, dtype), _mask(shown, bias)
-    return regard.scaled_dot_product_attention(query, key, value, mask, return_lse=True, **options)
-
-
-def attend_to_nothing(shape: tuple[int, ...], dtype: DType) -> State:
-    """Return the state of fully masked rows."""
-    return np.zeros(shape, dtype), np.full(shape[:-1], -np.inf, dtype)
+    query, key, value, shown, bias = arrays
+    query, key, value = as_stored_arrays(query=as_native(query, dtype), key=key, value=value)
+    mask = Masks.of(Masks(shown, bias).argument).argument
+    settings = {**options, "return_lse": True, "_wide_lse": True}
+    state: State = _core.attention(query, key, value, mask, settings)
+    return state
 
 
 def merge_states(states: list[State], threads: int | None) -> State:
@@ -53,16 +43,26 @@ def merge_states(states: list[State], threads: int | None) -> State:
 
 
 def finish_states(
-    states: list[State], sinks: Array | None, dtype: DType, threads: int | None
+    states: list[State],
+    shape: tuple[int, ...],
+    sinks: Array | None,
+    dtypes: tuple[DType, DType],
+    threads: int | None,
 ) -> State:
-    """Merge the last states, and then the sinks, which are a state with values of 0."""
+    """Merge the last states, and then the sinks, which are a state with values of 0.
+
+    `shape` is the shape of the output. `dtypes` are the types of the arithmetic and of the output.
+    """
+    arithmetic, dtype = dtypes
+    if not states:  # fully masked rows
+        states = [(np.zeros(shape, arithmetic), np.full(shape[:-1], -np.inf))]
     output, lse = merge_states(states, threads) if len(states) > 1 else states[0]
     if sinks is not None:
         # 2-D arrays have no heads axis.
         logits = sinks.astype(lse.dtype).reshape((-1, 1) if output.ndim > 2 else (1,))
         nothing = np.zeros((*logits.shape, output.shape[-1]), output.dtype)
         output, lse = merge_states([(output, lse), (nothing, logits)], threads)
-    return output.astype(dtype, copy=False), lse
+    return output.astype(dtype, copy=False), lse.astype(arithmetic, copy=False)
 
 
 def part_of(results: tuple[Any, ...], number: int) -> Any:
@@ -71,24 +71,19 @@ def part_of(results: tuple[Any, ...], number: int) -> Any:
 
 
 def gradients_of_part(
-    query: Array,
-    key: Array,
-    value: Array,
-    shown: Any,
-    bias: Array | None,
-    rows: list[Any],
-    with_respect_to: tuple[str, ...],
+    arrays: list[Any],
     options: Mapping[str, Any],
     dtype: DType,
+    rows: list[Any],
+    with_respect_to: tuple[str, ...],
 ) -> tuple[Array, ...]:
     """Return the contribution of a pair of chunks to the gradients, in arithmetic precision.
 
-    `rows` contains the gradient of the output, the output, lse, and its gradient or None, all for
-    whole rows.
+    The first arguments are those of `attend_part`. `rows` contains the gradient of the output, the
+    output, lse, and its gradient or None, all for whole rows.
     """
-    query = as_native(query, _wide(query.dtype, dtype))
-    key = as_native(key, _wide(key.dtype, dtype))
-    value = as_native(value, _wide(value.dtype, dtype))
+    query, key, value = (as_native(array, _wide(array.dtype, dtype)) for array in arrays[:3])
+    shown, bias = arrays[3:]
     if bias is not None:
         bias = as_native(bias, _wide(bias.dtype, dtype))
     settings: Any = dict(options)
@@ -103,7 +98,7 @@ def gradients_of_part(
         value,
         output,
         lse,
-        _mask(shown, bias),
+        Masks(shown, bias).argument,
         grad_lse=grad_lse,
         with_respect_to=with_respect_to,
         **settings,
@@ -140,18 +135,11 @@ def add_up(parts: list[Array]) -> Array:
     return total
 
 
-def finish_sum(parts: list[Array], dtype: DType) -> Array:
-    """Add the last parts and round the sum to the type of the result."""
+def finish_sum(parts: list[Array], shape: tuple[int, ...], dtype: DType) -> Array:
+    """Add the last parts, or none, and round the sum to the type of the result."""
+    if not parts:
+        return np.zeros(shape, dtype)
     return (add_up(parts) if len(parts) > 1 else parts[0]).astype(dtype, copy=False)
-
-
-def zeros(shape: tuple[int, ...], dtype: DType) -> Array:
-    """Return the gradient of an input on which nothing depends."""
-    return np.zeros(shape, dtype)
-
-
-def _mask(shown: Any, bias: Array | None) -> Any:
-    return Masks(shown, bias).argument
 
 
 def _wide(own: DType, arithmetic: DType) -> DType:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.masks._combine import of_rows
 from regard.masks._rows import SparseRows
+from regard.masks._sparse import of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,7 @@ import numpy as np
 
 from regard._arguments.numbers import batch_integers, flag
 from regard.positional import rotary_cache, rotary_frequencies
-from regard.positional._frequencies import numbers_of_pairs
-from regard.positional._rope_parameters import read_rope_parameters
+from regard.positional._scaling import numbers_of_pairs, read_rope_parameters
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

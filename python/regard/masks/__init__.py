@@ -10,21 +10,15 @@ combine with the same operators, with each other and with bool arrays.
 """
 
 from regard._runtime.public import publish as _publish
-from regard.masks._additive import as_additive
 from regard.masks._blocks import Blocks
-from regard.masks._check import check
-from regard.masks._combine import stack
-from regard.masks._documents import documents
-from regard.masks._function import from_function
-from regard.masks._global_tokens import global_tokens
-from regard.masks._neighborhood import neighborhood
+from regard.masks._check import as_additive, check
 from regard.masks._positions import causal, prefix, window
-from regard.masks._random_blocks import random_blocks
 from regard.masks._ranges import Ranges
-from regard.masks._sequences import padding, segments
-from regard.masks._sliding import sliding
-from regard.masks._sparse import SparseMask
-from regard.masks._tree import tree
+from regard.masks._rules import from_function, random_blocks
+from regard.masks._sequences import documents, padding, segments
+from regard.masks._sliding import global_tokens, sliding
+from regard.masks._sparse import SparseMask, stack
+from regard.masks._structures import neighborhood, tree
 
 __all__ = [
     "Blocks",

@@ -6,23 +6,25 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.arrays import as_array, shown
+from regard._arguments.arrays import as_array, broadcasts_to, shown
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count
+from regard._arguments.numbers import count, integers
 from regard.masks import _cells, _grid
-from regard.masks._blocks_input import cells_of_blocks, shape_of
-from regard.masks._rows import Layout, SparseRows
-from regard.masks._sparse import SparseMask
+from regard.masks._cells import Cells
+from regard.masks._intervals import NOTHING, counted
+from regard.masks._rows import Layout, SparseRows, check_axes
+from regard.masks._sparse import DEFAULT_BLOCK, SparseMask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
-DEFAULT_BLOCK = (128, 128)
+    Integers = NDArray[np.int64]
+    Block = tuple[int, int]
 
 
-class Blocks(SparseMask):
+class Blocks(SparseMask, has_blocks=True):
     """A sparse mask in which each block of queries sees some blocks of keys.
 
     The mask is divided into blocks, by default of 128 queries and 128 keys. A block that is not
@@ -35,15 +37,16 @@ class Blocks(SparseMask):
     indptr : integer array, shape (block rows + 1,) or (..., heads, block rows + 1)
         The blocks of block row ``r`` are ``indices[indptr[r] : indptr[r + 1]]``, as in
         `scipy.sparse.bsr_array`. The axes before the last broadcast to the axes of `shape` before
-        its last two. A ``bsr_array`` or ``csr_array`` is also accepted here, as in `from_scipy`;
-        the arguments `indices`, `shape` and `bits` are then left out.
+        its last two. A SciPy ``bsr_array`` or ``csr_array`` is also accepted here, whose
+        elements other than 0 are visible; `indices`, `shape` and `bits` are then left out.
     indices : integer array, shape (number of blocks,)
         The block column of each block. The columns increase within a block row.
     shape : tuple of int
         The shape of the mask, ``(q_len, kv_len)`` or ``(..., heads, q_len, kv_len)``. Blocks at its
         end may reach beyond it.
     block : pair of int, default (128, 128)
-        The queries and keys of a block, at most 2**24 pairs.
+        The queries and keys of a block, at most 2**24 pairs. The default for a ``bsr_array`` is its
+        own blocks.
     bits : array of uint8 or bool, optional
         The visible pairs of each block: a bool array of shape ``(number of blocks, *block)``, or
         its bits as uint8, ``np.packbits(visible, axis=-1, bitorder="little")``. By default, all
@@ -60,7 +63,8 @@ class Blocks(SparseMask):
         If an array has the wrong type.
     ValueError
         If `indptr` decreases or exceeds the number of blocks, if `indices` do not increase within a
-        block row or exceed the block columns, or if shapes do not agree.
+        block row or exceed the block columns, if a SciPy array contains an element twice, or if
+        shapes do not agree.
 
     See Also
     --------
@@ -112,49 +116,13 @@ class Blocks(SparseMask):
             if value is None:
                 raise TypeError(f"Blocks() needs {name}")
         size = block_of(DEFAULT_BLOCK if block is None else block)
-        self._set(cells_of_blocks(indptr, indices, shape_of(shape), size, bits), size)
+        self._set(_rows_of_blocks(indptr, indices, _shape_of(shape), size, bits), size)
 
     @property
     def block(self) -> tuple[int, int]:
         """The queries and keys of a block."""
         assert self._block is not None
         return self._block
-
-    @classmethod
-    @refuses_unknown
-    def from_scipy(cls, matrix: Any, *, block: Sequence[SupportsIndex] | None = None) -> Blocks:
-        """Convert a SciPy sparse array. An element that is not 0 is visible.
-
-        Parameters
-        ----------
-        matrix : scipy.sparse.bsr_array or csr_array
-            The mask, of shape ``(q_len, kv_len)``.
-        block : pair of int, optional
-            The queries and keys of a block. By default, the blocks of a ``bsr_array``, and
-            (128, 128) for a ``csr_array``.
-
-        Returns
-        -------
-        Blocks
-
-        Raises
-        ------
-        TypeError
-            If `matrix` is neither a ``bsr_array`` nor a ``csr_array``.
-        ValueError
-            If `matrix` contains an element or a block twice, or `block` is not a pair of positive
-            integers.
-
-        Examples
-        --------
-        ::
-
-            matrix = scipy.sparse.random_array((1000, 1000), density=0.01, format="csr")
-            mask = regard.masks.Blocks.from_scipy(matrix, block=(64, 64))
-        """
-        mask: Blocks = object.__new__(cls)
-        mask._set(*_scipy_rows(matrix, block))
-        return mask
 
     @classmethod
     @refuses_unknown
@@ -210,44 +178,146 @@ class Blocks(SparseMask):
 
 def block_of(block: Any) -> tuple[int, int]:
     """Return the size of a block, or raise TypeError or ValueError."""
-    is_sequence = hasattr(block, "__getitem__") and not isinstance(block, str | bytes | dict)
-    if not is_sequence or not hasattr(block, "__len__"):
-        raise TypeError(f"block must be a pair (queries, keys), got {type(block).__name__}")
-    if len(block) != 2:
+    if _length("block", block, "a pair (queries, keys)") != 2:
         raise ValueError(f"block must be a pair (queries, keys), got {len(block)} numbers")
     queries, keys = (count(f"block[{i}]", size, 1, 2**20) for i, size in enumerate(block))
     return queries, keys
 
 
-def _scipy_rows(matrix: Any, block: Any) -> tuple[SparseRows, tuple[int, int]]:
-    """Return the arrays and the blocks of a SciPy sparse array."""
+def _shape_of(shape: Any) -> tuple[int, ...]:
+    """Return the shape of a mask, or raise TypeError or ValueError."""
+    if _length("shape", shape, "(..., q_len, kv_len)") < 2:
+        raise ValueError(f"shape must be (..., q_len, kv_len), got {tuple(shape)}")
+    check_axes("shape", shape)
+    return tuple(count(f"shape[{i}]", size) for i, size in enumerate(shape))
+
+
+def _length(name: str, value: Any, wanted: str) -> int:
+    is_sequence = hasattr(value, "__getitem__") and not isinstance(value, str | bytes | dict)
+    if not is_sequence or not hasattr(value, "__len__"):
+        raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
+    return len(value)
+
+
+def _scipy_rows(matrix: Any, block: Any) -> tuple[SparseRows, Block]:
+    """Return the arrays and blocks of a SciPy sparse array, or raise TypeError or ValueError."""
     kind = getattr(matrix, "format", None)
     if kind not in ("bsr", "csr"):
         raise TypeError(
             "a SciPy sparse array must be a bsr_array or a csr_array, got "
             f"{shown(matrix) if kind is None else kind}: convert it with tobsr() or tocsr()"
         )
-    size = None if block is None else block_of(block)
-    own = tuple(int(n) for n in matrix.blocksize) if kind == "bsr" else (1, 1)
-    visible = np.asarray(matrix.data) != 0
-    if kind == "csr":
-        visible = visible[:, None, None]
-    indptr, indices, visible = _ordered(matrix, visible)
-    rows = cells_of_blocks(indptr, indices, shape_of(matrix.shape), (own[0], own[1]), visible)
-    size = size or (DEFAULT_BLOCK if kind == "csr" else (own[0], own[1]))
+    height, width = matrix.blocksize if kind == "bsr" else (1, 1)
+    own = int(height), int(width)
+    size = block_of(block) if block is not None else own if kind == "bsr" else DEFAULT_BLOCK
+    matrix = matrix.sorted_indices()
+    if not matrix.has_canonical_format:
+        raise ValueError("matrix contains an element or a block twice: call sum_duplicates() first")
+    stored = matrix.indptr[-1]
+    visible = (matrix.data[:stored] != 0).reshape(-1, *own)
+    shape = _shape_of(matrix.shape)
+    rows = _rows_of_blocks(matrix.indptr, matrix.indices[:stored], shape, own, visible)
     if size == own:
         return rows, size
     layout = Layout.of(rows.shape, size)
-    return _cells.rows_of(_grid.cells_on(rows, (own[0], own[1]), layout), layout), size
+    return _cells.rows_of(_grid.cells_on(rows, own, layout), layout), size
 
 
-def _ordered(matrix: Any, visible: Any) -> tuple[Any, Any, Any]:
-    """Return the arrays of a SciPy array with sorted columns, or raise ValueError."""
-    indptr, indices = np.asarray(matrix.indptr), np.asarray(matrix.indices)
-    row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    indices, visible = indices[: len(row)], visible[: len(row)]
-    order = np.lexsort((indices, row))
-    indices, visible = indices[order], visible[order]
-    if ((indices[1:] == indices[:-1]) & (row[1:] == row[:-1])).any():
-        raise ValueError("matrix contains an element or a block twice: call sum_duplicates() first")
-    return indptr, indices, visible
+def _rows_of_blocks(
+    indptr: Any, indices: Any, shape: tuple[int, ...], block: tuple[int, int], bits: Any
+) -> SparseRows:
+    """Return the arrays of a mask from the blocks of each block row.
+
+    Raises TypeError or ValueError if the blocks are not valid.
+    """
+    starts, columns = integers("indptr", indptr), integers("indices", indices)
+    check_axes("indptr", starts.shape)
+    if columns.ndim != 1:
+        raise ValueError(f"indices must have one axis, got shape {columns.shape}")
+    full = Layout.of(shape, block)
+    if starts.ndim == 0 or starts.shape[-1] != full.rows + 1:
+        raise ValueError(
+            f"indptr must have {full.rows} block rows + 1 = {full.rows + 1} numbers for "
+            f"q_len {full.q_len} and blocks of {block[0]} queries, got shape {starts.shape}"
+        )
+    if not broadcasts_to(starts.shape[:-1], full.planes):
+        raise ValueError(
+            f"indptr must broadcast to the axes {full.planes} of shape before its last two, got "
+            f"shape {starts.shape}"
+        )
+    layout = full._replace(planes=starts.shape[:-1])
+    layout.check()
+    _check_starts(starts, len(columns))
+    outside = columns[(columns < 0) | (columns >= full.columns)]
+    if outside.size:
+        raise ValueError(
+            f"indices must be block columns in 0 .. {full.columns - 1}, got {outside[0]}"
+        )
+    starts, columns = starts.astype(np.int64), columns.astype(np.int64)
+    _check_order(starts, columns)
+    packed = _packed(bits, len(columns), block)
+    rows = _cells.rows_of(_cells_at(starts, columns, packed, layout), layout)
+    return rows.spread(full.planes)
+
+
+def _cells_at(starts: Integers, columns: Integers, bits: Any, layout: Layout) -> Cells:
+    assert layout.block is not None
+    counts = np.diff(starts, axis=-1).ravel()
+    which = counted(starts[..., :-1].ravel(), counts)
+    place = np.repeat(np.arange(len(counts)), counts) * layout.step
+    place += columns[which] * layout.block[1]
+    if bits is None:
+        return _cells.only_whole(_cells.blocks_at(place, layout), layout)
+    return _cells.trimmed(Cells(NOTHING, place, which, bits), layout)
+
+
+def _check_starts(starts: Integers, blocks: int) -> None:
+    outside = starts[(starts < 0) | (starts > blocks)]
+    if outside.size:
+        raise ValueError(
+            f"indptr must be in 0 .. {blocks}, the number of indices, got {outside[0]}"
+        )
+    falls = np.argwhere(starts[..., 1:] < starts[..., :-1])
+    if len(falls):
+        at = tuple(falls[0])
+        after = (*at[:-1], at[-1] + 1)
+        raise ValueError(
+            f"indptr must not decrease, got {starts[after]} after {starts[at]} at index {after[-1]}"
+        )
+
+
+def _check_order(starts: Integers, columns: Integers) -> None:
+    """Raise ValueError unless the columns increase within every block row."""
+    if not len(columns):
+        return
+    falls = np.zeros(len(columns) + 1, np.int64)
+    falls[2:] = np.cumsum(columns[1:] <= columns[:-1])  # up to and including each column
+    begin, end = starts[..., :-1], starts[..., 1:]
+    within = np.where(begin < end, falls[end] - falls[np.minimum(begin + 1, len(columns))], 0)
+    if within.any():
+        row = tuple(np.argwhere(within)[0])
+        part = columns[begin[row] : end[row]]
+        at = int(np.nonzero(part[1:] <= part[:-1])[0][0])
+        raise ValueError(
+            f"indices must increase within a block row, got {part[at + 1]} after {part[at]} in "
+            f"block row {row[-1]}"
+        )
+
+
+def _packed(bits: Any, blocks: int, block: tuple[int, int]) -> Any:
+    """Return the bits of the blocks, or raise TypeError or ValueError."""
+    if bits is None:
+        return None
+    array = as_array("bits", bits)
+    wanted = {np.dtype(np.bool_): block, np.dtype(np.uint8): (block[0], -(-block[1] // 8))}
+    if array.dtype not in wanted:
+        raise TypeError(f"bits must be bool, or uint8 of packed bits, got {array.dtype}")
+    shape = (blocks, *wanted[array.dtype])
+    if array.shape != shape:
+        raise ValueError(
+            f"bits must have shape {shape} for {blocks} blocks of {block[0]} x {block[1]} in "
+            f"{array.dtype}, got {array.shape}"
+        )
+    if array.dtype == np.bool_:
+        return np.packbits(array, axis=-1, bitorder="little")
+    return array.copy()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.ma  # np.unique imports it at its first use
 
 from regard.masks import _intervals
-from regard.masks._intervals import Intervals
-from regard.masks._rows import ALL_QUERIES, NO_BITS, Layout, SparseRows
+from regard.masks._intervals import NOTHING, Intervals
+from regard.masks._rows import ALL_QUERIES, Layout, SparseRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,31 +41,107 @@ class Cells(NamedTuple):
     bits: Bytes
 
 
-def no_bits(layout: Layout) -> Bytes:
-    """Return bits of no block."""
-    if layout.block is None:
-        return NO_BITS
-    return np.zeros((0, layout.block[0], -(-layout.block[1] // 8)), np.uint8)
-
-
 def only_whole(whole: Intervals, layout: Layout) -> Cells:
     """Return cells without partial blocks."""
-    none = np.zeros(0, np.int64)
-    return Cells(whole, none, none, no_bits(layout))
+    height, width = layout.block or (0, 0)
+    return Cells(whole, *NOTHING, np.zeros((0, height, -(-width // 8)), np.uint8))
 
 
-def all_keys(layout: Layout) -> Intervals:
-    """Return the intervals of all keys."""
-    if not layout.kv_len:
-        return Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    first = np.arange(layout.all_rows) * layout.step
-    return Intervals(first, first + layout.kv_len)
+def everything(layout: Layout) -> Cells:
+    """Return cells in which all queries see all keys."""
+    first = np.arange(layout.all_rows if layout.kv_len else 0) * layout.step
+    return only_whole(Intervals(first, first + layout.kv_len), layout)
+
+
+def blocks_at(place: Integers, layout: Layout) -> Intervals:
+    """Return the union of the blocks with these first keys."""
+    return _intervals.union(place, ends(place, layout))
+
+
+def ends(place: Integers, layout: Layout) -> Integers:
+    """Return the ends of the blocks with these first keys."""
+    width = layout.block[1] if layout.block else 0
+    return np.minimum(place + width, place // layout.step * layout.step + layout.kv_len)
+
+
+def edge_kinds(place: Integers, layout: Layout) -> Integers:
+    """Return which blocks the end of the mask cuts, as indices of `extents`.
+
+    The number is 0 inside the mask, plus 1 for blocks that the last query cuts, and plus 2 for
+    blocks that the last key cuts.
+    """
+    assert layout.block is not None
+    row = place // layout.step
+    is_cut = bool(layout.q_len % layout.block[0])
+    in_last_row = is_cut & (row % max(layout.rows, 1) == layout.rows - 1)
+    beyond = place - row * layout.step + layout.block[1] > layout.kv_len
+    return np.asarray(in_last_row + 2 * beyond, np.int64)
+
+
+def extents(layout: Layout) -> Bytes:
+    """Return the bits inside the mask, of blocks of each kind of `edge_kinds`."""
+    assert layout.block is not None
+    height, width = layout.block
+    rows = np.arange(height) < np.array([[height], [layout.q_len % height]])
+    keys = np.arange(width) < np.array([[width], [layout.kv_len % width]])
+    packed = np.packbits(keys, axis=-1, bitorder="little")
+    kind = np.arange(4)
+    return rows[kind & 1, :, None] * packed[kind >> 1, None, :]
+
+
+def combined(rule: np.ufunc, a: Cells, b: Cells, layout: Layout) -> Cells:
+    """Combine two masks of one layout by `numpy.bitwise_and`, `bitwise_or` or `bitwise_xor`.
+
+    Each combination of bits and edges is computed once, for all blocks that have it.
+    """
+    whole = _intervals.combined(rule, a.whole, b.whole)
+    place = np.union1d(a.place, b.place)
+    if not len(place):
+        return only_whole(whole, layout)
+    sizes = len(a.bits) + 2, len(b.bits) + 2, 4
+    codes = _codes(a, place), _codes(b, place), edge_kinds(place, layout)
+    distinct, which = np.unique(np.ravel_multi_index(codes, sizes), return_inverse=True)
+    of_a, of_b, kind = np.unravel_index(distinct, sizes)
+    inside = extents(layout)[kind]
+    bits = rule(_bits_of(a, of_a), _bits_of(b, of_b)) & inside
+    is_whole = (bits == inside).all(axis=(1, 2))
+    keep = (bits.any(axis=(1, 2)) & ~is_whole)[which]
+    whole = _intervals.difference(whole, blocks_at(place, layout))
+    full = blocks_at(place[is_whole[which]], layout)
+    whole = _intervals.combined(np.logical_or, whole, full)
+    return Cells(whole, place[keep], which[keep], bits)
+
+
+def trimmed(cells: Cells, layout: Layout) -> Cells:
+    """Return cells whose bits outside the mask are 0, and whose partial blocks are partial."""
+    return combined(np.bitwise_and, cells, everything(layout), layout)
+
+
+def _codes(cells: Cells, place: Integers) -> Integers:
+    """Return what a mask shows of blocks: nothing (0), everything (1), or bits (2 + number)."""
+    codes = _intervals.contains(cells.whole, place).astype(np.int64)
+    codes[np.searchsorted(place, cells.place)] = cells.number + 2
+    return codes
+
+
+def _bits_of(cells: Cells, codes: Any) -> Bytes:
+    bits = np.zeros((len(codes), *cells.bits.shape[1:]), np.uint8)
+    bits[codes == 1] = 255
+    bits[codes > 1] = cells.bits[codes[codes > 1] - 2]
+    return bits
 
 
 def rows_of(cells: Cells, layout: Layout) -> SparseRows:
-    """Return the arrays of a mask."""
-    if layout.q_len == 1 and layout.block:
-        return rows_of(_without_blocks(cells, layout), layout._replace(block=None))
+    """Return the arrays of a mask. A single query is a row without blocks, which broadcasts."""
+    if layout.q_len != 1:
+        return arrays_of(cells, layout)
+    if layout.block:
+        cells = _without_blocks(cells, layout)
+    return arrays_of(cells, layout._replace(block=None))._replace(row_queries=ALL_QUERIES)
+
+
+def arrays_of(cells: Cells, layout: Layout) -> SparseRows:
+    """Return the arrays of a mask with the rows of its layout."""
     is_used = np.zeros(len(cells.bits), bool)
     is_used[cells.number] = True
     bits, number = cells.bits, cells.number
@@ -79,24 +155,23 @@ def rows_of(cells: Cells, layout: Layout) -> SparseRows:
     spans[: len(first), 2] = -1
     if len(number):
         partial_row = cells.place // layout.step
-        key = cells.place - partial_row * layout.step
-        spans[len(first) :, 0] = key
+        spans[len(first) :, 0] = cells.place - partial_row * layout.step
         spans[len(first) :, 1] = ends(cells.place, layout) - partial_row * layout.step
         spans[len(first) :, 2] = number
         order = np.argsort(np.concatenate([first, cells.place]), kind="stable")
         spans, row = spans[order], np.concatenate([row, partial_row])[order]
     before = np.zeros(layout.all_rows + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=layout.all_rows), out=before[1:])
-    if math.prod(layout.planes) == 1:
+    planes = math.prod(layout.planes)
+    if planes == 1:
         starts = before
     else:
-        plane = np.arange(math.prod(layout.planes))
-        starts = before[plane[:, None] * layout.rows + np.arange(layout.rows + 1)]
+        starts = before[np.arange(planes)[:, None] * layout.rows + np.arange(layout.rows + 1)]
     return SparseRows(
         starts.reshape(*layout.planes, layout.rows + 1),
         spans,
         bits,
-        ALL_QUERIES if layout.q_len == 1 else layout.row_queries,
+        layout.row_queries,
         0,
         0,
         layout.shape,
@@ -105,149 +180,18 @@ def rows_of(cells: Cells, layout: Layout) -> SparseRows:
 
 def _without_blocks(cells: Cells, layout: Layout) -> Cells:
     """Return the cells of a mask with one query, without blocks."""
+    plain = layout._replace(block=None)
     bits = cells.bits[:, 0]
-    runs = np.bitwise_count(bits & ~(bits << 1)).sum(axis=-1, dtype=np.int64)  # at most
-    layout._replace(block=None).check(len(cells.whole.first) + int(runs[cells.number].sum()))
-    shown = np.unpackbits(cells.bits[cells.number, 0], axis=-1, bitorder="little")
+    most_runs = np.bitwise_count(bits & ~(bits << 1)).sum(axis=-1, dtype=np.int64)
+    plain.check(len(cells.whole.first) + int(most_runs[cells.number].sum()))
+    shown = np.unpackbits(bits[cells.number], axis=-1, bitorder="little")
     at, first, last = _intervals.runs(shown.view(np.bool_))
     start = cells.place[at]
     whole = _intervals.union(
         np.concatenate([cells.whole.first, start + first]),
         np.concatenate([cells.whole.last, start + last]),
     )
-    return only_whole(whole, layout._replace(block=None))
-
-
-def ends(place: Integers, layout: Layout) -> Integers:
-    """Return the ends of partial blocks."""
-    width = layout.block[1] if layout.block else 0
-    return np.minimum(place + width, place // layout.step * layout.step + layout.kv_len)
-
-
-def edge_kinds(place: Integers, layout: Layout) -> Integers:
-    """Return the kinds of blocks, which are the indices of `extents`.
-
-    The kind is 0 inside the mask, plus 1 for blocks that the last query cuts, and plus 2 for blocks
-    that the last key cuts.
-    """
-    if layout.block is None:
-        return np.zeros(len(place), np.int64)
-    row = place // layout.step
-    is_cut = bool(layout.q_len % layout.block[0])
-    in_last_row = is_cut & (row % max(layout.rows, 1) == layout.rows - 1)
-    beyond = place - row * layout.step + layout.block[1] > layout.kv_len
-    return np.asarray(in_last_row + 2 * beyond, np.int64)
-
-
-def extents(layout: Layout) -> Bytes:
-    """Return the bits inside the mask, of blocks of each kind of `edge_kinds`."""
-    if layout.block is None:
-        return NO_BITS
-    height, width = layout.block
-    rows = np.arange(height) < np.array([[height], [layout.q_len % height]])
-    keys = np.arange(width) < np.array([[width], [layout.kv_len % width]])
-    packed = np.packbits(keys, axis=-1, bitorder="little")
-    kind = np.arange(4)
-    return rows[kind & 1, :, None] * packed[kind >> 1, None, :]
-
-
-def trimmed(cells: Cells, layout: Layout, *, inner: bool = False) -> Cells:
-    """Return cells whose bits outside the mask are 0, and whose partial blocks are partial.
-
-    Without `inner`, only blocks at the edges are examined.
-    """
-    kind = edge_kinds(cells.place, layout)
-    affected = np.arange(len(kind)) if inner else np.nonzero(kind)[0]
-    if not len(affected):
-        return cells
-    inside = extents(layout)
-    pairs, which = np.unique(cells.number[affected] * 4 + kind[affected], return_inverse=True)
-    bits = cells.bits[pairs // 4] & inside[pairs % 4]
-    is_none = ~bits.any(axis=(1, 2))
-    is_all = (bits == inside[pairs % 4]).all(axis=(1, 2))
-    number = cells.number.copy()
-    number[affected] = len(cells.bits) + which
-    keep = np.ones(len(kind), bool)
-    keep[affected] = ~(is_none | is_all)[which]
-    full = cells.place[affected[is_all[which]]]
-    whole = cells.whole
-    if len(full):
-        whole = _intervals.union(
-            np.concatenate([whole.first, full]), np.concatenate([whole.last, ends(full, layout)])
-        )
-    return Cells(whole, cells.place[keep], number[keep], np.concatenate([cells.bits, bits]))
-
-
-def intersection(a: Cells, b: Cells) -> Cells:
-    """Return the pairs that two masks of one layout both show."""
-    whole = _intervals.intersection(a.whole, b.whole)
-    a_in_b, b_in_a = (
-        _intervals.contains(b.whole, a.place),
-        _intervals.contains(a.whole, b.place),
-    )
-    common, in_a, in_b = np.intersect1d(a.place, b.place, assume_unique=True, return_indices=True)
-    pairs, which = np.unique(
-        a.number[in_a] * max(len(b.bits), 1) + b.number[in_b], return_inverse=True
-    )
-    both = a.bits[pairs // max(len(b.bits), 1)] & b.bits[pairs % max(len(b.bits), 1)]
-    keep = both.any(axis=(1, 2))[which]
-    place = np.concatenate([a.place[a_in_b], b.place[b_in_a], common[keep]])
-    number = np.concatenate(
-        [
-            a.number[a_in_b],
-            len(a.bits) + b.number[b_in_a],
-            len(a.bits) + len(b.bits) + which[keep],
-        ]
-    )
-    order = np.argsort(place, kind="stable")
-    return Cells(whole, place[order], number[order], np.concatenate([a.bits, b.bits, both]))
-
-
-def complement(a: Cells, layout: Layout) -> Cells:
-    """Return the pairs that a mask hides."""
-    seen = a.whole
-    if len(a.place):
-        seen = _intervals.union(
-            np.concatenate([seen.first, a.place]),
-            np.concatenate([seen.last, ends(a.place, layout)]),
-        )
-    whole = _intervals.complement(seen, all_keys(layout))
-    pairs, which = np.unique(a.number * 4 + edge_kinds(a.place, layout), return_inverse=True)
-    bits = ~a.bits[pairs // 4] & extents(layout)[pairs % 4] if len(pairs) else no_bits(layout)
-    return Cells(whole, a.place, which, bits)
-
-
-def union(a: Cells, b: Cells, layout: Layout) -> Cells:
-    """Return the pairs that either of two masks shows."""
-    if not len(a.place) and not len(b.place):
-        return only_whole(
-            _intervals.union(
-                np.concatenate([a.whole.first, b.whole.first]),
-                np.concatenate([a.whole.last, b.whole.last]),
-            ),
-            layout,
-        )
-    return complement(intersection(complement(a, layout), complement(b, layout)), layout)
-
-
-def difference(a: Cells, b: Cells, layout: Layout) -> Cells:
-    """Return the pairs that exactly one of two masks shows."""
-    return intersection(union(a, b, layout), complement(intersection(a, b), layout))
-
-
-def repeated(cells: Cells, unit: int, index: Integers) -> Cells:
-    """Return the parts `index` of the line, each of which is `unit` long, end to end."""
-    step = np.arange(len(index)) - index
-
-    def part_of(points: Integers) -> tuple[Integers, Integers]:
-        begin = np.searchsorted(points, index * unit)
-        count = np.searchsorted(points, (index + 1) * unit) - begin
-        return _intervals.counted(begin, count), np.repeat(step * unit, count)
-
-    at, moved = part_of(cells.whole.first)
-    whole = Intervals(cells.whole.first[at] + moved, cells.whole.last[at] + moved)
-    at, moved = part_of(cells.place)
-    return Cells(whole, cells.place[at] + moved, cells.number[at], cells.bits)
+    return only_whole(whole, plain)
 
 
 def count(cells: Cells, layout: Layout) -> int:
@@ -255,13 +199,9 @@ def count(cells: Cells, layout: Layout) -> int:
     length = cells.whole.last - cells.whole.first
     rest = layout.q_len % layout.row_queries
     is_cut = (cells.whole.first // layout.step) % max(layout.rows, 1) == layout.rows - 1
-    is_cut &= rest > 0
+    queries = np.where(is_cut & (rest > 0), rest, layout.row_queries)
     in_bits = np.bitwise_count(cells.bits).sum(axis=(1, 2), dtype=np.int64)[cells.number]
-    return (
-        int(length[~is_cut].sum()) * layout.row_queries
-        + int(length[is_cut].sum()) * rest
-        + int(in_bits.sum())
-    )
+    return int((length * queries).sum()) + int(in_bits.sum())
 
 
 def seeing(cells: Cells, layout: Layout) -> Bools:
@@ -271,5 +211,5 @@ def seeing(cells: Cells, layout: Layout) -> Bools:
         in_bits = np.asarray(cells.bits.any(axis=-1))
         np.logical_or.at(sees, cells.place // layout.step, in_bits[cells.number])
     sees[cells.whole.first // layout.step] = True
-    by_plane = sees.reshape(*layout.planes, -1) if sees.size else sees.reshape(*layout.planes, 0)
+    by_plane = sees.reshape(*layout.planes, layout.rows * layout.row_queries)
     return np.asarray(by_plane[..., : layout.q_len])

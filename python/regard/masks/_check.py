@@ -1,25 +1,22 @@
-"""Recognize masks that are most likely mistakes."""
+"""Recognize masks that are most likely mistakes, and convert bool masks to additive masks."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from regard._arguments.arrays import compute_type
+from regard._arguments.arrays import as_array, compute_type, floating
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.masks import as_mask
+from regard._arguments.masks import as_mask, is_pair
 from regard._arguments.numbers import flag
 from regard.masks import _cells
-from regard.masks._combine import of_rows
 from regard.masks._ranges import Ranges
-from regard.masks._sparse import SparseMask
+from regard.masks._rows import distinct
+from regard.masks._sparse import SparseMask, of_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     Bools = NDArray[np.bool_]
 
@@ -95,31 +92,22 @@ means may attend here (nn.MultiheadAttention's True hides): pass ~mask
     given = as_mask(mask)
     if given is None:
         raise TypeError("mask must be an array of bool or float, got None")
-    array, remedy = np.atleast_1d(_distinct(given)), ""
+    array, remedy = distinct(np.atleast_2d(given), 2), ""
     if array.size == 0:
         return mask
     if array.dtype == np.bool_:
-        _refuse_inverted(partial(_hides_up_to, array), array.shape, _SWAPPED_BOOLS)
+        _refuse_inverted(array, _SWAPPED_BOOLS)
         empty, remedy = _no(array), "pass ~mask if its True means hidden, or "
     else:
         added = array.astype(compute_type(array.dtype), copy=False)
         _refuse_numbers(added)
         meant = added > _MEANT_AS_HIDDEN
-        swapped = "0 shows a key and -inf hides it: swap the two"
-        _refuse_inverted(partial(_hides_up_to, meant), meant.shape, swapped)
+        _refuse_inverted(meant, "0 shows a key and -inf hides it: swap the two")
         empty = _no(added > -np.inf)
         _refuse_pushed_down(_no(meant) & ~empty)
     if not allow_empty_rows:
         _refuse_empty(empty, remedy)
     return mask
-
-
-def _distinct(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct matrices, without the copies that are broadcast along a leading axis."""
-    leading = zip(array.shape[:-2], array.strides[:-2], strict=True)
-    return array[
-        tuple(slice(1) if size and not stride else slice(None) for size, stride in leading)
-    ]
 
 
 def _no(visible: Bools) -> Bools:
@@ -144,28 +132,24 @@ def _refuse_numbers(added: NDArray[Any]) -> None:
 
 
 def _check_sparse(mask: SparseMask, allow_empty_rows: bool) -> None:
-    once = of_rows(mask._rows.distinct(), mask._block)  # as in _distinct
+    once = of_rows(mask._rows.distinct(), mask._block)
     if not once.size:
         return
-    _refuse_inverted(partial(_sparse_hides_up_to, once), once.shape, _SWAPPED_BOOLS)
+    _refuse_inverted(once, _SWAPPED_BOOLS)
     if not allow_empty_rows:
         _refuse_empty(~_cells.seeing(*once._cells()), "")
 
 
-def _refuse_inverted(
-    hides_up_to: Callable[[int], bool], shape: tuple[int, ...], remedy: str
-) -> None:
-    if len(shape) < 2:
-        return
-    q_len, kv_len = shape[-2:]
+def _refuse_inverted(mask: Bools | SparseMask, remedy: str) -> None:
+    q_len, kv_len = mask.shape[-2:]
     for offset in dict.fromkeys((0, kv_len - q_len)):
         diagonal = f"i {offset:+d}".replace("+", "+ ").replace("-", "- ") if offset else "i"
-        if hides_up_to(offset):
+        if _hides_up_to(mask, offset):
             raise ValueError(
                 f"mask looks inverted: it shows query i the keys j > {diagonal} and hides earlier "
                 f"keys; {remedy}"
             )
-        if hides_up_to(offset - 1):
+        if _hides_up_to(mask, offset - 1):
             raise ValueError(
                 f"mask looks mirrored: it shows query i the keys j >= {diagonal} and hides earlier "
                 "keys; a causal mask does the opposite: use np.tril in place of np.triu, or "
@@ -173,28 +157,19 @@ def _refuse_inverted(
             )
 
 
-def _hides_up_to(visible: Bools, last: int) -> bool:
+def _hides_up_to(mask: Any, last: int) -> bool:
     """Return whether the hidden keys are the keys ``j <= i + last``, except for some columns.
 
     The columns that the last query sees are not compared; no row may hide them.
     """
-    q_len, kv_len = visible.shape[-2:]
-    before = np.arange(kv_len) <= np.arange(q_len)[:, None] + last
-    if not _ends_hide_up_to(last, visible[..., 0, :], visible[..., -1, :]):
-        return False
-    return bool((visible != (before & ~visible[..., -1:, :])).all())
-
-
-def _sparse_hides_up_to(mask: SparseMask, last: int) -> bool:
-    """Return the same for a sparse mask."""
     q_len, kv_len = mask.shape[-2:]
+    after: Any = Ranges(np.arange(q_len) + last + 1, kv_len, kv_len=kv_len)
     first_query, last_query = mask[..., :1, :], mask[..., q_len - 1 :, :]
+    if not isinstance(mask, SparseMask):
+        is_like = _ends_hide_up_to(last, first_query[..., 0, :], last_query[..., 0, :])
+        return is_like and not (mask ^ (after.to_dense(max_bytes=2**62) | last_query)).any()
     ends = (each.to_dense(max_bytes=2**62)[..., 0, :] for each in (first_query, last_query))
-    if not _ends_hide_up_to(last, *ends):
-        return False
-    after = Ranges(np.arange(q_len) + last + 1, kv_len, kv_len=kv_len)
-    different: SparseMask = mask ^ (after | last_query)
-    return different.nnz == 0
+    return _ends_hide_up_to(last, *ends) and (mask ^ (after | last_query)).nnz == 0
 
 
 def _ends_hide_up_to(last: int, first_query: Bools, last_query: Bools) -> bool:
@@ -225,3 +200,43 @@ def _refuse_empty(rows: Bools, remedy: str) -> None:
 def _listed(rows: Bools) -> str:
     first = ", ".join(str(i) for i in np.argwhere(rows)[0])
     return f"{rows.sum()} of {rows.size} rows (the first at [{first}])"
+
+
+@refuses_unknown
+def as_additive(mask: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[np.floating[Any]]:
+    """Convert a bool mask to an additive mask, which is added to the scaled scores.
+
+    Parameters
+    ----------
+    mask : array_like of bool
+        True where a query may attend.
+    dtype : dtype, optional
+        A floating-point dtype.
+
+    Returns
+    -------
+    numpy.ndarray
+        An array of type `dtype` and the shape of `mask`: 0 where `mask` is True, -inf elsewhere.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is not bool or `dtype` is not floating-point.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.masks.as_additive(regard.masks.causal(3))
+    array([[  0., -inf, -inf],
+           [  0.,   0., -inf],
+           [  0.,   0.,   0.]], dtype=float32)
+    """
+    if is_pair(mask):
+        raise TypeError("mask must be one array of bool here, got a pair")
+    allowed = as_array("mask", mask)
+    if allowed.dtype != np.bool_:
+        raise TypeError(f"mask must be bool (True = may attend), got {allowed.dtype}")
+    to = floating("dtype", dtype)
+    additive = np.zeros(allowed.shape, to)
+    additive[~allowed] = -np.inf
+    return additive

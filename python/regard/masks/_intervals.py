@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
@@ -25,6 +27,9 @@ class Intervals(NamedTuple):
 
     first: Integers
     last: Integers
+
+
+NOTHING = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def depths(
@@ -57,24 +62,26 @@ def chosen(points: Integers, is_chosen: Bools) -> Intervals:
 
 
 def union(first: Integers, last: Integers) -> Intervals:
-    """Return the union of intervals in any order, which may overlap but are not empty."""
+    """Return the union of intervals in any order, which may overlap or be empty."""
     points, depth = depths(first, last)
     return chosen(points, depth > 0)
 
 
-def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Return the integers that are in both sets."""
-    points, depth = depths(np.concatenate([a.first, b.first]), np.concatenate([a.last, b.last]))
-    return chosen(points, depth == 2)
+def combined(rule: Callable[[Bools, Bools], Bools], a: Intervals, b: Intervals) -> Intervals:
+    """Return the integers for which `rule` is True of being in `a` and of being in `b`.
+
+    The rule is False for integers that are in neither, as `numpy.logical_and` is.
+    """
+    points = np.sort(np.concatenate([*a, *b]), kind="stable")
+    is_first = np.ones(len(points), bool)
+    np.not_equal(points[1:], points[:-1], out=is_first[1:])
+    points = points[is_first]
+    return chosen(points, rule(contains(a, points), contains(b, points)))
 
 
-def complement(a: Intervals, whole: Intervals) -> Intervals:
-    """Return the integers of `whole` that are not in `a`, which is a subset."""
-    # Each gap begins at the begin of a whole interval or at the end of one of a, and ends likewise.
-    first = np.sort(np.concatenate([whole.first, a.last]), kind="stable")
-    last = np.sort(np.concatenate([a.first, whole.last]), kind="stable")
-    is_gap = first < last
-    return Intervals(first[is_gap], last[is_gap])
+def difference(a: Intervals, b: Intervals) -> Intervals:
+    """Return the integers of `a` that are not in `b`."""
+    return combined(np.greater, a, b)
 
 
 def contains(a: Intervals, points: Integers) -> Bools:
@@ -101,12 +108,3 @@ def runs(is_set: Bools) -> tuple[Integers, Integers, Integers]:
     change = np.diff(edges, axis=1)
     row, first = np.nonzero(change == 1)
     return row, first, np.nonzero(change == -1)[1]
-
-
-def joined(first: Integers, last: Integers) -> Intervals:
-    """Return sorted and disjoint intervals, which may touch or be empty, as intervals."""
-    keep = first < last
-    first, last = first[keep], last[keep]
-    apart = np.ones(len(first) + 1, bool)
-    np.not_equal(first[1:], last[:-1], out=apart[1:-1])
-    return Intervals(first[apart[:-1]], last[apart[1:]])

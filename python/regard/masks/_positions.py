@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, SupportsIndex
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count, window_sides
-from regard.masks._per_batch import diagonals, lengths
+from regard._arguments.numbers import count, integers, offsets, window_sides
 from regard.masks._ranges import Ranges
+from regard.masks._rows import check_axes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    Integers = NDArray[np.int64]
 
 
 @refuses_unknown
@@ -29,10 +31,8 @@ def causal(
 
     Parameters
     ----------
-    q_len : int
-        Number of queries.
-    kv_len : int, optional
-        Number of keys; `q_len` when not given.
+    q_len, kv_len : int
+        Number of queries and of keys. `kv_len` is `q_len` when not given.
     query_offset : int, integer array or "end", optional
         Number of keys before the first query, scalar or one per batch entry. 0 aligns the first
         query with the first key (PyTorch, JAX); ``"end"``, which is ``kv_len - q_len``, aligns the
@@ -71,7 +71,7 @@ def causal(
     <BLANKLINE>
            [[1, 1, 1, 0, 0]]])
     """
-    q_len, kv_len = _sizes(q_len, kv_len)
+    q_len, kv_len = sizes(q_len, kv_len)
     last_visible = np.arange(q_len)[:, None] + diagonals(query_offset, 0, q_len, kv_len)
     return np.arange(kv_len) <= last_visible
 
@@ -92,10 +92,8 @@ def window(
 
     Parameters
     ----------
-    q_len : int
-        Number of queries.
-    kv_len : int, optional
-        Number of keys; `q_len` when not given.
+    q_len, kv_len : int
+        Number of queries and of keys. `kv_len` is `q_len` when not given.
     window : pair of int or None
         ``(left, right)``: the number of keys before and after its position that a query may attend
         to. None means no bound on that side.
@@ -138,7 +136,7 @@ def window(
            [1, 1, 1, 0],
            [1, 0, 1, 1]])
     """
-    q_len, kv_len = _sizes(q_len, kv_len)
+    q_len, kv_len = sizes(q_len, kv_len)
     left, right = window_sides(window)
     rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
     shape = np.broadcast_shapes((q_len, kv_len), diagonals(query_offset, 0, q_len, kv_len).shape)
@@ -166,10 +164,8 @@ def prefix(
 
     Parameters
     ----------
-    q_len : int
-        Number of queries.
-    kv_len : int, optional
-        Number of keys; `q_len` when not given.
+    q_len, kv_len : int
+        Number of queries and of keys. `kv_len` is `q_len` when not given.
     prefix_lengths : int or integer array
         Number of first keys that every query may attend to, scalar or one per batch entry, in
         ``0 .. kv_len``.
@@ -199,7 +195,7 @@ def prefix(
            [1, 1, 1, 0],
            [1, 1, 1, 1]])
     """
-    q_len, kv_len = _sizes(q_len, kv_len)
+    q_len, kv_len = sizes(q_len, kv_len)
     after_prefix = lengths("prefix_lengths", prefix_lengths, kv_len)
     after_own = np.arange(q_len)[:, None] + diagonals(query_offset, 1, q_len, kv_len)
     try:
@@ -212,6 +208,33 @@ def prefix(
         ) from None
 
 
-def _sizes(q_len: SupportsIndex, kv_len: SupportsIndex | None) -> tuple[int, int]:
+def sizes(q_len: SupportsIndex, kv_len: SupportsIndex | None) -> tuple[int, int]:
+    """Return the numbers of queries and keys, which are equal by default, or raise an error."""
     queries = count("q_len", q_len)
     return queries, queries if kv_len is None else count("kv_len", kv_len)
+
+
+def lengths(name: str, value: ArrayLike, kv_len: int) -> Integers:
+    """Return numbers of keys, each in ``0 .. kv_len``."""
+    numbers = integers(name, value, any_size=True)
+    check_axes(name, numbers.shape)
+    outside = numbers[(numbers < 0) | (numbers > kv_len)]
+    if outside.size:
+        raise ValueError(f"{name} must be in 0 .. kv_len = {kv_len}, got {outside[0]}")
+    return _with_heads_axis(numbers.astype(np.int64))
+
+
+def diagonals(query_offset: ArrayLike, shift: int, q_len: int, kv_len: int) -> Integers:
+    """Return ``query_offset + shift``, the bound of the visible keys for the first query.
+
+    A bound outside ``[-q_len, kv_len]`` is clipped, because the nearest end hides or shows the same
+    keys. The sum is a Python integer, and ``i + diagonal`` stays inside int64.
+    """
+    numbers = offsets(query_offset, kv_len - q_len, any_size=True)
+    check_axes("query_offset", numbers.shape)
+    clipped = [max(-q_len, min(int(number) + shift, kv_len)) for number in numbers.flat]
+    return _with_heads_axis(np.array(clipped, np.int64).reshape(numbers.shape))
+
+
+def _with_heads_axis(numbers: Integers) -> Integers:
+    return numbers[..., None, None, None] if numbers.ndim else numbers

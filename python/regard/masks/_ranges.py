@@ -9,15 +9,15 @@ import numpy as np
 from regard._arguments.arrays import is_floating, shown
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import MOST, count, integers
-from regard.masks import _cells, _intervals
-from regard.masks._rows import Layout, check_axes
+from regard.masks._grid import rows_of_ranges
+from regard.masks._rows import check_axes
 from regard.masks._sparse import SparseMask
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-class Ranges(SparseMask):
+class Ranges(SparseMask, has_blocks=False):
     """A sparse mask in which each query sees a range of keys.
 
     Query ``i`` sees key ``j`` iff ``first[i] <= j < last[i]``, as in a slice. The operators ``&``,
@@ -89,22 +89,14 @@ class Ranges(SparseMask):
         self, first: ArrayLike, last: ArrayLike, *, kv_len: SupportsIndex | None = None
     ) -> None:
         begin, end = _positions("first", first), _positions("last", last)
+        keys = max(int(end.max(initial=0)), 0) if kv_len is None else count("kv_len", kv_len)
         try:
-            shape = np.broadcast_shapes(begin.shape, end.shape)
+            np.broadcast_shapes(begin.shape, end.shape)
         except ValueError:
             raise ValueError(
                 f"first and last must broadcast, got shapes {begin.shape} and {end.shape}"
             ) from None
-        keys = max(int(end.max(initial=0)), 0) if kv_len is None else count("kv_len", kv_len)
-        shape = shape or (1,)
-        layout = Layout(shape[:-1], shape[-1], keys, None)
-        layout.check()
-        begin = np.broadcast_to(np.clip(begin, 0, keys), shape).ravel()
-        end = np.broadcast_to(np.clip(end, 0, keys), shape).ravel()
-        row = np.nonzero(begin < end)[0]
-        start = row * layout.step
-        whole = _intervals.Intervals(start + begin[row], start + end[row])
-        self._set(_cells.rows_of(_cells.only_whole(whole, layout), layout), None)
+        self._set(rows_of_ranges(begin, end, keys), None)
 
     def _stored(self) -> str:
         ranges = len(self._cells()[0].whole.first)

@@ -1,13 +1,13 @@
-"""Store which keys the queries see, as spans of keys for each row of queries, and read them."""
+"""The arrays of sparse masks: spans of keys for each row of queries, their views and bits."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import bytes_of
+from regard._arguments.arrays import bytes_of, shown
 from regard.masks._intervals import counted
 
 if TYPE_CHECKING:
@@ -27,13 +27,25 @@ _MOST_PAIRS_OF_BLOCK = 2**24
 _MOST_AXES = 32
 # Building a mask needs about this many times the memory of the mask.
 _COPIES = 4
-NO_BITS: Bytes = np.zeros((0, 0, 0), np.uint8)
+_POSSIBLE = (
+    "a sparse mask accepts integers, None and an ellipsis on the batch and heads axes, and slices "
+    "without steps on all axes"
+)
 
 
 def check_axes(name: str, shape: tuple[int, ...]) -> None:
     """Raise ValueError if there are too many axes."""
     if len(shape) > _MOST_AXES:
         raise ValueError(f"{name} must have at most {_MOST_AXES} axes, got {len(shape)}")
+
+
+def distinct(array: NDArray[Any], inner: int) -> NDArray[Any]:
+    """Return an array without the copies that are broadcast along an axis.
+
+    The last `inner` axes are not examined.
+    """
+    axes = zip(array.shape[:-inner], array.strides[:-inner], strict=True)
+    return array[tuple(slice(1) if size and not stride else slice(None) for size, stride in axes)]
 
 
 class SparseRows(NamedTuple):
@@ -67,11 +79,6 @@ class SparseRows(NamedTuple):
     first_key: int
     shape: tuple[int, ...]
 
-    @property
-    def planes(self) -> tuple[int, ...]:
-        """The batch and heads axes."""
-        return self.shape[:-2]
-
     def check(self) -> None:
         """Raise ValueError if the arrays are inconsistent, as after damage."""
         starts, spans, bits = self.starts, self.spans, self.bits
@@ -85,10 +92,6 @@ class SparseRows(NamedTuple):
         if not is_inside:
             raise ValueError("the arrays of a sparse mask do not agree: its data are damaged")
 
-    def row_of(self, query: Integers) -> Integers:
-        """Return the rows of some queries."""
-        return (query + self.first_query) // self.row_queries
-
     def row_range(self) -> tuple[int, int]:
         """Return the first row of the mask and the end after its last row."""
         first, q_len = self.first_query, self.shape[-2]
@@ -97,19 +100,53 @@ class SparseRows(NamedTuple):
 
     def distinct(self) -> SparseRows:
         """Return the distinct planes, without the copies that are broadcast along an axis."""
-        starts = self.starts
-        strides = zip(starts.shape[:-1], starts.strides[:-1], strict=True)
-        once = starts[
-            tuple(slice(1) if size and not stride else slice(None) for size, stride in strides)
-        ]
+        once = distinct(self.starts, 1)
         return self._replace(starts=once, shape=(*once.shape[:-1], *self.shape[-2:]))
 
     def spread(self, planes: tuple[int, ...]) -> SparseRows:
         """Broadcast the planes, without copies."""
-        if planes == self.planes:
+        if planes == self.shape[:-2]:
             return self
         starts = np.broadcast_to(self.starts, (*planes, self.starts.shape[-1]))
         return self._replace(starts=starts, shape=(*planes, *self.shape[-2:]))
+
+    def part(self, index: Any) -> SparseRows:
+        """Return the part of a mask that an index selects, or raise IndexError."""
+        *planes, queries, keys = _by_axis(index, len(self.shape))
+        (first_query, end_query, _), (first_key, end_key, _) = (
+            part.indices(length)
+            for part, length in zip((queries, keys), self.shape[-2:], strict=True)
+        )
+        starts = self.starts[(*planes, slice(None))]
+        lengths = max(end_query - first_query, 0), max(end_key - first_key, 0)
+        return self._replace(
+            starts=starts,
+            first_query=self.first_query + first_query,
+            first_key=self.first_key + first_key,
+            shape=(*starts.shape[:-1], *lengths),
+        )
+
+
+def _by_axis(index: Any, ndim: int) -> list[Any]:
+    """Return an index or a slice for each axis, and None for each new axis."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    for part in parts:
+        is_int = isinstance(part, int | np.integer) and not isinstance(part, bool)
+        if not (is_int or part is None or part is Ellipsis or isinstance(part, slice)):
+            raise IndexError(f"{_POSSIBLE}, got {shown(part)}")
+    if parts.count(Ellipsis) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    missing = ndim - sum(part is not None and part is not Ellipsis for part in parts)
+    if missing < 0:
+        raise IndexError(f"too many indices: the mask has {ndim} axes, got {ndim - missing}")
+    at = parts.index(Ellipsis) if Ellipsis in parts else len(parts)
+    parts[at : at + 1] = [slice(None)] * missing
+    if not all(isinstance(part, slice) for part in parts[-2:]):
+        raise IndexError(f"{_POSSIBLE}, got {shown(index)}: write i:i + 1 for one query or one key")
+    for part in parts:
+        if isinstance(part, slice) and part.step not in (None, 1):
+            raise IndexError(f"{_POSSIBLE}, got {part}")
+    return parts
 
 
 class Layout(NamedTuple):
@@ -154,9 +191,19 @@ class Layout(NamedTuple):
         return -(-self.q_len // self.row_queries)
 
     @property
+    def columns(self) -> int:
+        """The number of blocks of a row."""
+        return -(-self.kv_len // self.block[1]) if self.block else 0
+
+    @property
     def step(self) -> int:
         """The distance of rows on the line."""
         return self.kv_len + 1
+
+    @property
+    def line(self) -> int:
+        """The length of the line."""
+        return self.all_rows * self.step
 
     @property
     def all_rows(self) -> int:
@@ -175,7 +222,7 @@ class Layout(NamedTuple):
                 f"blocks must have at most {_MOST_PAIRS_OF_BLOCK:,} pairs of query and key, got "
                 f"{self.block[0]} x {self.block[1]}"
             )
-        if math.prod(self.planes) * self.rows * self.step >= 2**62:
+        if self.line >= 2**62:
             raise ValueError(
                 f"a sparse mask must have fewer than 2**62 pairs of rows and keys, got shape "
                 f"{self.shape}"
@@ -212,27 +259,26 @@ class Spans(NamedTuple):
     origin: Integers
 
 
-def spans_of(rows: SparseRows, begin: int, end: int) -> Spans:
-    """Return the spans of the rows from `begin` to `end` of every plane."""
-    counts = (rows.starts[..., begin + 1 : end + 1] - rows.starts[..., begin:end]).ravel()
-    which = counted(rows.starts[..., begin:end].ravel(), counts)
+def spans_of(rows: SparseRows, shape: tuple[int, ...] | None = None) -> Spans:
+    """Return the spans of the rows of a mask, which broadcast to `shape`, the planes and rows."""
+    begin, end = rows.row_range()
+    starts = rows.starts[..., begin:end], rows.starts[..., begin + 1 : end + 1]
+    if shape is not None:
+        starts = np.broadcast_to(starts[0], shape), np.broadcast_to(starts[1], shape)
+    counts = (starts[1] - starts[0]).ravel()
+    which = counted(starts[0].ravel(), counts)
     row = np.repeat(np.arange(len(counts)), counts)
     spans = rows.spans[which]
     origin = spans[:, 0] - rows.first_key
     first = np.maximum(origin, 0)
     last = np.minimum(spans[:, 1] - rows.first_key, rows.shape[-1])
+    found = Spans(row, first, last, spans[:, 2], origin)
     inside = first < last
-    if not inside.all():
-        row, first, last = row[inside], first[inside], last[inside]
-        spans, origin = spans[inside], origin[inside]
-    return Spans(row, first, last, spans[:, 2], origin)
+    return found if inside.all() else Spans(*(part[inside] for part in found))
 
 
 class Reader:
-    """Reads parts of a sparse mask as dense arrays.
-
-    A mask with one query broadcasts over the requested queries.
-    """
+    """Reads parts of a sparse mask as dense arrays."""
 
     __slots__ = ("_ends", "_first_row", "_firsts", "_rows", "_rows_of_plane", "_spans", "_step")
 
@@ -240,7 +286,7 @@ class Reader:
         begin, end = rows.row_range()
         self._rows, self._step = rows, rows.shape[-1] + 1
         self._first_row, self._rows_of_plane = begin, end - begin
-        self._spans = spans_of(rows, begin, end)
+        self._spans = spans_of(rows)
         self._firsts = self._spans.row * self._step + self._spans.first
         self._ends = self._spans.row * self._step + self._spans.last
 
@@ -252,20 +298,10 @@ class Reader:
         size: tuple[int, int],
         q_len: int | None = None,
     ) -> Bools:
-        """Return which keys the queries see, for parts of equal size.
+        """Return which keys the queries see, for n parts of equal size, shape ``(n, *size)``.
 
-        Parameters
-        ----------
-        plane, query, key : numpy.ndarray of int64, shape (n,)
-            The plane, the first query and the first key of each part.
-        size : tuple of two int
-            The numbers of queries and keys of a part. Elements outside the mask are False.
-        q_len : int, optional
-            The number of queries over which a mask with one query broadcasts.
-
-        Returns
-        -------
-        numpy.ndarray of bool, shape (n, *size)
+        A part begins at a plane, a query and a key. Elements outside the mask are False. `q_len` is
+        the number of queries over which a mask with one query broadcasts.
         """
         rows = self._rows
         height, width = size
@@ -273,7 +309,8 @@ class Reader:
         inside = queries < (rows.shape[-2] if q_len is None else q_len)
         if rows.shape[-2] == 1:
             queries = np.zeros_like(queries)
-        row = plane[:, None] * self._rows_of_plane + rows.row_of(queries) - self._first_row
+        row = (queries + rows.first_query) // rows.row_queries - self._first_row
+        row += plane[:, None] * self._rows_of_plane
         row = np.where(inside, row, 0).ravel()
         begin = row * self._step + np.repeat(key, height)
         end = np.minimum(begin + width, (row + 1) * self._step - 1)

@@ -1,18 +1,30 @@
-"""Build masks from the sequences to which keys belong."""
+"""Build masks from the sequences to which keys belong: padding and packed documents."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, integers
-from regard.masks._per_batch import lengths
-from regard.masks._rows import check_axes
+from regard.masks import _cells, _grid
+from regard.masks._blocks import Blocks
+from regard.masks._intervals import Intervals, counted
+from regard.masks._positions import lengths
+from regard.masks._ranges import Ranges
+from regard.masks._rows import Layout, check_axes
+from regard.masks._sparse import DEFAULT_BLOCK, wrapped
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    Integers = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+# A range takes 24 bytes, as many as the bits of this many query-key pairs.
+_PAIRS_OF_RANGE = 24 * 8
 
 
 @refuses_unknown
@@ -124,24 +136,127 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
            [0, 0, 1, 1, 0],
            [0, 0, 1, 1, 1]])
     """
-    queries = sequence_numbers("query_segments", query_segments)
-    keys = queries if key_segments is None else sequence_numbers("key_segments", key_segments)
-    try:
-        np.broadcast_shapes(queries.shape[:-1], keys.shape[:-1])
-    except ValueError:
-        raise ValueError(
-            "batch axes of query_segments and key_segments must broadcast, got shapes "
-            f"{queries.shape} and {keys.shape}"
-        ) from None
+    queries, keys, batch = _numbers(
+        ("query_segments", query_segments), ("key_segments", key_segments)
+    )
     queries, keys = queries[..., :, None], keys[..., None, :]
-    if max(queries.ndim, keys.ndim) > 2:
+    if batch:
         queries, keys = queries[..., None, :, :], keys[..., None, :, :]
-    same: NDArray[np.bool_] = queries == keys
+    same: Bools = queries == keys
     return same
 
 
-def sequence_numbers(name: str, value: ArrayLike) -> NDArray[Any]:
-    """Return the number of the sequence of each token, or raise TypeError or ValueError."""
+@refuses_unknown
+def documents(query_ids: ArrayLike, key_ids: ArrayLike | None = None) -> Ranges | Blocks:
+    """Separate documents that are packed into one sequence, as a sparse mask.
+
+    A query sees a key iff both have the same number. ``documents(ids) & sliding(n, window=(None,
+    0))`` is causal within each document, if the documents follow one another.
+
+    Parameters
+    ----------
+    query_ids : array_like of int, shape (q_len,) or (*batch, q_len)
+        The document number of each query. The numbers are arbitrary. Give padding a separate
+        number, and ignore its output rows.
+    key_ids : array_like of int, shape (kv_len,) or (*batch, kv_len), optional
+        The document number of each key; `query_ids` when not given. Batch axes broadcast.
+
+    Returns
+    -------
+    Ranges or Blocks
+        Ranges if the documents follow one another, or are in few parts. Otherwise the smaller of
+        the two. The shape is ``(q_len, kv_len)``, or ``(*batch, 1, q_len, kv_len)`` if either has
+        batch axes.
+
+    Raises
+    ------
+    TypeError
+        If the numbers are not integers.
+    ValueError
+        If an array has no axis, or batch axes do not broadcast.
+
+    See Also
+    --------
+    regard.masks.segments : The same as a dense mask.
+    regard.scaled_dot_product_attention_ragged : accepts packed sequences without a mask.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard
+    >>> regard.masks.documents([0, 0, 1, 1, 1]).to_dense().astype(int)
+    array([[1, 1, 0, 0, 0],
+           [1, 1, 0, 0, 0],
+           [0, 0, 1, 1, 1],
+           [0, 0, 1, 1, 1],
+           [0, 0, 1, 1, 1]])
+    >>> regard.masks.documents(np.arange(1_000_000) // 2000)
+    Ranges(shape=(1000000, 1000000), 0.200% visible, 1000000 ranges, 32 MB)
+    """
+    queries, keys, batch = _numbers(("query_ids", query_ids), ("key_ids", key_ids))
+    layout = Layout((*batch, 1) if batch else (), queries.shape[-1], keys.shape[-1], None)
+    layout.check()
+    planes = math.prod(batch)
+    queries = np.broadcast_to(queries, (*batch, layout.q_len)).reshape(planes, layout.q_len)
+    keys = np.broadcast_to(keys, (*batch, layout.kv_len)).reshape(planes, layout.kv_len)
+
+    def same(plane: int, query: slice, key: slice) -> Bools:
+        return np.asarray(queries[plane, query, None] == keys[plane, None, key])
+
+    (query_begin, query_end), (key_begin, key_end) = _parts(queries), _parts(keys)
+    plane = np.concatenate(
+        [query_begin // max(layout.q_len, 1), key_begin // max(layout.kv_len, 1)]
+    )
+    ids = queries.ravel()[query_begin], keys.ravel()[key_begin]
+    if np.result_type(*ids).kind == "f":  # uint64 with a signed type
+        ids = ids[0].astype(object), ids[1].astype(object)
+    different, code = np.unique(np.concatenate(ids), return_inverse=True)
+    wanted, given = np.split(code + plane * len(different), [len(query_begin)])
+    # A part of queries sees the parts of keys with its number, found[i] from low[i] on.
+    order = np.argsort(given, kind="stable")
+    low = np.searchsorted(given[order], wanted, "left")
+    found = np.searchsorted(given[order], wanted, "right") - low
+    length = query_end - query_begin
+    ranges = int((found * length).sum())
+    if ranges > queries.size and ranges * _PAIRS_OF_RANGE > math.prod(layout.shape):
+        layout = layout._replace(block=DEFAULT_BLOCK)
+        return wrapped(_grid.evaluated(layout, same), layout)  # type: ignore[return-value]
+    layout.check(ranges)
+    of_query = np.repeat(found, length)
+    which = order[counted(np.repeat(low, length), of_query)]
+    start = np.repeat(np.arange(queries.size), of_query) * layout.step
+    start -= plane[len(query_begin) :][which] * layout.kv_len
+    whole = Intervals(start + key_begin[which], start + key_end[which])
+    return wrapped(_cells.only_whole(whole, layout), layout)  # type: ignore[return-value]
+
+
+def _parts(ids: NDArray[Any]) -> tuple[Integers, Integers]:
+    """Return consecutive tokens with one number as intervals of the tokens of all planes."""
+    is_first = np.ones(ids.shape, bool)
+    np.not_equal(ids[:, 1:], ids[:, :-1], out=is_first[:, 1:])
+    begin = np.flatnonzero(is_first)
+    return begin, np.append(begin, ids.size)[1:]
+
+
+def _numbers(
+    query: tuple[str, Any], key: tuple[str, Any]
+) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
+    """Return the numbers of two named arguments, and their common batch axes.
+
+    The number of each key is by default the number of the query. Raises TypeError or ValueError.
+    """
+    queries = _sequence_numbers(*query)
+    keys = queries if key[1] is None else _sequence_numbers(*key)
+    try:
+        return queries, keys, np.broadcast_shapes(queries.shape[:-1], keys.shape[:-1])
+    except ValueError:
+        raise ValueError(
+            f"batch axes of {query[0]} and {key[0]} must broadcast, got shapes "
+            f"{queries.shape} and {keys.shape}"
+        ) from None
+
+
+def _sequence_numbers(name: str, value: ArrayLike) -> NDArray[Any]:
     ids = integers(name, value, "an integer array", any_size=True)
     check_axes(name, ids.shape)
     if ids.ndim == 0:

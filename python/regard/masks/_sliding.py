@@ -1,4 +1,4 @@
-"""Build sparse masks of sliding windows."""
+"""Build sparse masks of sliding windows and global tokens."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from typing import TYPE_CHECKING, SupportsIndex
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count, offsets, window_sides
-from regard.masks import _cells
-from regard.masks._blocks import DEFAULT_BLOCK, Blocks
+from regard._arguments.numbers import count, integers, offsets, window_sides
+from regard.masks import _cells, _intervals
+from regard.masks._blocks import Blocks
 from regard.masks._cells import Cells
-from regard.masks._combine import wrapped
 from regard.masks._grid import BitStore
-from regard.masks._intervals import Intervals, counted
-from regard.masks._per_batch import diagonals
+from regard.masks._intervals import NOTHING, Intervals, counted
+from regard.masks._positions import diagonals, sizes
 from regard.masks._ranges import Ranges
 from regard.masks._rows import Layout
+from regard.masks._sparse import DEFAULT_BLOCK, wrapped
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from regard.masks._sparse import SparseMask
+
     Integers = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+# More ranges for each query take more memory than shared blocks.
+_MOST_RANGES = 4
 
 
 @refuses_unknown
@@ -41,10 +47,8 @@ def sliding(
 
     Parameters
     ----------
-    q_len : int
-        Number of queries.
-    kv_len : int, optional
-        Number of keys; `q_len` when not given.
+    q_len, kv_len : int
+        Number of queries and of keys. `kv_len` is `q_len` when not given.
     window : pair of int or None
         ``(left, right)``: the number of keys before and after its position that a query sees. None
         means no bound on that side.
@@ -91,15 +95,15 @@ def sliding(
     >>> regard.masks.sliding(1_000_000, window=(100, 0))
     Ranges(shape=(1000000, 1000000), 0.010% visible, 1000000 ranges, 32 MB)
     """
-    queries = count("q_len", q_len)
-    keys = queries if kv_len is None else count("kv_len", kv_len)
+    queries, keys = sizes(q_len, kv_len)
     left, right = window_sides(window)
     distance = count("dilation", dilation, 1)
-    low = None if left is None else diagonals(query_offset, -left * distance, queries, keys)
-    high = None if right is None else diagonals(query_offset, right * distance, queries, keys)
-    own = diagonals(query_offset, 0, queries, keys)  # it gives the shape
-    low = np.full_like(own, -queries) if low is None else low
-    high = np.full_like(own, keys) if high is None else high
+    own = diagonals(query_offset, 0, queries, keys)
+    low, high = np.full_like(own, -queries), np.full_like(own, keys)
+    if left is not None:
+        low = diagonals(query_offset, -left * distance, queries, keys)
+    if right is not None:
+        high = diagonals(query_offset, right * distance, queries, keys)
     if own.ndim:
         low, high = low[..., 0], high[..., 0]
     layout = Layout(low.shape[:-1], queries, keys, None if distance == 1 else DEFAULT_BLOCK)
@@ -123,57 +127,132 @@ def _dilated(
     There is one number of each for every plane.
     """
     height, width = DEFAULT_BLOCK
-    places, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    places, numbers = [NOTHING.first], [NOTHING.first]
     store = BitStore(DEFAULT_BLOCK)
-    columns = -(-layout.kv_len // width)
+    within = np.arange(width) - np.arange(height)[:, None]
     bounds = (np.asarray(each, np.int64).ravel() for each in (low, high, residue))
     for plane, (least, most, rest) in enumerate(zip(*bounds, strict=True)):
-        least += (rest - least) % dilation
-        row, column = _touched(layout, (least, most, dilation), columns)
+        block_row = np.arange(layout.rows)
+        nearest, farthest = block_row * height + least, (block_row + 1) * height - 1 + most
+        begin = np.maximum(nearest // width, 0)
+        count = np.maximum(np.minimum(farthest // width + 1, layout.columns) - begin, 0)
+        layout.check(int(count.sum()))
+        row, column = np.repeat(block_row, count), counted(begin, count)
         places.append((plane * layout.rows + row) * layout.step + column * width)
+        # The bits depend on the distance of a block's first key from its first query.
         distances, which = np.unique(column * width - row * height, return_inverse=True)
-        numbers.append(_patterns(store, distances, (least, most, dilation))[which])
-    whole = Intervals(places[0], places[0])
-    cells = Cells(whole, np.concatenate(places), np.concatenate(numbers), store.bits)
-    return _cells.trimmed(cells, layout, inner=True)
+        patterns = [NOTHING.first]
+        for first in range(0, len(distances), 128):
+            away = within + distances[first : first + 128, None, None]
+            visible = (away >= least) & (away <= most) & ((away - rest) % dilation == 0)
+            patterns.append(store.add(np.packbits(visible, axis=-1, bitorder="little")))
+        numbers.append(np.concatenate(patterns)[which])
+    cells = Cells(NOTHING, np.concatenate(places), np.concatenate(numbers), store.bits)
+    return _cells.trimmed(cells, layout)
 
 
-def _touched(
-    layout: Layout, diagonals: tuple[int, int, int], columns: int
-) -> tuple[Integers, Integers]:
-    """Return the block rows and block columns of the blocks that diagonals may touch."""
-    least, most, dilation = diagonals
-    height, width = DEFAULT_BLOCK
-    rows = np.arange(layout.rows)
-    first = rows * height + least  # the key of the first query on the first diagonal
-    if dilation <= width:  # no block between the first and the last diagonal is left out
-        begin = np.maximum(first // width, 0)
-        end = np.minimum((first + (most - least) + height - 1) // width + 1, columns)
+@refuses_unknown
+def global_tokens(
+    tokens: ArrayLike,
+    q_len: SupportsIndex,
+    kv_len: SupportsIndex | None = None,
+    *,
+    query_offset: ArrayLike = 0,
+) -> Ranges | Blocks:
+    """Let some tokens attend to all keys, and all queries attend to these tokens.
+
+    These are the global tokens of Longformer and BigBird: query ``i`` sees key ``j`` iff ``j`` or
+    ``i + query_offset`` is one of `tokens`.
+
+    Parameters
+    ----------
+    tokens : int or integer array, shape (n,)
+        The positions of the global tokens, in ``0 .. kv_len - 1``. An int ``n`` means the first
+        ``n`` tokens.
+    q_len, kv_len : int
+        Number of queries and of keys. `kv_len` is `q_len` when not given.
+    query_offset : int, integer array or "end", optional
+        Number of keys that precede the first query, as in `causal`.
+
+    Returns
+    -------
+    Ranges or Blocks
+        Ranges if the tokens are in at most four groups of neighbors, Blocks otherwise. The shape is
+        ``(q_len, kv_len)`` for one offset, and ``(*batch, 1, q_len, kv_len)`` for offsets of shape
+        ``batch``.
+
+    Raises
+    ------
+    TypeError
+        If `tokens`, a length or an offset is not an integer.
+    ValueError
+        If a length is negative, or `tokens` has more than one axis or a token that does not exist.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.masks.global_tokens([1], 4).to_dense().astype(int)
+    array([[0, 1, 0, 0],
+           [1, 1, 1, 1],
+           [0, 1, 0, 0],
+           [0, 1, 0, 0]])
+
+    The mask of Longformer, with one global token before a document:
+
+    >>> n = 4096
+    >>> near = regard.masks.sliding(n, window=(256, 256))
+    >>> near | regard.masks.global_tokens(1, n)
+    Ranges(shape=(4096, 4096), 12.178% visible, 7934 ranges, 223 kB)
+    """
+    queries, keys = sizes(q_len, kv_len)
+    seen = _intervals_of(tokens, keys)
+    offsets = diagonals(query_offset, 0, queries, keys)
+    if offsets.ndim:
+        offsets = offsets[..., 0]
+    Layout(offsets.shape[:-1], queries, keys, None).check()
+    sees_all = _intervals.contains(seen, np.arange(queries) + offsets)
+    line = Layout((), 1, keys, None)
+    columns = wrapped(_cells.only_whole(seen, line), line)
+    mask: Ranges | Blocks
+    if len(seen.first) > _MOST_RANGES:
+        mask = _rows_in_blocks(sees_all, keys) | columns
     else:
-        begin = np.maximum(-((first + height - 1) // dilation), 0)
-        end = np.minimum((layout.kv_len - 1 - first) // dilation, (most - least) // dilation) + 1
-    count = np.maximum(end - begin, 0)
-    layout.check(int(count.sum()))
-    row, number = np.repeat(rows, count), counted(begin, count)
-    if dilation <= width:
-        return row, number
-    # A diagonal touches two blocks of a block row, because blocks are square.
-    column = (first[row] + number * dilation) // width
-    touched = [
-        (row * columns + each)[(each >= 0) & (each < columns)] for each in (column, column + 1)
-    ]
-    row, column = np.divmod(np.unique(np.concatenate(touched)), max(columns, 1))
-    return row, column
+        mask = Ranges(0, np.where(sees_all, keys, 0), kv_len=keys) | columns
+    return mask
 
 
-def _patterns(store: BitStore, distances: Integers, diagonals: tuple[int, int, int]) -> Integers:
-    """Return the numbers of blocks by the distances of their first keys from first queries."""
-    least, most, dilation = diagonals
+def _rows_in_blocks(sees_all: Bools, kv_len: int) -> SparseMask:
+    """Return a mask in which some queries see all keys. The blocks of a block row are equal."""
     height, width = DEFAULT_BLOCK
-    within = np.arange(width) - np.arange(height)[:, None]
-    numbers = [np.zeros(0, np.int64)]
-    for begin in range(0, len(distances), 128):
-        away = within + distances[begin : begin + 128, None, None]
-        visible = (away >= least) & (away <= most) & ((away - least) % dilation == 0)
-        numbers.append(store.add(visible))
-    return np.concatenate(numbers)
+    layout = Layout(sees_all.shape[:-1], sees_all.shape[-1], kv_len, DEFAULT_BLOCK)
+    layout.check()
+    by_row = np.zeros((*layout.planes, layout.rows * height), bool)
+    by_row[..., : layout.q_len] = sees_all
+    by_row = by_row.reshape(layout.all_rows, height)
+    row = np.nonzero(by_row.any(axis=1))[0]
+    layout.check(len(row) * layout.columns)
+    patterns, number = np.unique(by_row[row], axis=0, return_inverse=True)
+    bits = np.repeat(np.where(patterns[:, :, None], np.uint8(255), np.uint8(0)), width // 8, axis=2)
+    place = row[:, None] * layout.step + np.arange(0, kv_len, width)
+    number = np.repeat(number, layout.columns)
+    cells = _cells.Cells(NOTHING, place.ravel(), number, bits)
+    return wrapped(_cells.trimmed(cells, layout), layout)
+
+
+def _intervals_of(tokens: ArrayLike, kv_len: int) -> Intervals:
+    """Return the tokens as intervals, or raise TypeError or ValueError."""
+    positions = integers("tokens", tokens)
+    if positions.ndim > 1:
+        raise ValueError(f"tokens must be an int or have one axis, got shape {positions.shape}")
+    if positions.ndim == 0:
+        end = count("tokens", int(positions), 0, kv_len)
+        first, last = np.array([0]), np.array([end])
+    else:
+        outside = (positions < 0) | (positions >= kv_len)
+        if outside.any():
+            raise ValueError(
+                f"tokens must be in 0 .. kv_len - 1 = {kv_len - 1}, got {positions[outside][0]}"
+            )
+        first = np.unique(positions.astype(np.int64))
+        last = first + 1
+    return _intervals.union(first, last)

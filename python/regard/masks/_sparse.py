@@ -1,22 +1,22 @@
-"""The class of sparse masks: properties, views, and operators."""
+"""The class of sparse masks: properties, views and operators, and `stack`."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.arrays import bytes_of
+from regard._arguments.arrays import bytes_of, shown
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count
+from regard._arguments.numbers import count, iterated
 from regard.masks import _cells, _grid
 from regard.masks._cells import Cells
-from regard.masks._rows import ALL_QUERIES, MOST_PAIRS, Layout, Reader, SparseRows
-from regard.masks._views import view_of
+from regard.masks._intervals import Intervals
+from regard.masks._rows import ALL_QUERIES, MOST_PAIRS, Layout, Reader, SparseRows, check_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import EllipsisType
 
     from numpy.typing import NDArray
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from regard._arguments.arrays import Place
 
     Bools = NDArray[np.bool_]
+    Block = tuple[int, int]
     Index = SupportsIndex | slice | EllipsisType | None
+
+DEFAULT_BLOCK = (128, 128)
 
 # Dense arrays above this size are refused unless `max_bytes` permits them.
 _MOST_BYTES = 2**31
+_PAIR = "pass a pair (sparse mask, float mask) as mask= to combine it with a float mask"
 
 
 class SparseMask:
@@ -67,49 +71,29 @@ class SparseMask:
     __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
 
-    _block: tuple[int, int] | None
+    _block: Block | None
     _rows: SparseRows
+    _kinds: ClassVar[dict[bool, type[SparseMask]]] = {}
+
+    def __init_subclass__(cls, *, has_blocks: bool) -> None:
+        SparseMask._kinds[has_blocks] = cls
 
     def __init__(self) -> None:
         raise TypeError(
             "SparseMask has no constructor: build a mask with masks.Ranges or masks.Blocks"
         )
 
-    def _set(self, rows: SparseRows, block: tuple[int, int] | None) -> None:
+    def _set(self, rows: SparseRows, block: Block | None) -> None:
         for array in (rows.starts, rows.spans, rows.bits):
             array.flags.writeable = False
         self._rows, self._block = rows, block
-
-    @property
-    def _starts(self) -> NDArray[np.int64]:
-        return self._rows.starts
-
-    @property
-    def _spans(self) -> NDArray[np.int64]:
-        return self._rows.spans
-
-    @property
-    def _bits(self) -> NDArray[np.uint8]:
-        return self._rows.bits
-
-    @property
-    def _row_queries(self) -> int:
-        return self._rows.row_queries
-
-    @property
-    def _first_query(self) -> int:
-        return self._rows.first_query
-
-    @property
-    def _first_key(self) -> int:
-        return self._rows.first_key
 
     def _sparse_rows(self) -> SparseRows:
         """Return the arrays that the kernels read.
 
         A single query is a row that broadcasts, even if it is a view of one query of several.
         """
-        if self.shape[-2] != 1 or self._row_queries == ALL_QUERIES:
+        if self.shape[-2] != 1 or self._rows.row_queries == ALL_QUERIES:
             return self._rows
         return _cells.rows_of(*self._cells()).spread(self.shape[:-2])
 
@@ -142,7 +126,7 @@ class SparseMask:
     @property
     def nbytes(self) -> int:
         """The memory of the stored arrays, in bytes, which views share."""
-        return self._starts.nbytes + self._spans.nbytes + self._bits.nbytes
+        return sum(array.nbytes for array in self._rows[:3])
 
     @property
     def nnz(self) -> int:
@@ -199,7 +183,7 @@ class SparseMask:
         dense = np.empty((math.prod(planes), q_len, kv_len), bool)
         if dense.size:
             once = self._rows.distinct()
-            index = np.arange(math.prod(once.planes)).reshape(once.planes)
+            index = np.arange(math.prod(once.shape[:-2])).reshape(once.shape[:-2])
             index = np.broadcast_to(index, planes).ravel()
             reader = Reader(once)
             step = max(MOST_PAIRS // kv_len, 1)
@@ -212,7 +196,7 @@ class SparseMask:
 
     def __getitem__(self, index: Index | Place | tuple[Index, ...]) -> Any:
         view: SparseMask = object.__new__(type(self))
-        view._rows, view._block = view_of(self._rows, index), self._block
+        view._rows, view._block = self._rows.part(index), self._block
         return view
 
     def __len__(self) -> int:
@@ -224,39 +208,53 @@ class SparseMask:
         return (self[i] for i in range(len(self)))
 
     def __and__(self, other: Any) -> Any:
-        return self._combined("&", other)
+        return self._combined(np.bitwise_and, other)
 
     def __or__(self, other: Any) -> Any:
-        return self._combined("|", other)
+        return self._combined(np.bitwise_or, other)
 
     def __xor__(self, other: Any) -> Any:
-        return self._combined("^", other)
+        return self._combined(np.bitwise_xor, other)
 
-    def __rand__(self, other: Any) -> Any:
-        return self._combined("&", other, is_right=True)
-
-    def __ror__(self, other: Any) -> Any:
-        return self._combined("|", other, is_right=True)
-
-    def __rxor__(self, other: Any) -> Any:
-        return self._combined("^", other, is_right=True)
+    __rand__, __ror__, __rxor__, __ne__ = __and__, __or__, __xor__, __xor__
 
     def __eq__(self, other: object) -> Any:
-        different = self._combined("^", other)
+        different = self._combined(np.bitwise_xor, other)
         return different if different is NotImplemented else ~different
 
-    def __ne__(self, other: object) -> Any:
-        return self._combined("^", other)
-
     def __invert__(self) -> Any:
-        from regard.masks._combine import inverted
+        cells, layout = self._cells()
+        inverse = _cells.combined(np.bitwise_xor, cells, _cells.everything(layout), layout)
+        return wrapped(inverse, layout, self.shape[:-2])
 
-        return inverted(self)
-
-    def _combined(self, sign: str, other: object, *, is_right: bool = False) -> Any:
-        from regard.masks._combine import combined  # it knows the two kinds
-
-        return combined(sign, other, self) if is_right else combined(sign, self, other)
+    def _combined(self, rule: np.ufunc, other: object) -> Any:
+        """Combine this mask with another, or return NotImplemented for other classes."""
+        operand = _arrays_of(other, self)
+        if operand is None:
+            return NotImplemented
+        pair = (self._rows, self._block), operand
+        shapes = [rows.shape for rows, _ in pair]
+        for shape in shapes:
+            check_axes("a sparse mask that is combined", shape)
+        try:
+            planes = np.broadcast_shapes(*(shape[:-2] for shape in shapes))
+            (q_len,) = np.broadcast_shapes(*(shape[-2:-1] for shape in shapes))
+        except ValueError:
+            raise ValueError(
+                "the batch, heads and query axes of two masks must broadcast, got shapes "
+                f"{shapes[0]} and {shapes[1]}"
+            ) from None
+        once = [rows.distinct() for rows, _ in pair]
+        layout = Layout(
+            np.broadcast_shapes(*(rows.shape[:-2] for rows in once)),
+            q_len,
+            max(shape[-1] for shape in shapes),
+            _common_block(block for _, block in pair),
+        )
+        a, b = (
+            _grid.cells_on(rows, block, layout) for rows, (_, block) in zip(once, pair, strict=True)
+        )
+        return wrapped(_cells.combined(rule, a, b, layout), layout, planes)
 
     def __bool__(self) -> NoReturn:
         raise ValueError(
@@ -298,3 +296,103 @@ class SparseMask:
     def _stored(self) -> str:
         """Describe the stored ranges or blocks."""
         raise NotImplementedError
+
+
+@refuses_unknown
+def stack(masks: Sequence[SparseMask]) -> SparseMask:
+    """Stack sparse masks along a new first axis, for example the masks of the heads.
+
+    Parameters
+    ----------
+    masks : sequence of SparseMask
+        One or more masks with the same shape.
+
+    Returns
+    -------
+    Ranges or Blocks
+        The shape is ``(len(masks), *shape)``. The result is `Ranges` if all masks are `Ranges`;
+        otherwise it has the largest of the blocks.
+
+    Raises
+    ------
+    TypeError
+        If an element of `masks` is not a sparse mask.
+    ValueError
+        If `masks` is empty, or the shapes differ.
+
+    Examples
+    --------
+    A causal window of one, two and three keys for the three heads:
+
+    >>> import regard
+    >>> heads = [regard.masks.sliding(6, window=(n, 0)) for n in range(3)]
+    >>> regard.masks.stack(heads).shape
+    (3, 6, 6)
+    """
+    given = iterated("masks", masks, "a sequence of sparse masks")
+    if not given:
+        raise ValueError("masks must contain at least one mask, got none")
+    for i, mask in enumerate(given):
+        if not isinstance(mask, SparseMask):
+            raise TypeError(f"masks[{i}] must be a sparse mask, got {shown(mask)}")
+        if mask.shape != given[0].shape:
+            raise ValueError(
+                f"masks must have one shape, got {given[0].shape} and masks[{i}] with {mask.shape}"
+            )
+    layout = Layout.of(given[0].shape, _common_block(mask._block for mask in given))
+    stacked = layout._replace(planes=(len(given), *layout.planes))
+    stacked.check()
+    parts = [_grid.cells_on(mask._rows, mask._block, layout) for mask in given]
+    moved, bits = [], 0
+    for i, part in enumerate(parts):
+        line = i * layout.line
+        whole = part.whole.first + line, part.whole.last + line
+        moved.append((*whole, part.place + line, part.number + bits))
+        bits += len(part.bits)
+    first, last, place, number = map(np.concatenate, zip(*moved, strict=True))
+    cells = Cells(
+        Intervals(first, last), place, number, np.concatenate([part.bits for part in parts])
+    )
+    return wrapped(cells, stacked)
+
+
+def of_rows(rows: SparseRows, block: Block | None) -> SparseMask:
+    """Return `Blocks` with blocks of the given size, or `Ranges` for None."""
+    mask: SparseMask = object.__new__(SparseMask._kinds[block is not None])
+    mask._set(rows, block)
+    return mask
+
+
+def wrapped(cells: Cells, layout: Layout, planes: tuple[int, ...] | None = None) -> SparseMask:
+    """Return a mask of the layout's kind, broadcast to `planes` if they are given."""
+    rows = _cells.rows_of(cells, layout)
+    return of_rows(rows if planes is None else rows.spread(planes), layout.block)
+
+
+def _common_block(blocks: Iterable[Block | None]) -> Block | None:
+    """Return the largest of the blocks, or the first of several equally large blocks."""
+    return max(filter(None, blocks), key=math.prod, default=None)
+
+
+def _arrays_of(value: Any, other: SparseMask) -> tuple[SparseRows, Block | None] | None:
+    """Return the arrays and the blocks of an operand, or None for a class that is not a mask.
+
+    The keys of a dense mask broadcast to the keys of `other`.
+    """
+    if isinstance(value, SparseMask):
+        return value._rows, value._block
+    if not isinstance(value, np.ndarray | np.generic | bool):
+        return None
+    dense = np.asarray(value)
+    if dense.dtype != np.bool_:
+        advice = (
+            "use mask.astype(bool) if 1 means may attend" if dense.dtype.kind in "iu" else _PAIR
+        )
+        raise TypeError(f"a sparse mask combines with bool masks, got {dense.dtype}: {advice}")
+    check_axes("a mask", dense.shape)
+    dense = np.atleast_2d(dense)
+    if dense.shape[-1] == 1:
+        kv_len = other.shape[-1]
+        return _grid.rows_of_ranges(np.array(0), kv_len * dense[..., 0], kv_len), None
+    block = other._block or DEFAULT_BLOCK
+    return _grid.rows_of_dense(dense, block), block

@@ -9,8 +9,12 @@ import numpy as np
 from regard._arguments.arrays import broadcasts_to, check_out, compute_type, stored
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import flag, integers
-from regard.positional._frequencies import even
-from regard.positional._rotary_cache import check_rotary_dim, refuse_with_cache, rotary_cache
+from regard.positional._rotary_frequencies import (
+    check_rotary_dim,
+    even,
+    refuse_with_cache,
+    rotary_cache,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,9 +59,6 @@ def rotary(
         The position of each row, the same for all heads; `batch` broadcasts to the axes of `x`
         before heads. Default: ``0 .. length - 1``. Rows that follow ``n`` cached keys have the
         positions ``n + np.arange(length)``. Positions may be negative.
-    base : float, optional
-        Wavelengths grow from ``2 pi`` toward ``2 pi * base`` along the pairs. Default: the
-        ``rope_theta`` of `scaling`, or 10000.
     rotary_dim : int, optional
         Number of columns that are rotated, beginning with the first (partial rotation); the other
         columns are copied. Must be even. Default: the ``partial_rotary_factor`` of `scaling`, or
@@ -66,15 +67,8 @@ def rotary(
         Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, from the two halves
         (GPT-NeoX, Llama, the ONNX default). True: the neighbors ``2 m`` and ``2 m + 1`` (RoFormer,
         GPT-J).
-    inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
-        The angle by which each pair turns from one position to the next, in place of the powers of
-        `base`.
-    scaling : mapping, optional
-        The scaling of the frequencies for longer sequences: ``rope_scaling`` or
-        ``rope_parameters`` of a model's configuration; see `rotary_frequencies`.
-    length : int, optional
-        The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default,
-        the sequence ends at the largest position.
+    base, inverse_frequencies, scaling, length : optional
+        The frequencies of the pairs, as in `rotary_cache`.
     cache : pair of array_like, optional
         Precomputed cosines and sines, ``(cos, sin)``: see `rotary_cache`. Two 2-D arrays
         ``(max_position, rotary_dim / 2)`` are tables with a row for each position from 0 on, and

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from regard.masks._listed import from_lists
+from regard.masks._rules import from_lists
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -41,7 +41,20 @@ def check(problem, want, name, **extra):
     assert (output.dtype, lse.dtype) == (want.dtype, want.arithmetic)
     assert output._meta.dtype == want.dtype
     output, lse = dask.compute(output, lse)
-    assert_matches(want, output=output, lse=lse)
+    assert_matches(merged(want), output=output, lse=lse)
+
+
+def merged(want):
+    """Return a result with the error that merging adds: the lse of a part in float64 is rounded by
+    eps / 2 of itself, and moves the weights of the part by as much. For narrower types, the lse of
+    parts is float64 too, so that nothing is added."""
+    if want.arithmetic != np.float64:
+        return want
+    lse = want.exact.lse[np.isfinite(want.exact.lse)]
+    moved = np.finfo(np.float64).eps * np.abs(lse).max(initial=0) * np.abs(want.exact.output)
+    return want._replace(
+        limit=want.limit._replace(output=want.limit.output + float(moved.max(initial=0)))
+    )
 
 
 @each_in_one_type(CASES, "storage", quick=25)
