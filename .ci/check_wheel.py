@@ -37,7 +37,10 @@ problems += [
 ]
 problems += [
     f"{name} is missing"
-    for name in ("regard/py.typed", "regard/_core.pyi", "regard/_cuda.pyi", "regard/__main__.py")
+    for name in (
+        *("regard/py.typed", "regard/__init__.pyi", "regard/_core.pyi", "regard/_cuda.pyi"),
+        *("regard/__main__.py", "regard/_arguments/other_names.txt"),
+    )
     if name not in names
 ]
 if [need.split()[1].split(">")[0] for need in needs] != ["numpy"]:

@@ -48,9 +48,6 @@ def small_calls():
         "backward": lambda: regard.scaled_dot_product_attention_backward(
             output, x, x, x, output, lse
         ),
-        "double backward": lambda: regard.scaled_dot_product_attention_double_backward(
-            x, x, x, output, x, x, x, output, lse
-        ),
         "KVCache.attend": lambda: cache.attend(token),
         "MultiHeadAttention": lambda: layer(many),
         "SelfAttention": lambda: single(few),

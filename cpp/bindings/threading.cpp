@@ -158,7 +158,7 @@ void exchange_threading_layer(const std::string& name) {
 
 }  // namespace regard
 
-// For threadpoolctl (python/regard/_runtime/threadpoolctl.py), which reads and limits the number of
+// For threadpoolctl (python/regard/_runtime/threads.py), which reads and limits the number of
 // threads through these functions. It restores the number that it read, which is 0 if the
 // environment's number is invalid; the next call reports that.
 extern "C" {

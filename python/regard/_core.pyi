@@ -44,41 +44,17 @@ class _Plan(TypedDict):
     shape: _Sizes
     result_type: str
 
-def attention(query: Any, key: Any, value: Any, mask: Any, options: Any, /) -> Any: ...
+# The arguments of the calls, which C++ checks, are in cpp/bindings.
+def attention(*arguments: Any) -> Any: ...
 def check_attention(
-    query: Any, key: Any, value: Any, mask: Any, options: Any, /
+    *arguments: Any,
 ) -> tuple[tuple[int, ...], int, int, int, int, int, int, str, bool]: ...
-def attention_plan(query: Any, key: Any, value: Any, mask: Any, options: Any, /) -> _Plan: ...
-def attention_ragged(
-    query: Any,
-    key: Any,
-    value: Any,
-    query_starts: Any,
-    key_starts: Any,
-    mask: Any,
-    options: Any,
-    /,
-) -> Any: ...
+def attention_plan(*arguments: Any) -> _Plan: ...
+def attention_ragged(*arguments: Any) -> Any: ...
 def check_attention_ragged(
-    query: Any,
-    key: Any,
-    value: Any,
-    query_starts: Any,
-    key_starts: Any,
-    mask: Any,
-    options: Any,
-    /,
+    *arguments: Any,
 ) -> tuple[tuple[int, ...], int, int, int, int, int, int, str, bool]: ...
-def attention_ragged_plan(
-    query: Any,
-    key: Any,
-    value: Any,
-    query_starts: Any,
-    key_starts: Any,
-    mask: Any,
-    options: Any,
-    /,
-) -> _Plan: ...
+def attention_ragged_plan(*arguments: Any) -> _Plan: ...
 
 class PageRows:
     """Keys, values and scales in pages; see cpp/bindings/page_rows.hpp."""
@@ -118,114 +94,16 @@ class PageRows:
         /,
     ) -> bool: ...
 
-def attention_backward(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    options: Any,
-    grad_output: Any,
-    output: Any,
-    lse: Any,
-    grad_lse: Any,
-    wanted: Any,
-    out: Any,
-    /,
-) -> Any: ...
-def attention_ragged_backward(
-    query: Any,
-    key: Any,
-    value: Any,
-    query_starts: Any,
-    key_starts: Any,
-    mask: Any,
-    options: Any,
-    grad_output: Any,
-    output: Any,
-    lse: Any,
-    grad_lse: Any,
-    wanted: Any,
-    out: Any,
-    /,
-) -> Any: ...
-def attention_jvp(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    options: Any,
-    tangent_query: Any,
-    tangent_key: Any,
-    tangent_value: Any,
-    /,
-) -> Any: ...
-def attention_summary(
-    query: Any,
-    key: Any,
-    mask: Any,
-    options: Any,
-    lse: Any,
-    wanted: Any,
-    first_keys: Any,
-    local_reach: Any,
-    top_count: Any,
-    induction_keys: Any,
-    progress: Any,
-    /,
-) -> Any: ...
-def attention_map(
-    query: Any,
-    key: Any,
-    mask: Any,
-    options: Any,
-    lse: Any,
-    extent: Any,
-    pooling: Any,
-    progress: Any,
-    /,
-) -> Any: ...
-def attention_ragged_summary(
-    query: Any,
-    key: Any,
-    query_starts: Any,
-    key_starts: Any,
-    mask: Any,
-    options: Any,
-    lse: Any,
-    wanted: Any,
-    first_keys: Any,
-    local_reach: Any,
-    top_count: Any,
-    induction_keys: Any,
-    progress: Any,
-    /,
-) -> Any: ...
-def attention_cached(
-    query: Any,
-    starts: Any,
-    rows: PageRows,
-    pages: NDArray[Any],
-    evicted_pages: Any,
-    keep_first: int,
-    kv_len: int,
-    mask: Any,
-    options: Any,
-    /,
-) -> Any: ...
-def attention_cached_plan(
-    query: Any,
-    starts: Any,
-    rows: PageRows,
-    pages: NDArray[Any],
-    evicted_pages: Any,
-    keep_first: int,
-    kv_len: int,
-    mask: Any,
-    options: Any,
-    /,
-) -> _Plan: ...
+def attention_backward(*arguments: Any) -> Any: ...
+def attention_ragged_backward(*arguments: Any) -> Any: ...
+def attention_jvp(*arguments: Any) -> Any: ...
+def attention_summary(*arguments: Any) -> Any: ...
+def attention_map(*arguments: Any) -> Any: ...
+def attention_ragged_summary(*arguments: Any) -> Any: ...
+def attention_cached(*arguments: Any) -> Any: ...
+def attention_cached_plan(*arguments: Any) -> _Plan: ...
 def matmul(a: Any, b: Any, out: Any, threads: Any, /) -> Any: ...
-def matmul_int8(a: Any, numbers: Any, scales: Any, out: Any, threads: Any, /) -> Any: ...
+def matmul_int8(*arguments: Any) -> Any: ...
 def scale(scores: Any, factor: Any, out: Any, threads: Any, /) -> Any: ...
 def apply_mask(scores: Any, mask: Any, out: Any, threads: Any, /) -> Any: ...
 def softmax(x: Any, axis: Any, out: Any, threads: Any, /) -> Any: ...

@@ -262,27 +262,20 @@ def test_a_row_with_a_large_constant_spoils_no_other(constant, target):
     random = np.random.default_rng(0)
     inputs = random.standard_normal((3, 2, 20, 16), dtype=np.float32)
     grad_output = random.standard_normal((2, 20, 16), dtype=np.float32)
-    tangents = random.standard_normal((3, 2, 20, 16), dtype=np.float32)
-    grad_output[:, 7] = tangents[0, :, 7] = 0
+    grad_output[:, 7] = 0
     mask = np.zeros((20, 20), np.float32)
 
     def gradients(bias, dtype):
         arrays = [array.astype(dtype) for array in inputs]
         forward = regard.scaled_dot_product_attention(*arrays, bias, return_lse=True)
         given = grad_output.astype(dtype), *arrays, *forward, bias
-        second = regard.scaled_dot_product_attention_double_backward(
-            *(array.astype(dtype) for array in tangents), *given
-        )
-        return regard.scaled_dot_product_attention_backward(*given)[:3], second
+        return regard.scaled_dot_product_attention_backward(*given)[:3]
 
-    exact, exact_second = gradients(mask, np.float64)
+    exact = gradients(mask, np.float64)
     mask[7] = constant
-    mine, second = gradients(mask, np.float32)
+    mine = gradients(mask, np.float32)
     others = np.arange(20) != 7
     assert np.isfinite(mine[0]).all()
     for actual, wanted in zip(mine, exact, strict=True):
         rows = others if actual is mine[0] else slice(None)
         assert np.abs(actual - wanted)[:, rows].max() < 1e-5
-    assert all(np.isfinite(array).all() for array in second)
-    for actual, wanted in zip(second[:2], exact_second[:2], strict=True):
-        assert np.abs(actual - wanted)[:, others].max() < 1e-4

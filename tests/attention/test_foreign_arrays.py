@@ -127,10 +127,6 @@ CALLS = {
         (ROWS_OUTPUT, ROWS, ROWS, ROWS, STARTS, STARTS, ROWS_OUTPUT, ROWS_LSE),
     ),
     "jvp": (regard.scaled_dot_product_attention_jvp, (*ARRAYS, *ARRAYS)),
-    "double backward": (
-        lambda *a: tuple(regard.scaled_dot_product_attention_double_backward(*a)),
-        (*ARRAYS, OUTPUT, *ARRAYS, OUTPUT, LSE),
-    ),
     "explain": (
         lambda q, k, v, n: regard.explain(q, k, v, key_lengths=n).flops,
         (*ARRAYS, LENGTHS),

@@ -254,12 +254,3 @@ def test_a_function_of_another_type_is_refused(arrays, dtype):
     other = {"float32": "float64", "float64": "float32"}[dtype.name]
     with pytest.raises(TypeError, match=says("score_function", "float32", "float64")):
         regard.scaled_dot_product_attention(*arrays, score_function=function_of(other))
-
-
-def test_double_backward_has_no_function(arrays, dtype):
-    options = {"score_function": function_of(dtype)}
-    state = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
-    with pytest.raises(TypeError, match=says("score_function")):
-        regard.scaled_dot_product_attention_double_backward(
-            *arrays, state[0], *arrays, *state, **options
-        )

@@ -1,11 +1,7 @@
-"""Test handles to C score functions, made from the functions of every library."""
+"""Test handles to C score functions, made from ctypes functions and addresses."""
 
 import copy
-import ctypes
-import importlib.util
 import pickle
-import sys
-import sysconfig
 from ctypes import POINTER, c_double, c_float, c_int, c_void_p
 from functools import partial
 
@@ -18,51 +14,13 @@ from score_functions import (
     CTYPES,
     address_in,
     assert_computes,
-    build,
-    c_signature,
-    capsule_of,
     cffi,
-    cffi_of_library,
     cffi_pointer,
-    has_cffi,
     in_numba,
     in_python,
     loaded,
-    low_level_callable,
-    real,
-    run,
     with_argtypes,
 )
-
-CYTHON_SOURCE = """
-from libc.stdint cimport int64_t
-cimport numpy as cnp
-
-cdef api void function_float32(
-    float* scores, int64_t queries, int64_t keys, int64_t stride, const int64_t* query_positions,
-    int64_t first_key, int64_t head, int64_t entry, void* user_data
-) noexcept nogil:
-    cdef int64_t q, k
-    for q in range(queries):
-        for k in range(keys):
-            scores[k * stride + q] = (
-                2 * scores[k * stride + q] + query_positions[q] - (first_key + k)
-                + 10 * head + 100 * entry + (<float*> user_data)[0]
-            )
-
-cdef api void function_float64(
-    cnp.float64_t* scores, cnp.int64_t queries, cnp.int64_t keys, cnp.npy_intp stride,
-    cnp.int64_t* query_positions, long long first_key, Py_ssize_t head, cnp.intp_t entry,
-    void* user_data
-) noexcept nogil:
-    cdef int64_t q, k
-    for q in range(queries):
-        for k in range(keys):
-            scores[k * stride + q] = (
-                2 * scores[k * stride + q] + query_positions[q] - (first_key + k)
-                + 10 * head + 100 * entry + (<double*> user_data)[0]
-            )
-"""
 
 # Every kind of function, made from the path of a library and a dtype, and whether its types are
 # known.
@@ -74,25 +32,9 @@ KINDS = {
     "CDLL with argtypes": (with_argtypes, True),
     "CDLL with a result not set": (partial(with_argtypes, restype=c_int), True),
     "CFUNCTYPE": (lambda *given: ScoreFunction.c_type(given[1])(address_in(*given)), True),
-    "cffi": (cffi_pointer, True),
-    "cffi library": (cffi_of_library, True),
-    "cffi void *": (lambda *given: cffi().cast("void *", address_in(*given)), False),
-    "PyCapsule": (capsule_of, True),
-    "LowLevelCallable of ctypes": (
-        lambda *given: low_level_callable()(with_argtypes(*given)),
-        True,
-    ),
-    "LowLevelCallable of cffi": (lambda *given: low_level_callable()(cffi_pointer(*given)), True),
-    "LowLevelCallable of a PyCapsule": (
-        lambda *given: low_level_callable()(capsule_of(*given)),
-        True,
-    ),
-    "LowLevelCallable with a signature": (
-        lambda *given: low_level_callable()(
-            ctypes.CFUNCTYPE(None)(address_in(*given)),
-            signature=f"void ({c_signature(real(given[1]))})",
-        ),
-        True,
+    "cffi": (
+        lambda *given: int(cffi().cast("uintptr_t", cffi_pointer(*given))),
+        False,
     ),
 }
 
@@ -126,14 +68,18 @@ def test_functions_of_every_library(kind, dtype, library):
 def test_functions_of_numba():
     function = in_numba("float32")
     addend = np.array([0.5], np.float32)
-    assert_computes(ScoreFunction(function, user_data=addend), "float32", 0.5)
     assert_computes(ScoreFunction(function.ctypes, None, addend), "float32", 0.5)
-    if has_cffi:
-        assert_computes(ScoreFunction(function.cffi, None, addend, dtype="f4"), "float32", 0.5)
-    low = low_level_callable()(function.ctypes, addend.ctypes.data_as(c_void_p))
-    assert_computes(ScoreFunction(low), "float32", 0.5)
-    with pytest.raises(TypeError, match=says("derivative", "double*", "float32*")):
-        ScoreFunction(1, function, dtype="float64")
+    assert_computes(ScoreFunction(function.address, None, addend, dtype="f4"), "float32", 0.5)
+    with pytest.raises(TypeError, match=says("derivative", "double*", "argument 1")):
+        ScoreFunction(1, function.ctypes, dtype="float64")
+    with pytest.raises(TypeError, match=says("function", "Numba", "pass its .ctypes")):
+        ScoreFunction(function)
+
+
+def test_functions_of_cffi_are_passed_as_addresses(library):
+    function = cffi_pointer(library, "float32")
+    with pytest.raises(TypeError, match=says("function", 'int(ffi.cast("uintptr_t"', "dtype=")):
+        ScoreFunction(function)
 
 
 def test_dispatchers_of_numba_are_refused():
@@ -152,14 +98,6 @@ def test_functions_of_python_by_ctypes(dtype):
     function = ScoreFunction.c_type(dtype)(in_python)
     assert_computes(ScoreFunction(function), dtype)
     assert_computes(ScoreFunction(function, None, c_float(3)), dtype, 3)
-
-
-def test_functions_of_python_by_cffi():
-    @cffi().callback(f"void({c_signature()})")
-    def function(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
-        in_python(scores, queries, keys, stride, positions, first_key, head, entry, None)
-
-    assert_computes(ScoreFunction(function), "float32")
 
 
 @pytest.mark.parametrize("function", [in_python, abs, print, np.exp, dict, partial(in_python)])
@@ -192,8 +130,6 @@ def test_addresses_out_of_range_are_refused(name, address):
 
 def test_null_pointers_are_refused():
     nulls = [c_void_p(), ScoreFunction.c_type()()]
-    if has_cffi:
-        nulls += [cffi().NULL, cffi().cast(f"void(*)({c_signature()})", 0)]
     for null in nulls:
         with pytest.raises(ValueError, match=says("function", "NULL")):
             ScoreFunction(null, dtype="float32")
@@ -213,24 +149,6 @@ def test_other_types_are_refused(dtype):
             refuse(dtype)
     with pytest.raises(TypeError, match=says(*words)):
         ScoreFunction(1, dtype=dtype)
-
-
-def test_functions_of_cython(tmp_path):
-    pytest.importorskip("Cython", reason="Cython is not installed")
-    source = tmp_path / "score_functions.pyx"
-    source.write_text(CYTHON_SOURCE, encoding="utf-8")
-    run(sys.executable, "-m", "cython", "-3", source)
-    folders = [f"-I{sysconfig.get_path('include')}", f"-I{np.get_include()}"]
-    built = build(source.with_suffix(".c"), *folders)
-    spec = importlib.util.spec_from_file_location("score_functions", built)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    functions = module.__pyx_capi__
-    for dtype in ("float32", "float64"):
-        function, addend = functions[f"function_{dtype}"], np.array(4, dtype)
-        assert_computes(ScoreFunction(function, user_data=addend), dtype, 4)
-        low = low_level_callable()(function, addend.ctypes.data_as(c_void_p))
-        assert_computes(ScoreFunction(low), dtype, 4)
 
 
 def test_a_score_function_does_not_change():

@@ -4,26 +4,13 @@ import ctypes
 import gc
 import weakref
 from ctypes import POINTER, c_float, c_int, c_void_p
-from functools import partial
 
 import numpy as np
 import pytest
 
 from messages import says
 from regard import ScoreFunction
-from score_functions import (
-    KEPT,
-    assert_computes,
-    call,
-    capsule,
-    capsule_of,
-    cffi,
-    has_cffi,
-    in_python,
-    low_level_callable,
-    set_context,
-    with_argtypes,
-)
+from score_functions import KEPT, assert_computes, call, in_python, with_argtypes
 
 
 class Pair(ctypes.Structure):
@@ -32,11 +19,6 @@ class Pair(ctypes.Structure):
 
 class Either(ctypes.Union):
     _fields_ = (("first", c_float), ("second", c_int))
-
-
-def filled_cffi(kind):
-    memory = cffi().new(kind, [2.5]) if "[" in kind else cffi().new(kind, 2.5)
-    return memory, int(cffi().cast("uintptr_t", memory))
 
 
 def pointer_to(number):
@@ -79,10 +61,6 @@ USER_DATA = {
     "structure": lambda: at_its_own(Pair(2.5, 1)),
     "union": lambda: at_its_own(Either(2.5)),
     "c_char_p": as_text,
-    "PyCapsule": lambda: of_array(NUMBERS, lambda array: capsule(array.ctypes.data, "numbers")),
-    "nameless PyCapsule": lambda: of_array(NUMBERS, lambda array: capsule(array.ctypes.data, None)),
-    "cffi array": lambda: filled_cffi("float[2]"),
-    "cffi pointer": lambda: filled_cffi("float *"),
 }
 
 
@@ -115,19 +93,6 @@ def test_other_user_data_are_refused(thing):
         ScoreFunction(1, user_data=thing, dtype="float32")
 
 
-def test_cffi_structures_are_refused():
-    ffi = pytest.importorskip("cffi", reason="cffi is not installed").FFI()
-    ffi.cdef("typedef struct { float first; } pair;")
-    memory = ffi.new("pair *", [2.5])
-    for thing in (memory[0], ffi.cast("int", 3)):
-        with pytest.raises(TypeError, match=says("user_data", "pointer")):
-            ScoreFunction(1, user_data=thing, dtype="float32")
-    for thing in (memory, ffi.cast("int", 3)):
-        with pytest.raises(TypeError, match=says("function", "cffi function pointer")):
-            ScoreFunction(thing, dtype="float32")
-    assert ScoreFunction(1, user_data=ffi.addressof(memory[0]), dtype="float32").user_data_address
-
-
 @pytest.mark.parametrize(
     "array",
     [
@@ -140,35 +105,6 @@ def test_cffi_structures_are_refused():
 def test_arrays_with_gaps_are_refused(array):
     with pytest.raises(ValueError, match=says("user_data", "C-contiguous", "aligned", "strides")):
         ScoreFunction(1, user_data=array, dtype="float32")
-
-
-def test_user_data_of_low_level_callables(library):
-    data, others = np.array([3], np.float32), np.array([4], np.float32)
-    low = partial(low_level_callable(), with_argtypes(library, "float32"))
-    with_data = low(data.ctypes.data_as(c_void_p))
-    assert_computes(ScoreFunction(with_data), "float32", 3)
-    assert_computes(ScoreFunction(with_data, user_data=others), "float32", 4)
-    assert_computes(ScoreFunction(low(capsule(data.ctypes.data, None))), "float32", 3)
-    if has_cffi:
-        pointer = cffi().cast("void *", data.ctypes.data)
-        assert_computes(ScoreFunction(low(pointer)), "float32", 3)
-    # One address is passed to both functions.
-    with_others = low(others.ctypes.data_as(c_void_p))
-    assert ScoreFunction(with_data, with_data).user_data_address == data.ctypes.data
-    assert ScoreFunction(with_data, low()).user_data_address == data.ctypes.data
-    assert ScoreFunction(low(), with_others, data).user_data_address == data.ctypes.data
-    for function in (with_data, low()):
-        with pytest.raises(ValueError, match=says("function", "derivative", "user_data")):
-            ScoreFunction(function, with_others)
-
-
-def test_the_context_of_a_capsule_is_user_data(library):
-    """The same holds in SciPy."""
-    data = np.array([3], np.float32)
-    function = capsule_of(library, "float32")
-    assert set_context(function, data.ctypes.data) == 0
-    assert_computes(ScoreFunction(function), "float32", 3)
-    assert_computes(ScoreFunction(low_level_callable()(function)), "float32", 3)
 
 
 class Tracked(np.ndarray):

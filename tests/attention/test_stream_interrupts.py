@@ -2,7 +2,6 @@
 thread."""
 
 import os
-import sys
 
 import pytest
 
@@ -165,70 +164,21 @@ def test_an_interrupt(script, output_of):
 
 
 NO_THREAD = """
-import _thread
-start = _thread.start_new_thread
+start = threading.Thread.start
 
-def refuses(function, arguments):
+def refuses(thread):
     raise RuntimeError("can't start new thread")
 
-def has_no_memory(function, arguments):
-    raise MemoryError
-
-def starts_one_that_has_no_memory(function, arguments):
-    del function
-    return start(lambda: None, ())
-
 key = np.ones((1, 5, 64), "f4")
-for failing in (refuses, has_no_memory, starts_one_that_has_no_memory):
-    _thread.start_new_thread = failing
-    error = stream(query, iter([(key, key)]))
-    assert type(error) is MemoryError, repr(error)
-    assert str(error) == "no memory for the thread that reads chunks"
-
-def ends(function, arguments):
-    raise RuntimeError("can't create new thread at interpreter shutdown")
-
-_thread.start_new_thread = ends
-assert type(stream(query, [(key, key)])) is RuntimeError
-_thread.start_new_thread = start
+threading.Thread.start = refuses
+error = stream(query, iter([(key, key)]))
+assert type(error) is MemoryError, repr(error)
+assert str(error) == "no memory for the thread that reads chunks"
+threading.Thread.start = start
 closed.set()
 assert_all_is_over()
 """
 
 
 def test_no_thread_to_start(output_of):
-    """No thread can be started, or it dies before its first line, as it does if memory ends just
-    then."""
     assert output_of(STREAM + NO_THREAD) == "over"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sets RLIMIT_AS")
-def test_memory_for_a_part_of_the_thread(output_of):
-    """Memory ends before the thread's stack, after it, or in the thread's first steps."""
-    script = """
-    import os, resource
-    import numpy as np, regard
-    x = np.ones((1, 9, 64), "f4")
-    def compute():
-        assert (regard.attend_stream(x, [(x, x)] * 3) == 1).all()
-    compute()
-    endings = set()
-    for room in [*range(0, 256 << 10, 16 << 10), *range(256 << 10, 10 << 20, 128 << 10)]:
-        child = os.fork()
-        if child == 0:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the thread says there why it has ended
-            pages = int(open("/proc/self/statm").read().split()[0])
-            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, -1))
-            try:
-                compute()
-                has_room = True
-            except MemoryError:
-                has_room = False
-            resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
-            compute()
-            os._exit(not has_room)
-        endings.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    assert endings == {0, 1}, endings
-    print("done")
-    """
-    assert output_of(script) == "done"

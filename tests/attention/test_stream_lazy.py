@@ -6,7 +6,6 @@ import pytest
 
 import regard
 from reference import assert_same_bits
-from regard._stream.arrays import read
 from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, no_thread_remains, stream  # noqa: F401
 
 
@@ -48,11 +47,6 @@ class Decoder:
         made = self.buffer.view(np.uint8)[: array.nbytes].view(array.dtype).reshape(array.shape)
         made[...] = array
         return made
-
-    def whole_buffer(self, array):
-        self.buffer.resize(array.shape, refcheck=False)
-        self.buffer[...] = array
-        return self.buffer
 
 
 class Foreign:
@@ -144,28 +138,3 @@ def test_lazy_objects_may_decode_into_one_buffer(kind):
         chunks = {"list": list, "tuple": tuple, "iterator": iter}[kind](chunks)
     wanted = stream(QUERY, CHUNKS, mask, return_lse=True)
     assert_same_bits(stream(QUERY, chunks, Lazy(mask, make), return_lse=True), wanted)
-
-
-@pytest.mark.parametrize(
-    ("make", "is_copied"),
-    [(Decoder().part_of_buffer, True), (Decoder().whole_buffer, True), (np.array, False)],
-    ids=["part of a buffer", "whole buffer", "new array"],
-)
-@pytest.mark.parametrize("is_cut", [False, True])
-def test_what_a_lazy_object_keeps_is_copied(make, is_copied, is_cut):
-    """Newly created data is not copied."""
-    made = []
-
-    def noted(array):
-        array = make(array)
-        made.append(array.ctypes.data)
-        return array
-
-    if is_cut:
-        key = Lazy(KEY, noted)
-        chunks = [pair[0] for pair in regard.KeyValueChunks(key, key, length=SIZE).unread()]
-    else:
-        chunks = [LazyChunk(key, noted) for key, _ in CHUNKS]
-    first, second = (read("key", chunk, lambda: False)[0] for chunk in chunks[:2])
-    assert_same_bits((first, second), (CHUNKS[0][0], CHUNKS[1][0]))
-    assert (first.ctypes.data != made[0]) == is_copied

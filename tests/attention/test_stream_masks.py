@@ -5,7 +5,7 @@ import pytest
 
 import regard
 from reference import assert_same_bits
-from regard._arguments.seen_keys import SeenKeys
+from regard._arguments.masks import SeenKeys
 from regard.masks import Blocks, Ranges
 from sparse_cases import NAMES, dense, in_turn, sparse_masks
 

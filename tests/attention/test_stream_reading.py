@@ -12,7 +12,6 @@ import pytest
 
 import regard
 from reference import assert_same_bits
-from regard._stream.arrays import read
 from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, WHOLE, no_thread_remains, normal, stream  # noqa: F401
 
 
@@ -112,7 +111,7 @@ def test_the_next_chunk_is_read_while_one_is_computed():
     def progress(done, total):
         assert total is None
         number = done // SIZE
-        if 1 < number < len(asked):  # the second one is requested after the first was computed
+        if number < len(asked):
             assert asked[number].wait(10)
         time.sleep(0.01)
         assert not any(event.is_set() for event in asked[number + 1 :])
@@ -122,21 +121,16 @@ def test_the_next_chunk_is_read_while_one_is_computed():
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 def test_an_iterator_may_fill_the_same_memory_again(buffers):
-    """When it fills a buffer, the previous contents have been computed."""
+    """Chunks are copied before the next one is requested."""
     key, value = np.empty((buffers, 2, SIZE, 8)), np.empty((buffers, 2, SIZE, 4))
-    done = [0]
 
     def chunks():
         for number, (k, v) in enumerate(CHUNKS):
             place = number % buffers
-            assert done[-1] >= SIZE * (number - buffers + 1)
             key[place], value[place] = k, v
             yield key[place], value[place]
 
-    def progress(now, total):
-        done.append(now)
-
-    actual = stream(QUERY, chunks(), return_lse=True, progress=progress)
+    actual = stream(QUERY, chunks(), return_lse=True)
     assert_same_bits(actual, WHOLE)
 
 
@@ -155,28 +149,6 @@ def test_a_mask_may_be_filled_again():
 
     want = regard.scaled_dot_product_attention(query, key, value, mask)
     assert np.allclose(regard.attend_stream(query, chunks()), want, rtol=0, atol=1e-13)
-
-
-def test_memory_that_is_filled_again_too_late_is_an_error():
-    key = np.ones((3, 4, 100, 8))
-
-    def chunks():
-        yield key[0], key[0]
-        yield key[1], key[1]
-        for _ in range(3):
-            key[2] += 1
-            yield key[2], key[2]
-
-    with pytest.raises(ValueError, match="chunk 3 must not share memory with chunk 2"):
-        regard.attend_stream(np.ones((4, 2000, 8)), chunks())
-
-
-def test_neighbors_in_one_array_are_read_ahead():
-    """Parts of one array interleave with others in memory, but share no memory with them."""
-    key = np.random.default_rng(0).standard_normal((2, 400, 8))
-    parts = ((key[:, i : i + 100], key[:, i : i + 100]) for i in range(0, 400, 100))
-    want = regard.scaled_dot_product_attention(key, key, key)
-    assert np.allclose(regard.attend_stream(key, parts), want, rtol=0, atol=1e-14)
 
 
 def test_a_stream_inside_a_stream():
@@ -258,19 +230,8 @@ def test_memory_is_two_chunks_and_the_states(source, tmp_path):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert size < peak < 2 * size + 300_000
-
-
-def test_a_read_of_a_file_stops_between_pieces(tmp_path):
-    """After Ctrl-C the thread ends, although a chunk may take seconds to read."""
-    file = np.memmap(tmp_path / "file", np.float32, "w+", shape=(2, 1 << 17, 64))
-    answers = iter([False, False, True])
-    array, is_lent = read("key", file, lambda: next(answers))
-    assert array.shape == file.shape
-    assert not is_lent
-    assert next(answers, "none left") == "none left"
-    file[:] = normal(2, 1, 64)
-    assert_same_bits(read("key", file, lambda: False)[0], np.array(file))
+    chunks = 3 if source in ("generator", "buffer") else 2  # the third one is the generator's
+    assert size < peak < chunks * size + 300_000
 
 
 def test_nothing_holds_a_chunk_when_the_call_has_ended():

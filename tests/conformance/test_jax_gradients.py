@@ -50,7 +50,7 @@ def directions_of(problem):
 
 @functools.cache
 def derived(mode):
-    """Return JAX's gradients of all inputs, the tangent of the output, and double gradients.
+    """Return JAX's gradients of all inputs, the and the tangent of the output.
 
     They are compiled together: operation by operation they take seconds.
     """
@@ -71,13 +71,12 @@ def derived(mode):
     @jax.jit
     def everything():
         _, tangent = jax.jvp(attention, tuple(arrays), directions)
-        _, pull = jax.vjp(gradients, grad_output, *arrays)
-        return gradients(grad_output, *inputs), tangent, pull(directions)
+        return gradients(grad_output, *inputs), tangent
 
-    (*three, of_bias), tangent, double = jax.tree.map(np.asarray, everything())
+    (*three, of_bias), tangent = jax.tree.map(np.asarray, everything())
     if bias is None:
         three, of_bias = [*three, of_bias], None
-    return list(map(swapped, three)), of_bias, swapped(tangent), list(map(swapped, double))
+    return list(map(swapped, three)), of_bias, swapped(tangent)
 
 
 def assert_alike(name, actual, theirs, judged):
@@ -90,7 +89,7 @@ def assert_alike(name, actual, theirs, judged):
 @each_mode
 def test_gradients(mode, target):
     problem, _ = problem_of(mode)
-    three, of_bias, *_ = derived(mode)
+    three, of_bias, _ = derived(mode)
     wanted = dict(zip(ROLES, three, strict=True))
     if of_bias is not None:
         wanted["mask"] = of_bias
@@ -103,21 +102,7 @@ def test_gradients(mode, target):
 def test_tangents(mode, target):
     problem, rows = problem_of(mode)
     arrays = *problem.arrays, *directions_of(problem)
-    _, _, theirs, _ = derived(mode)
+    _, _, theirs = derived(mode)
     _, actual = regard.scaled_dot_product_attention_jvp(*arrays, **problem.options)
     judged = judge(gradient_reference.jvp, problem, *arrays).tangent_output
     assert_alike("tangent", actual[rows], theirs[rows], judged)
-
-
-@each_mode
-def test_double_gradients(mode, target):
-    problem, rows = problem_of(mode)
-    given = *directions_of(problem), problem.grad_output, *problem.arrays
-    *_, (of_grad_output, *three) = derived(mode)
-    actual = regard.scaled_dot_product_attention_double_backward(
-        *given, *problem.attend(), **problem.options
-    )
-    judged = judge(gradient_reference.double_backward, problem, *given)
-    assert_alike("G", actual.grad_output[rows], of_grad_output[rows], judged.grad_output)
-    for name, theirs in zip(ROLES, three, strict=True):
-        assert_alike(name, getattr(actual, name), theirs, getattr(judged, name))

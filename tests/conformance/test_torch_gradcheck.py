@@ -143,7 +143,6 @@ def test_derivatives_along_random_directions(case, check, target):
     [
         (check_gradients, "backward"),
         (check_tangents, "jvp"),
-        (check_double_gradients, "double_backward"),
     ],
 )
 def test_a_scale_that_is_wrong_by_a_millionth_is_found(check, name, settings, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import regard
 from cases import Case
 from gradient_cases import ALL, GradientProblem, More, build, drawn, pair
-from gradient_reference import Tangents, backward, double_backward, jvp
+from gradient_reference import Tangents, backward, jvp
 from reference import error, largest
 from test_torch import OPERATOR, as_array, problems
 from torch_formula import INPUTS, as_tensors, formula, torch
@@ -131,25 +131,6 @@ def check_tangents(problem):
     assert_alike(jvp, problem, *arrays, actual=Tangents(*actual), wanted=wanted)
 
 
-def check_double_gradients(problem, attend=formula):
-    leaves = leaves_of(problem)[:4]
-    constants = as_tensors(problem)[3:]
-    loss = loss_of(problem, leaves[0], *attend(problem, *leaves[1:], *constants))
-    cotangents = directions_of(problem)
-    gradients = torch.autograd.grad(loss, leaves[1:], create_graph=True)
-    sums = (torch.from_numpy(c) * g for c, g in zip(cotangents, gradients, strict=True))
-    wanted = torch.autograd.grad(
-        sum(part.sum() for part in sums), leaves, allow_unused=True, materialize_grads=True
-    )
-    given = *cotangents, problem.grad_output, *problem.arrays
-    grads = {"grad_lse": problem.grad_lse}
-    actual = regard.scaled_dot_product_attention_double_backward(
-        *given, *problem.attend(), **problem.options, **grads
-    )
-    wanted = dict(zip(actual._fields, wanted, strict=True))
-    assert_alike(double_backward, problem, *given, actual=actual, wanted=wanted, **grads)
-
-
 @each_case
 def test_gradients(case, target):
     check_gradients(build(case, FLOAT64))
@@ -160,18 +141,12 @@ def test_tangents(case, target):
     check_tangents(build(case, FLOAT64))
 
 
-@each_case
-def test_double_gradients(case, target):
-    check_double_gradients(build(case, FLOAT64))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_derivatives_in_all_cases(case, target):
     problem = build(case, FLOAT64)
     check_gradients(problem)
     check_tangents(problem)
-    check_double_gradients(problem)
 
 
 def of_pytorch(arrays, ours, theirs):
@@ -203,7 +178,6 @@ def of_pytorch(arrays, ours, theirs):
 def check_call(arrays, ours, theirs):
     problem, attend = of_pytorch(arrays, ours, theirs)
     check_gradients(problem, attend)
-    check_double_gradients(problem, attend)
 
 
 @hypothesis.given(drawn_problem=problems())

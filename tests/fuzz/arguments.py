@@ -73,7 +73,6 @@ def _right_arguments():
     states = {"outputs": [x, x], "lses": [lse, lse]}
     forward = {"output": x, "lse": lse}
     tangents = {f"tangent_{name}": x for name in three}
-    seconds = {f"grad_grad_{name}": x for name in three}
     packed_state = {"output": packed["value"], "lse": np.ones((3, 2), np.float32)}
     return {
         "QuantizedWeight": {"weight": x[0]},
@@ -87,10 +86,6 @@ def _right_arguments():
         "scale": {"scores": x, "factor": 2.0},
         "scaled_dot_product_attention": three,
         "scaled_dot_product_attention_backward": {"grad_output": x} | three | forward,
-        "scaled_dot_product_attention_double_backward": seconds
-        | {"grad_output": x}
-        | three
-        | forward,
         "scaled_dot_product_attention_jvp": three | tangents,
         "scaled_dot_product_attention_ragged": packed | starting,
         "scaled_dot_product_attention_ragged_backward": {"grad_output": packed["value"]}

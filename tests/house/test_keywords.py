@@ -65,9 +65,8 @@ ADVICE = [
 
 @pytest.mark.parametrize(("name", "known", "advice"), ADVICE)
 def test_advice(name, known, advice):
-    kind = "attention" if "query" in known else ""
     with pytest.raises(TypeError) as raised:
-        refuse_keywords("call", [name], known, kind=kind)
+        refuse_keywords("call", [name], known)
     message = str(raised.value)
     assert message.startswith(f"call() has no argument {name}: ")
     assert advice in message
@@ -75,7 +74,7 @@ def test_advice(name, known, advice):
 
 def test_every_unknown_keyword_is_named():
     with pytest.raises(TypeError) as raised:
-        refuse_keywords("call", ["causal", "attn_mask"], ATTEND_NAMES, kind="attention")
+        refuse_keywords("call", ["causal", "attn_mask"], ATTEND_NAMES)
     assert "no argument attn_mask: pass mask=; no argument causal: pass is_causal" in str(
         raised.value
     )
@@ -258,7 +257,7 @@ CALLS = [
     (ATTEND, (X, X, X), "qv", "key=np.concatenate([key, value], axis=-1)"),
     (CACHE.attend, (X,), "qv", "after append(np.concatenate([key, value], axis=-1), value)"),
     (ATTEND, (X, X, X), "max_seqlen", "call scaled_dot_product_attention_ragged"),
-    (LAYER, (X,), "max_seqlen", "leave it out: starts= determines it"),
+    (LAYER, (X,), "max_seqlen", "the starts of the sequences determine it"),
     (
         regard.scaled_dot_product_attention_ragged,
         (X, X, X, *STARTS),

@@ -29,10 +29,9 @@ OTHERS = [
 # Functions that may import, each with its reason.
 ALLOWED = {
     ("__init__.py", "__getattr__"): "first use of a public name",
-    ("_arguments/keywords.py", "with_advice"): "only a call that fails",
-    ("_arguments/keywords.py", "advising"): "only a call that fails",
-    ("_arguments/keywords.py", "refuse_keywords"): "only a call that fails",
-    ("_attention/convert.py", "retry_converted"): "arrays on a GPU",
+    ("_arguments/keywords.py", "advice"): "only a call that fails",
+    ("_arguments/keywords.py", "table"): "only a call that fails",
+    ("_attention/dense.py", "retry_converted"): "arrays on a GPU",
     ("_attention/dense.py", "_with_weights_of_rows"): "first use of rows=",
     ("_cache/storage/types.py", "stored_type"): "the optional package of bfloat16",
     ("_recording/recording.py", "summarize"): "the public function of this name",
@@ -40,7 +39,7 @@ ALLOWED = {
     ("_recording/recording.py", "explore"): "the public function of this name",
     ("_recording/recording.py", "rollout"): "the public function of this name",
     ("_runtime/config.py", "show_config"): "GPU diagnostics",
-    ("_runtime/threadpoolctl.py", "register_with_threadpoolctl"): "an optional package",
+    ("_runtime/threads.py", "register_with_threadpoolctl"): "an optional package",
     ("masks/_sparse.py", "__invert__"): "part of the package, which is already imported",
     ("masks/_sparse.py", "_combined"): "part of the package, which is already imported",
 }

@@ -68,22 +68,16 @@ def test_names_are_imported_on_first_use(output_of):
 
 
 def test_type_checkers_are_told_the_same_names():
-    tree = ast.parse(Path(regard.__file__).read_text(encoding="utf-8"))
-    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
-    told = {
-        alias.name: statement.module
-        for statement in checked.body
-        for alias in statement.names
-        if statement.module != "regard"
-    }
-    assert told == regard._MODULES_OF
-    modules = {
-        alias.name
-        for statement in checked.body
-        for alias in statement.names
-        if statement.module == "regard"
-    }
-    assert modules == regard._SUBMODULES
+    tree = ast.parse(Path(regard.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    told = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            told[node.name] = None
+        elif isinstance(node, ast.ImportFrom):
+            told |= {each.name: node.module for each in node.names if each.asname == each.name}
+    assert sorted(told) == regard._NAMES
+    assert {name: told[name] or of for name, of in regard._MODULES_OF.items()} == regard._MODULES_OF
+    assert {name for name, module in told.items() if module == "regard"} == regard._SUBMODULES
 
 
 @pytest.mark.skipif(

@@ -31,9 +31,6 @@ THINGS = {
         OUTPUT, X, X, X, OUTPUT, LSE
     ),
     "AttentionSummary": lambda: regard.summarize_attention(X, X, statistics=("max", "top_k")),
-    "DoubleGradients": lambda: regard.scaled_dot_product_attention_double_backward(
-        X, X, X, OUTPUT, X, X, X, OUTPUT, LSE
-    ),
     "Explanation": lambda: regard.explain(X, X, X, is_causal=True),
     "Explorer": lambda: regard.explore(X, X),
     "InputGradients": lambda: gradients_of_inputs(regard.MultiHeadAttention(8, 2, rng=0)),

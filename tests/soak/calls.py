@@ -187,16 +187,6 @@ def backward(random, number):
     return what, lambda threads, _: problem.gradients(state, threads=threads)
 
 
-def double_backward(random, number):
-    what, problem = _table_problem(random)
-    state = problem.attend(threads=1)
-    along = [drawn(x.shape, x.dtype, number) for x in problem.arrays]
-    options = _some(problem, BACKWARD_OPTIONS)
-    return what, lambda threads, _: regard.scaled_dot_product_attention_double_backward(
-        *along, problem.grad_output, *problem.arrays, *state, threads=threads, **options
-    )
-
-
 def jvp(random, number):
     what, problem = _problem(random, number)
     along = [drawn(x.shape, x.dtype, number) for x in problem.arrays]
@@ -434,7 +424,7 @@ def explain(random, number):
 
 
 KINDS = (
-    guide, attention, attention, attention, long, int8, backward, backward, double_backward, jvp,
+    guide, attention, attention, attention, long, int8, backward, backward, jvp,
     ragged, ragged_backward, summary, ragged_summary, attention_map, stream, merge, merge_backward,
     matmul, rows, self_attention, multi_head, cache, cache, growing_text, explain,
 )  # fmt: skip

@@ -155,12 +155,6 @@ def _tangent(p):
     return got, *_by_gradients(gradient_reference.jvp, *arrays, **p.options)
 
 
-def _double_backward(p):
-    given = (*p.more[1:], p.more[0], *p.arrays)
-    got = regard.scaled_dot_product_attention_double_backward(*given, *_state(p), **p.options)
-    return got, *_by_gradients(gradient_reference.double_backward, *given, **p.options)
-
-
 STATISTICS = ("entropy", "max", "mean_distance", "first_mass", "local_mass", "column_sums")
 
 
@@ -216,7 +210,6 @@ FAMILIES = {
     "pages": _pages,
     "backward": _backward,
     "tangent": _tangent,
-    "double backward": _double_backward,
     "summary": _summary,
     "map": _map,
     "softmax": _softmax,

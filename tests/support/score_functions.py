@@ -2,12 +2,11 @@
 compute."""
 
 import ctypes
-import importlib.util
 import shlex
 import shutil
 import subprocess
 import sysconfig
-from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_float, c_int64, c_void_p
 from functools import cache
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 
 from regard import ScoreFunction
 
-has_cffi = importlib.util.find_spec("cffi") is not None
 QUERIES, KEYS, STRIDE, FIRST_KEY, HEAD, ENTRY = 3, 5, 7, 40, 2, 6
 POSITIONS = np.array([50, 41, 77], np.int64)
 PARAMETERS = (
@@ -116,11 +114,6 @@ def cffi():
 
 
 @cache
-def low_level_callable():
-    return pytest.importorskip("scipy", reason="SciPy is not installed").LowLevelCallable
-
-
-@cache
 def in_numba(dtype):
     numba = pytest.importorskip("numba", reason="Numba is not installed")
     scalar = np.dtype(dtype).type
@@ -138,18 +131,7 @@ def in_numba(dtype):
     return function
 
 
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
-set_context = ctypes.PYFUNCTYPE(c_int, ctypes.py_object, c_void_p)(
-    ("PyCapsule_SetContext", ctypes.pythonapi)
-)
-KEPT = []  # objects that a PyCapsule or an address does not keep alive
-
-
-def capsule(address, name):
-    KEPT.append(None if name is None else name.encode())
-    return _new_capsule(address, KEPT[-1], None)
+KEPT = []  # objects that an address does not keep alive
 
 
 def address_in(library, dtype, kind="function"):
@@ -169,14 +151,3 @@ def real(dtype):
 
 def cffi_pointer(library, dtype):
     return cffi().cast(f"void(*)({c_signature(real(dtype))})", address_in(library, dtype))
-
-
-def cffi_of_library(library, dtype):
-    module = pytest.importorskip("cffi", reason="cffi is not installed")
-    ffi = module.FFI()
-    ffi.cdef(f"void function_{dtype}({c_signature(real(dtype))});")
-    return getattr(ffi.dlopen(library), f"function_{dtype}")
-
-
-def capsule_of(library, dtype):
-    return capsule(address_in(library, dtype), f"void ({c_signature(real(dtype))})")

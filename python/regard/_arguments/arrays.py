@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    Array = NDArray[Any]
     DType = np.dtype[Any]
     Place = tuple[int | slice, ...]
 
@@ -277,6 +278,18 @@ def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
         return True
 
 
+def refuse_overlap(
+    name: str,
+    out: Any,
+    other_name: str,
+    other: Any,
+    reason: str = "inputs are not changed; pass another array",
+) -> None:
+    """Raise ValueError if `out` and another argument are arrays that share memory."""
+    if isinstance(out, np.ndarray) and isinstance(other, np.ndarray) and shares_memory(out, other):
+        raise ValueError(f"{name} must not overlap {other_name}: {reason}")
+
+
 def repeats_an_element(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
     """Return whether two indices may refer to one element, which is `size` steps wide."""
     if 0 in shape:
@@ -298,10 +311,17 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
 
 
+def quantity(amount: float, unit: str, step: int = 1024) -> str:
+    """Return an amount with three digits and a prefix of its unit."""
+    prefixes = ["", "k", "M", "G", "T", "P"] if step == 1000 else ["", "Ki", "Mi", "Gi", "Ti", "Pi"]
+    for prefix in prefixes:
+        if amount < step or prefix == prefixes[-1]:
+            break
+        amount /= step
+    number = f"{amount:.0f}" if amount >= 100 else f"{amount:.3g}"
+    return f"{number} {prefix}{unit}"
+
+
 def bytes_of(size: int) -> str:
     """Return a number of bytes with three digits."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            break
-        size /= 1000  # type: ignore[assignment]
-    return f"{size:.3g} {unit}" if unit != "bytes" else f"{size} bytes"
+    return f"{size} bytes" if size < 1000 else quantity(size, "B", 1000)

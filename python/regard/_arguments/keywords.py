@@ -1,96 +1,65 @@
-"""Refuse keywords that a call does not accept, from within the call or by a decorator."""
+"""Refuse keywords that a call does not accept, and translate the keywords of other libraries."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from regard._arguments.hints import refuse_grid
 from regard._arguments.option_table import OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from regard._arguments.option_table import Kind
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# Calls whose kind differs from their name. `advice` and the table of options name the kinds.
-_KINDS_OF_METHODS = {
-    "MultiHeadAttention.__call__()": "layer",
-    "MultiHeadAttention.record()": "layer",
-    "SelfAttention.__call__()": "self-attention",
-    "SelfAttention.record()": "self-attention",
-}
 _NO_REASONS: dict[str, str] = {}
-
-
-def takes_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Remove ``**unknown``, which a function passes to `refuse_keywords`, from its signature."""
-    signature = inspect.signature(function)
-    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
-    return function
 
 
 def refuses_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a call so that unknown keywords raise a TypeError with advice.
 
     The decorator adds a Python call to each call. A function for which that is too slow accepts
-    ``**unknown`` and passes it to `refuse_keywords`.
+    ``**options``, and calls `check_options` if there are any unknown options.
     """
-    parameters = inspect.signature(function).parameters.values()
-    known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
-    method = f"{function.__qualname__}()"
-    kind = _KINDS_OF_METHODS.get(method, method)
-    owner, dot, name = function.__qualname__.rpartition(".")
-    names = frozenset(known)
-
-    def call(args: tuple[Any, ...]) -> str:
-        # A method may be inherited from a class that users do not know.
-        is_method = dot and args and not isinstance(args[0], type)
-        shown = type(args[0]).__name__ if is_method else owner
-        return shown if name == "__init__" else f"{shown}{dot}{name}"
+    signature = inspect.signature(function).parameters.values()
+    known = [p.name for p in signature if p.kind is not p.VAR_KEYWORD and p.name != "self"]
+    names, defined = frozenset(known), function.__qualname__.removesuffix(".__init__")
+    _, dot, method = function.__qualname__.rpartition(".")
 
     @functools.wraps(function)
     def checked(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
         if not names.issuperset(keywords):
-            refuse_keywords(call(args), keywords.keys() - names, known, kind=kind)
+            call = defined
+            if dot and args and not isinstance(args[0], type):
+                # A method may be inherited from a class that users do not know.
+                own = type(args[0]).__name__
+                call = own if method == "__init__" else f"{own}.{method}"
+            refuse_keywords(call, keywords.keys() - names, known, like=defined)
         return function(*args, **keywords)
 
     return checked
 
 
-def with_advice(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a call so that a TypeError of Python about its keywords becomes advice.
+def check_options(
+    name: str,
+    options: Mapping[str, Any],
+    accepted: Collection[str] = OPTIONS.keys(),
+    *,
+    reasons: Mapping[str, str] = _NO_REASONS,
+) -> None:
+    """Raise TypeError, with advice, if a call does not accept one of these options or its kind.
 
-    Python reports missing or unexpected arguments before the call begins, and so before the call
-    can translate the keywords of other libraries. Unlike `refuses_unknown`, a call that succeeds is
-    not checked.
+    `name` is the name of the call in `regard`; `accepted` are the options that it accepts.
     """
-    owner, dot, name = function.__qualname__.rpartition(".")
-
-    @functools.wraps(function)
-    def advising(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
-        try:
-            return function(*args, **keywords)
-        except TypeError as error:
-            # An error from within the call has a traceback of more than this frame.
-            frames = error.__traceback__
-            if keywords and frames is not None and frames.tb_next is None:
-                from regard._arguments.advice import arguments_of
-
-                shown = type(args[0]).__name__ if dot and args else owner
-                call = f"{shown}{dot}{name}"
-                known = arguments_of(call)
-                unknown = keywords.keys() - set(known)
-                if unknown:
-                    refuse_keywords(call, unknown, known)
-            raise
-
-    return advising
+    unknown = [option for option in options if option not in accepted]
+    if unknown:
+        refuse_keywords(name, unknown, reasons=reasons)
+    refuse_grid(options.get("window"))
 
 
 def refuse_keywords(
@@ -99,7 +68,7 @@ def refuse_keywords(
     known: Iterable[str] | None = None,
     reasons: Mapping[str, str] = _NO_REASONS,
     *,
-    kind: str = "",
+    like: str | None = None,
 ) -> NoReturn:
     """Raise the TypeError for keywords that `call` does not accept, with advice for each keyword.
 
@@ -114,34 +83,59 @@ def refuse_keywords(
         from the signature of the public object with the call's name.
     reasons : mapping of str to str, optional
         Specific advice, which takes precedence over the general advice.
-    kind : str, optional
-        The kind of the call.
+    like : str, optional
+        The name for which the advice is, if it differs from `call`.
     """
-    from regard._arguments.advice import advice, arguments_of  # only a call that fails needs them
-
-    names = arguments_of(call) if known is None else list(known)
+    names = _arguments_of(call) if known is None else list(known)
     by_advice: dict[str, list[str]] = {}
     for name in sorted(unknown):
-        by_advice.setdefault(reasons.get(name) or advice(name, names, kind), []).append(name)
+        text = reasons.get(name) or advice(name, names, like or call)
+        by_advice.setdefault(text, []).append(name)
     refused = "; ".join(
         f"no argument {', '.join(same)}: {text}" for text, same in by_advice.items()
     )
     raise TypeError(f"{call}() has {refused}")
 
 
-def check_options(
-    name: str,
-    options: Mapping[str, Any],
-    accepted: Collection[str] = OPTIONS.keys(),
-    *,
-    reasons: Mapping[str, str] = _NO_REASONS,
-    kind: Kind = "attention",
-) -> None:
-    """Raise TypeError, with advice, if a call does not accept one of these options or its kind.
+def _arguments_of(call: str) -> list[str]:
+    """Return the keywords that a public call accepts, for example ``"KVCache.attend"``."""
+    found: Any = sys.modules["regard"]
+    for name in call.removeprefix("regard.").split("."):
+        found = getattr(found, name)
+    parameters = inspect.signature(found).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
 
-    `name` is the name of the call in `regard`; `accepted` are the options that it accepts.
-    """
-    unknown = [option for option in options if option not in accepted]
-    if unknown:
-        refuse_keywords(name, unknown, reasons=reasons, kind=kind)
-    refuse_grid(options.get("window"))
+
+def advice(name: str, known: list[str], call: str = "") -> str:
+    """Return advice on replacing a keyword that `call` does not accept."""
+    import difflib
+
+    module = call.rpartition(".")[0]
+    holds = {*known, f"{call}()", f"{module}.", "any"}
+    if "query" in known or {"is_causal", "mask"} <= holds:
+        holds.add("attention")
+    rows = list(table())
+    same = [ours for names, (ours, *_), text in rows if not text and name in names]
+    for meant in (name, *same):
+        for names, conditions, text in rows:
+            if meant in names and not holds.isdisjoint(conditions):
+                text = text.replace("{name}", name) or f"pass {conditions[0]}="
+                # PyTorch's name for the mask.
+                return re.sub(r"\bmask=", "attn_mask=", text) if "attn_mask" in known else text
+    # Typos seldom change the first letter. Otherwise "heads" would match "threads".
+    alike = [each for each in known if each[:1] == name[:1]]
+    closest = difflib.get_close_matches(name, alike, n=1, cutoff=0.76)
+    if closest:
+        return f"did you mean {closest[0]}=?"
+    return f"its arguments are {', '.join(known)}"
+
+
+def table() -> Iterator[tuple[list[str], list[str], str]]:
+    """Yield the rows of `other_names.txt`: keywords, conditions and advice."""
+    from importlib.resources import files
+
+    text = files(__package__).joinpath("other_names.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            names, conditions, *advice = line.split(" | ", 2)
+            yield names.split(), conditions.split(), "".join(advice)

@@ -97,7 +97,7 @@ class BackwardOptions(WeightOptions, _DropoutOptions, total=False):
     """The options that the backward calls share with the forward call."""
 
 
-class SecondOrderOptions(
+class DaskOptions(
     PatternOptions,
     _ScaleOption["HeadNumbers"],
     _CapOption["HeadNumbers"],
@@ -105,13 +105,9 @@ class SecondOrderOptions(
     _DropoutOptions,
     total=False,
 ):
-    """The options of the second-order gradients."""
+    """The options of the attention calls of `regard.dask`."""
 
     threads: int | None
-
-
-class DaskOptions(SecondOrderOptions, total=False):
-    """The options of the attention calls of `regard.dask`."""
 
 
 class GradientOptions(BackwardOptions, total=False):

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import ctypes
+from _ctypes import CFuncPtr
 from ctypes import POINTER, c_double, c_float, c_int64, c_void_p
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from regard._arguments.arrays import single_or_double
-from regard._arguments.c_functions import PARAMETERS, checked_type, data_address, function_of
-from regard._runtime.public import public
+from regard._arguments.arrays import shown, single_or_double
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     DType = np.dtype[Any]
 
+_LARGEST_ADDRESS = 2 ** (8 * ctypes.sizeof(c_void_p)) - 1
+_PARAMETERS = {
+    "scores": "{real}*",
+    "queries": "int64_t",
+    "keys": "int64_t",
+    "stride": "int64_t",
+    "query_positions": "const int64_t*",
+    "first_key": "int64_t",
+    "head": "int64_t",
+    "entry": "int64_t",
+    "user_data": "void*",
+}
+_POINTERS = ("{real}*", "const int64_t*", "void*")
+_NEEDS_GIL = 4  # the ctypes flag of PyDLL functions
 
-@public
+
 class ScoreFunction:
     """A C function that changes attention scores in place, and its derivative.
 
@@ -37,30 +50,20 @@ class ScoreFunction:
 
     Parameters
     ----------
-    function : C function
-        One of
-
-        - a function that was compiled by ``numba.cfunc``
-        - a ctypes function: an instance of a ``CFUNCTYPE`` prototype such as `c_type` returns, or a
-          function of a ``CDLL``
-        - a cffi function pointer: an ``ffi.callback``, a function of ``ffi.dlopen``, or
-          ``ffi.addressof(lib, "name")``
-        - a PyCapsule in the ``__pyx_capi__`` of a Cython module, for a function that is declared as
-          ``cdef api`` and ``noexcept nogil``
-        - a ``scipy.LowLevelCallable``
-        - an address, as an int, a ``ctypes.c_void_p`` or a cffi ``void *``
-
-        Its signature is checked if it is known. The signature of an address is unknown, and so is
-        the signature of a ``CDLL`` function without ``argtypes``.
-    derivative : C function, optional
+    function : ctypes function or address
+        A ctypes function, whose ``argtypes`` are checked if it has any: an instance of a
+        ``CFUNCTYPE`` prototype such as `c_type` returns, or a function of a ``CDLL``. Or an
+        address, as an int or a ``ctypes.c_void_p``, together with `dtype`. A function of
+        ``numba.cfunc`` has the attribute ``ctypes``, and a cffi function has the address
+        ``int(ffi.cast("uintptr_t", function))``.
+    derivative : ctypes function or address, optional
         A function with the same signature. It receives the scores to which `function` was not yet
         applied, and replaces each score with the derivative of `function` at this score. Only
         gradients and tangents need it.
-    user_data : None, int, numpy.ndarray or pointer, optional
+    user_data : None, int, numpy.ndarray or ctypes object, optional
         The last argument of both functions: an address, or memory whose address is passed. It may
-        be a C-contiguous NumPy array, a ctypes or cffi pointer, a ctypes array, structure or
-        number, or a PyCapsule. If it is None, the functions receive the ``user_data`` of a
-        ``LowLevelCallable``, or NULL.
+        be a C-contiguous NumPy array, or a ctypes pointer, array, structure or number. None is
+        NULL.
     dtype : {"float32", "float64"}, optional
         The type of the scores. It is needed only if the signature of `function` is unknown.
 
@@ -81,8 +84,7 @@ class ScoreFunction:
         If an argument has the wrong kind, a signature is wrong, or the signature is unknown and
         `dtype` is missing.
     ValueError
-        If an address is 0 or out of range, an array is not C-contiguous and aligned, or `function`
-        and `derivative` are ``LowLevelCallable`` objects with different ``user_data``.
+        If an address is 0 or out of range, or an array is not C-contiguous and aligned.
 
     Notes
     -----
@@ -99,9 +101,9 @@ class ScoreFunction:
     raises an exception, Python prints the exception, and the other scores of the tile do not
     change.
 
-    A `ScoreFunction` is immutable. It keeps its functions and its user data alive, unless they were
-    given as addresses. The attributes ``ctypes`` and ``cffi`` of a Numba function contain only its
-    address. The contents of the user data may change between calls.
+    A `ScoreFunction` is immutable. It keeps the given objects alive, but not what an address or the
+    attribute ``ctypes`` of a Numba function refers to. The contents of the user data may change
+    between calls.
 
     An example with Numba. The conversion to int32 lets the compiler use vector instructions, since
     few CPUs convert vectors of int64 to float32::
@@ -113,7 +115,7 @@ class ScoreFunction:
                     distance = np.float32(np.int32(query_positions[q] - first_key - k))
                     scores[k * stride + q] -= np.float32(0.5) * abs(distance)
 
-        score_function = regard.ScoreFunction(recent)
+        score_function = regard.ScoreFunction(recent.ctypes)
 
     Examples
     --------
@@ -136,6 +138,7 @@ class ScoreFunction:
     0
     """
 
+    __module__ = "regard"
     __slots__ = ("_address", "_alive", "_derivative_address", "_dtype", "_user_data_address")
 
     def __init__(
@@ -147,18 +150,14 @@ class ScoreFunction:
         dtype: DTypeLike | None = None,
     ) -> None:
         wanted = None if dtype is None else single_or_double("dtype", dtype)
-        main = function_of("function", function, wanted)
-        self._dtype = checked_type("function", main, wanted)
-        self._address, self._derivative_address = main.address, 0
-        data = main.user_data if user_data is None else user_data
-        self._user_data_address = data_address(data)
+        self._address, self._dtype = _function("function", function, wanted)
+        self._derivative_address = 0
         if derivative is not None:
-            other = function_of("derivative", derivative, self._dtype)
-            checked_type("derivative", other, self._dtype)
-            self._derivative_address = other.address
-            if user_data is None and other.user_data is not None:
-                _check_same_data(self._user_data_address, data_address(other.user_data))
-        self._alive = (function, derivative, data)
+            self._derivative_address, _ = _function("derivative", derivative, self._dtype)
+        self._user_data_address = 0
+        if user_data is not None:
+            self._user_data_address = _checked("user_data", _data_address(user_data))
+        self._alive = (function, derivative, user_data)
 
     @property
     def dtype(self) -> DType:
@@ -221,12 +220,9 @@ class ScoreFunction:
                [-1.,  0.]], dtype=float32)
         """
         real = c_float if single_or_double("dtype", dtype).itemsize == 4 else c_double
-        types: dict[str, Any] = {
-            "{real}*": POINTER(real),
-            "const int64_t*": POINTER(c_int64),
-            "void*": c_void_p,
-        }
-        return ctypes.CFUNCTYPE(None, *(types.get(each, c_int64) for each in PARAMETERS.values()))
+        pointers = POINTER(real), POINTER(c_int64), c_void_p
+        types: dict[str, Any] = dict(zip(_POINTERS, pointers, strict=True))
+        return ctypes.CFUNCTYPE(None, *(types.get(each, c_int64) for each in _PARAMETERS.values()))
 
     @staticmethod
     def numba_signature(dtype: DTypeLike = "float32") -> str:
@@ -257,34 +253,168 @@ class ScoreFunction:
         True
         """
         real = f"CPointer({single_or_double('dtype', dtype)})"
-        types = {"{real}*": real, "const int64_t*": "CPointer(int64)", "void*": "voidptr"}
-        return f"void({', '.join(types.get(each, 'int64') for each in PARAMETERS.values())})"
+        types = dict(zip(_POINTERS, (real, "CPointer(int64)", "voidptr"), strict=True))
+        return f"void({', '.join(types.get(each, 'int64') for each in _PARAMETERS.values())})"
 
     def __repr__(self) -> str:
-        """Show the addresses that are not 0, and the dtype."""
         addresses = {"derivative": self._derivative_address, "user_data": self._user_data_address}
         options = "".join(f"{name}={it:#x}, " for name, it in addresses.items() if it)
         return f"ScoreFunction({self._address:#x}, {options}dtype='{self._dtype}')"
 
     def __copy__(self) -> ScoreFunction:
-        """Return the same object, which is immutable."""
-        return self
+        return self  # it is immutable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ScoreFunction:
-        """Return the same object, which is immutable."""
         return self
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled."""
         raise TypeError(
             "a ScoreFunction cannot be pickled: it holds addresses, which mean nothing in another "
             "process; create it there, from a function that is compiled there"
         )
 
 
-def _check_same_data(function: int, derivative: int) -> None:
-    if function != derivative:
-        raise ValueError(
-            "function and derivative must have the same user_data, got the addresses "
-            f"{function:#x} and {derivative:#x}"
+def _function(name: str, value: Any, dtype: DType | None) -> tuple[int, DType]:
+    """Return the address of a C function and the dtype of its scores, or raise an error."""
+    if isinstance(value, CFuncPtr):
+        if type(value)._flags_ & _NEEDS_GIL:
+            raise TypeError(
+                f"{name} must not need the GIL, got a ctypes function of PYFUNCTYPE or a PyDLL; "
+                "use CFUNCTYPE or a CDLL for functions that do not call Python"
+            )
+        address = _checked(name, _pointed(value))
+        if value.argtypes is not None:
+            return address, _checked_signature(name, value, dtype)
+    elif isinstance(value, c_void_p):
+        address = _checked(name, value.value or 0)
+    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+        address = _checked(name, int(value))
+    else:
+        raise _not_a_function(name, value, dtype)
+    if dtype is None:
+        raise TypeError(
+            f"dtype must be float32 or float64 if the signature of {name} is unknown, got None"
         )
+    return address, dtype
+
+
+def _checked(name: str, address: int) -> int:
+    if 0 < address <= _LARGEST_ADDRESS:
+        return address
+    came = str(address)
+    if address == 0:
+        came = "0; pass None for NULL" if name == "user_data" else "0, which is NULL"
+    raise ValueError(f"{name} must have an address from 1 to {_LARGEST_ADDRESS:#x}, got {came}")
+
+
+def _not_a_function(name: str, value: Any, dtype: DType | None) -> TypeError:
+    """Return the error for an object that is not a C function, with advice."""
+    of_type = "float32" if dtype is None else str(dtype)
+    compiled = f'@numba.cfunc(regard.ScoreFunction.numba_signature("{of_type}"))'
+    kind, module = type(value).__name__, type(value).__module__.partition(".")[0]
+    if module == "numba" and hasattr(value, "ctypes"):
+        return TypeError(f"{name} must be a ctypes function, got a Numba {kind}: pass its .ctypes")
+    if module == "numba":
+        return TypeError(
+            f"{name} must be a C function, got a Numba {kind}, which is called from Python only: "
+            f"compile it with {compiled} and pass its .ctypes"
+        )
+    if module == "_cffi_backend":
+        return TypeError(
+            f"{name} must be a ctypes function or an address, got a cffi object: pass "
+            f'int(ffi.cast("uintptr_t", {name})), and dtype='
+        )
+    if callable(value):
+        return TypeError(
+            f"{name} must be a C function, got a Python {kind}, which would be called for each "
+            "tile of scores, by threads that do not hold the GIL: compile it with "
+            f"{compiled} and pass its .ctypes, or pass "
+            f'regard.ScoreFunction.c_type("{of_type}")({name}), which is slow, since each call '
+            "waits for the GIL"
+        )
+    return TypeError(
+        f"{name} must be a C function as a ctypes function (Numba's have .ctypes), or its address, "
+        f"got {shown(value)}"
+    )
+
+
+def _checked_signature(name: str, function: Any, wanted: DType | None) -> DType:
+    """Return the dtype of a ctypes function's scores, or raise TypeError."""
+    arguments = function.argtypes
+    real = "double" if wanted == np.float64 else "float"
+    signature = ", ".join(f"{kind} {each}" for each, kind in _PARAMETERS.items())
+    either = ", or with double* scores for float64" if wanted is None else ""
+    rest = f"; its signature must be void ({signature.format(real=real)}){either}"
+    if len(arguments) != len(_PARAMETERS):
+        raise TypeError(
+            f"{name} must take {len(_PARAMETERS)} arguments, got {len(arguments)}{rest}"
+        )
+    # By default, a CDLL function is declared to return c_int.
+    is_unsaid = function.restype is ctypes.c_int and not hasattr(type(function), "_argtypes_")
+    if function.restype is not None and not is_unsaid:
+        raise TypeError(f"{name} must return void, got {_shown_type(function.restype)}{rest}")
+    if wanted is None and _kind_of(arguments[0]) == "void*":
+        raise TypeError(f"dtype must be float32 or float64 if {name} takes void* scores, got None")
+    reals = ["float32*", "float64*"] if wanted is None else [f"{wanted}*", "void*"]
+    accepted = {"{real}*": reals, "int64_t": ["int64"], "const int64_t*": ["int64*", "void*"]}
+    for i, (parameter, needed) in enumerate(_PARAMETERS.items()):
+        kind = _kind_of(arguments[i])
+        # The user data may be a pointer to anything, since all pointers are passed alike.
+        if kind.endswith("*") if needed == "void*" else kind in accepted[needed]:
+            continue
+        needed = "float* or double*" if i == 0 and wanted is None else needed.format(real=real)
+        raise TypeError(
+            f"{name} must take {needed} {parameter} as argument {i + 1}, got "
+            f"{_shown_type(arguments[i])}{rest}"
+        )
+    return wanted or np.dtype(_kind_of(arguments[0])[:-1])
+
+
+def _kind_of(kind: Any) -> str:
+    """Return the NumPy name of a type in ``argtypes``, with * for pointers."""
+    if hasattr(kind, "_dtype_"):  # numpy.ctypeslib.ndpointer
+        return f"{kind._dtype_ or 'void'}*"
+    if kind is c_void_p:
+        return "void*"
+    if isinstance(kind, type) and issubclass(kind, ctypes._Pointer):
+        return f"{_kind_of(kind._type_)}*"
+    try:
+        return str(np.dtype(kind))  # of a number
+    except TypeError:
+        return _shown_type(kind)
+
+
+def _shown_type(kind: Any) -> str:
+    return getattr(kind, "__name__", None) or shown(kind)
+
+
+def _pointed(value: Any) -> int:
+    """Return the address that a ctypes pointer or function holds."""
+    return ctypes.cast(value, c_void_p).value or 0
+
+
+def _data_address(value: Any) -> int:
+    """Return the address of user data, or raise TypeError or ValueError."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject or not value.dtype.isnative:
+            raise TypeError(
+                "user_data must be an array of numbers in the machine's byte order, got an array "
+                f"of {value.dtype}"
+            )
+        if not (value.flags.c_contiguous and value.flags.aligned):
+            raise ValueError(
+                "user_data must be C-contiguous and aligned, got an array of shape "
+                f"{value.shape} and strides {value.strides}; pass a copy"
+            )
+        return int(value.ctypes.data)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, ctypes._Pointer | CFuncPtr | c_void_p | ctypes.c_char_p):
+        return _pointed(value)
+    is_number = isinstance(value, ctypes._SimpleCData) and not isinstance(value, ctypes.py_object)
+    if is_number or isinstance(value, ctypes.Array | ctypes.Structure | ctypes.Union):
+        return ctypes.addressof(value)
+    raise TypeError(
+        "user_data must be None, an address, a NumPy array, or a pointer, an array or a structure "
+        f"of ctypes, got {shown(value)}"
+    )

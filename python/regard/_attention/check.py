@@ -14,21 +14,21 @@ from regard._arguments.hints import raise_with_hint
 from regard._arguments.masks import Masks
 from regard._arguments.option_table import OPTIONS, Subject
 from regard._arguments.positions import Positions
-from regard._random.philox import moved_origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from regard._arguments.arrays import Place
+    from regard._arguments.arrays import Array, Place
 
-    Array = NDArray[Any]
     Entry = tuple[int, ...]
     Span = tuple[int, int]
 
 
 _WHOLE = slice(None)
+# Words of dropout depend on positions modulo 2**32 and on positions // 4 modulo 2**32.
+_POSITION_PERIOD = 2**34
 _POSITIONS = frozenset(
     option.name for option in OPTIONS.values() if option.subject is Subject.VISIBILITY
 )
@@ -243,3 +243,11 @@ def _bounds(at: int | slice, size: int) -> Span:
         return at, at + 1
     first, end, _ = at.indices(size)
     return first, max(first, end)
+
+
+def moved_origin(origin: tuple[int, int, int], part: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return `dropout_origin` for a part of a call that begins at an entry, a head and a key."""
+    entry, head, position = (
+        (int(number) + step) % _POSITION_PERIOD for number, step in zip(origin, part, strict=True)
+    )
+    return entry, head, position

@@ -2,72 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any
 
 from regard import _core
+from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import is_on_cuda, with_arrays
 from regard._arguments.hints import raise_with_hint, refuse_grid, warn_if_zero_one
-from regard._arguments.numbers import slice_ends
+from regard._arguments.keywords import check_options
+from regard._arguments.masks import Masks
+from regard._arguments.numbers import choice, slice_ends
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
-from regard._attention.convert import retry_converted
 from regard._runtime.optional import importing
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from collections.abc import Callable
 
-    Array = NDArray[Any]
+    from numpy.typing import ArrayLike
 
 # The options that do not concern the weights of some queries.
 _OF_THE_WHOLE = frozenset(("out", "device", "return_weights", "return_lse"))
 
 
-@overload
-def scaled_dot_product_attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[False] = False,
-    **options: Unpack[AttentionOptions],
-) -> Array: ...
-@overload
-def scaled_dot_product_attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
-    rows: slice | None = None,
-    return_weights: Literal[True],
-    return_lse: Literal[False] = False,
-    **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array]: ...
-@overload
-def scaled_dot_product_attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[True],
-    **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array]: ...
-@overload
-def scaled_dot_product_attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
-    rows: slice | None = None,
-    return_weights: Literal[True],
-    return_lse: Literal[True],
-    **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array]: ...
 @public
 @takes_options(AttentionOptions, ResultOptions, in_full=True)
 def scaled_dot_product_attention(
@@ -78,7 +34,7 @@ def scaled_dot_product_attention(
     *,
     rows: slice | None = None,
     **options: Any,
-) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+) -> Any:
     r"""Compute exact scaled-dot-product attention, fused.
 
     .. math:: \mathrm{output} = \mathrm{softmax}(\mathrm{scores})\,\mathrm{value}, \qquad
@@ -208,10 +164,8 @@ def scaled_dot_product_attention(
     >>> regard.scaled_dot_product_attention(query, keys, values, key_lengths=[10, 7]).shape
     (2, 8, 6, 64)
     """
-    result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
     if rows is not None:
-        result = _with_weights_of_rows((query, key, value), mask, rows, options)
-        return result
+        return _with_weights_of_rows((query, key, value), mask, rows, options)
     if mask is not None:
         warn_if_zero_one(mask)
     try:
@@ -266,3 +220,37 @@ def _with_weights_of_rows(
     )
     output, *lse = results if isinstance(results, tuple) else (results,)
     return (output, weights, *lse)
+
+
+def retry_converted(
+    name: str,
+    call: Callable[..., Any],
+    arrays: tuple[ArrayLike, ArrayLike, ArrayLike],
+    between: tuple[Any, ...],
+    mask: ArrayLike | None,
+    options: dict[str, Any],
+) -> Any:
+    """Call the module again, with arrays that the kernels can read, or compute on a GPU.
+
+    The first call returned NotImplemented because an array must be converted or is on a GPU, the
+    call requests a device, or an option is unknown.
+    """
+    check_options(name, options)
+    options = dict(options)
+    device = choice("device", options.pop("device", None), (None, "cpu", "cuda"))
+    if any(map(is_on_cuda, arrays)):
+        if device == "cpu":
+            raise ValueError(
+                "device must be None or 'cuda' for arrays on a GPU, got 'cpu': copy them to the "
+                "host first"
+            )
+        from regard.cuda._host import attend_on_device
+
+        return attend_on_device(name, arrays, between, mask, options)
+    if device == "cuda":
+        from regard.cuda._host import attend_from_host
+
+        return attend_from_host(name, arrays, between, mask, options)
+    query, key, value = arrays
+    native = as_stored_arrays(query=query, key=key, value=value)
+    return call(*native, *between, Masks.of(mask).argument, options)

@@ -19,9 +19,9 @@ from regard._runtime.public import public
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
 
 
 @public
@@ -73,7 +73,7 @@ def explain(
     >>> round(causal.flops / whole.flops, 1)
     0.5
     """
-    check_options("explain", options, names_of(ExplainOptions), kind="explain")
+    check_options("explain", options, names_of(ExplainOptions))
     if (query_starts is None) != (key_starts is None):
         missing = "query_starts" if query_starts is None else "key_starts"
         raise TypeError(f"{missing} must be given too: packed sequences need both starts")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from regard._arguments.arrays import quantity
 from regard._arguments.masks import Masks, is_sparse
 from regard._runtime.config import better_target_note
 from regard._runtime.public import public
@@ -16,11 +17,9 @@ from regard._show.shows_options import html_table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from regard import _core
+    from regard._arguments.arrays import Array
 
-    Array = NDArray[Any]
 
 FLOAT_MASK = "a float mask is added to every score; a bool mask costs less"
 _NO_MASKS = Masks()
@@ -129,43 +128,23 @@ class Explanation:
         plan. `starts` are the starts of packed sequences of queries and keys. `quantized` is the
         type of keys and values that are stored in fewer than 16 bits.
         """
-        batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim = plan["shape"]
-        if starts is None:
-            queries, first_queries = batch * q_len, [0]
-            pairs = queries * kv_len
-        else:
+        sizes: dict[str, Any] = dict(zip(_SIZES, plan["shape"], strict=True))
+        queries, first_queries = sizes["batch"] * sizes["q_len"], [0]
+        pairs = queries * sizes["kv_len"]
+        if starts is not None:
             lengths = (np.diff(each).tolist() for each in starts)
             pairs = sum(math.prod(pair) for pair in zip(*lengths, strict=True))
             *first_queries, queries = starts[0].tolist()
-        output_bytes = queries * heads * value_dim * _item_bytes(plan["result_type"])
+        item_bytes = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[plan["result_type"]]
+        output_bytes = queries * sizes["heads"] * sizes["value_dim"] * item_bytes
         return cls(
-            target=plan["target"],
-            kernel=plan["kernel"],
-            instruction=plan["instruction"],
-            result_type=plan["result_type"],
-            batch=batch,
-            heads=heads,
-            kv_heads=kv_heads,
-            q_len=q_len,
-            kv_len=kv_len,
-            head_dim=head_dim,
-            value_dim=value_dim,
-            threads=plan["threads"],
-            tasks=plan["tasks"],
-            task_rows=plan["task_rows"],
-            chunk_keys=plan["chunk_keys"],
-            strip_rows=plan["strip_rows"],
-            tile_keys=plan["tile_keys"],
-            block_keys=plan["block_keys"],
-            tiles=plan["tiles"],
+            **sizes,
+            **{name: each for name, each in plan.items() if name in cls.__match_args__},  # type: ignore[arg-type]
             tiles_computed=plan["tiles_visible"] + plan["tiles_biased"],
-            tiles_biased=plan["tiles_biased"],
-            scores=heads * pairs,
-            scores_computed=plan["scores_computed"],
-            flops=2.0 * plan["scores_computed"] * (head_dim + value_dim),
+            scores=sizes["heads"] * pairs,
+            flops=2.0 * plan["scores_computed"] * (sizes["head_dim"] + sizes["value_dim"]),
             bytes=read_bytes + output_bytes,
             mask_bytes=sum(map(distinct_bytes, masks.arrays)),
-            workspace_bytes=plan["workspace_bytes"],
             notes=(
                 *notes,
                 *_decoded_entries(plan),
@@ -190,71 +169,52 @@ class Explanation:
         group = self.heads // self.kv_heads if self.kv_heads else 1
         grouped = f" ({self.kv_heads} of keys, {group} query heads each)" if group > 1 else ""
         noun = _TILES[self.kernel]
-        share = self.tiles_computed / max(self.tiles, 1)
         arithmetic = "float64" if self.result_type == "float64" else "float32"
         stored = "" if self.result_type == arithmetic else f", stored as {self.result_type}"
-        rows = [
+        by = f" by {self.instruction}" if self.instruction else ""
+        better = better_target_note()
+        parts, unit, size = "task", "row", self.task_rows
+        if self.chunk_keys:
+            parts, unit, size = "chunk", "key", self.chunk_keys
+        shared = f"{self.threads} on {_plural(self.tasks, parts)} of up to {_plural(size, unit)}"
+        shared += " of one key head, joined in order" if self.chunk_keys else ""
+        computed = [("computed", "nothing: no key is visible")]
+        if self.tiles:
+            share = f"{self.tiles_computed / self.tiles:.1%}"
+            biased = f"{self.tiles_biased:,} of them under a mask, at an edge or with a bias"
+            tiles = f"{self.tiles_computed:,} of {_plural(self.tiles, noun)} ({share}), {biased}"
+            share = f"{self.scores_computed / self.scores:.3%}"
+            scores = f"{self.scores_computed:,} of {self.scores:,} scores ({share})"
+            computed = [("computed", tiles), ("", scores)]
+        of_mask = f", {quantity(self.mask_bytes, 'B')} of them for the mask"
+        return [
             ("shape", f"batch {self.batch}, heads {self.heads}{grouped}"),
             (
                 "",
                 f"{_plural(self.q_len, 'query', 'queries')} x {_plural(self.kv_len, 'key')}, "
-                f"head_dim {self.head_dim}, "
-                f"value_dim {self.value_dim}",
+                f"head_dim {self.head_dim}, value_dim {self.value_dim}",
             ),
             ("target", f"{self.target}, arithmetic in {arithmetic}{stored}"),
-            *(("", note) for note in [better_target_note()] if note),
-            ("kernel", f"{self.kernel}: {_KERNELS[self.kernel]}{self._instruction()}"),
+            *([("", better)] if better else []),
+            ("kernel", f"{self.kernel}: {_KERNELS[self.kernel]}{by}"),
             (
                 f"{noun}s",
                 f"{_plural(self.strip_rows, 'query row')} x {_plural(self.tile_keys, 'key')}, "
                 f"blocks of {_plural(self.block_keys, 'key')}",
             ),
-            ("threads", self._shared_out()),
-            (
-                "computed",
-                f"{self.tiles_computed:,} of {_plural(self.tiles, noun)} "
-                f"({share:.1%}), {self.tiles_biased:,} of them under a mask, at an edge "
-                "or with a bias"
-                if self.tiles
-                else "nothing: no key is visible",
-            ),
-            *self._shares(),
-            ("work", f"{_quantity(self.flops, 'FLOP', 1000)} in the two products"),
+            ("threads", shared if self.tasks else "none: the result is empty"),
+            *computed,
+            ("work", f"{quantity(self.flops, 'FLOP', 1000)} in the two products"),
             (
                 "memory",
-                f"{_quantity(self.bytes, 'B')} of arrays{self._mask()}, "
-                f"{_quantity(self.workspace_bytes, 'B')} of workspace",
+                f"{quantity(self.bytes, 'B')} of arrays{of_mask if self.mask_bytes else ''}, "
+                f"{quantity(self.workspace_bytes, 'B')} of workspace",
             ),
+            *(("note", note) for note in self.notes),
         ]
-        return rows + [("note", note) for note in self.notes]
-
-    def _shares(self) -> Iterator[tuple[str, str]]:
-        if self.tiles:
-            share = self.scores_computed / self.scores
-            yield "", f"{self.scores_computed:,} of {self.scores:,} scores ({share:.3%})"
-
-    def _mask(self) -> str:
-        return (
-            f", {_quantity(self.mask_bytes, 'B')} of them for the mask" if self.mask_bytes else ""
-        )
-
-    def _instruction(self) -> str:
-        return f" by {self.instruction}" if self.instruction else ""
-
-    def _shared_out(self) -> str:
-        if not self.tasks:
-            return "none: the result is empty"
-        if self.chunk_keys:
-            return (
-                f"{self.threads} on {_plural(self.tasks, 'chunk')} of up to "
-                f"{_plural(self.chunk_keys, 'key')} of one key head, joined in order"
-            )
-        return (
-            f"{self.threads} on {_plural(self.tasks, 'task')} of up to "
-            f"{_plural(self.task_rows, 'row')}"
-        )
 
 
+_SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "value_dim")
 # The fields of the representation, a subset of the fields that `print` shows.
 _IN_ONE_LINE = (
     *("target", "kernel", "result_type", "batch", "heads", "kv_heads", "q_len", "kv_len"),
@@ -271,16 +231,6 @@ _KERNELS = {
 
 def _plural(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} " + (noun if count == 1 else plural or noun + "s")
-
-
-def _quantity(amount: float, unit: str, step: int = 1024) -> str:
-    prefixes = ["", "k", "M", "G", "T", "P"] if step == 1000 else ["", "Ki", "Mi", "Gi", "Ti", "Pi"]
-    for prefix in prefixes:
-        if amount < step or prefix == prefixes[-1]:
-            break
-        amount /= step
-    number = f"{amount:.0f}" if amount >= 100 else f"{amount:.3g}"
-    return f"{number} {prefix}{unit}"
 
 
 def _no_effect(precision: str | None, plan: _core._Plan, quantized: str | None) -> Iterator[str]:
@@ -362,10 +312,6 @@ def distinct_bytes(array: Any) -> int:
     extent: int = array.itemsize + sum((n - 1) * step for n, step in axes)
     stored: int = min(array.itemsize * elements, extent)
     return stored
-
-
-def _item_bytes(dtype: str) -> int:
-    return {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[dtype]
 
 
 def _layout(array: Array, plan: _core._Plan, stored: str) -> str:

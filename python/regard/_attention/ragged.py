@@ -2,76 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any
 
 from regard import _core
 from regard._arguments.foreign import is_on_cuda, readable, with_arrays
 from regard._arguments.hints import refuse_grid, warn_if_zero_one
-from regard._arguments.keywords import with_advice
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
-from regard._attention.convert import retry_converted
+from regard._attention.dense import retry_converted
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    Array = NDArray[Any]
+    from numpy.typing import ArrayLike
 
 
-@overload
-def scaled_dot_product_attention_ragged(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    query_starts: ArrayLike,
-    key_starts: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[False] = False,
-    **options: Unpack[AttentionOptions],
-) -> Array: ...
-@overload
-def scaled_dot_product_attention_ragged(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    query_starts: ArrayLike,
-    key_starts: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[False] = False,
-    **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array]: ...
-@overload
-def scaled_dot_product_attention_ragged(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    query_starts: ArrayLike,
-    key_starts: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[True],
-    **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array]: ...
-@overload
-def scaled_dot_product_attention_ragged(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    query_starts: ArrayLike,
-    key_starts: ArrayLike,
-    mask: ArrayLike | None = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[True],
-    **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array]: ...
 @public
-@with_advice
+@refuses_unknown
 @takes_options(AttentionOptions, ResultOptions)
 def scaled_dot_product_attention_ragged(
     query: ArrayLike,
@@ -81,7 +27,7 @@ def scaled_dot_product_attention_ragged(
     key_starts: ArrayLike,
     mask: ArrayLike | None = None,
     **options: Any,
-) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+) -> Any:
     """Compute attention over sequences of different lengths, packed one after another.
 
     Sequence ``b`` has the queries ``query[query_starts[b]:query_starts[b + 1]]`` and the keys and
@@ -143,7 +89,6 @@ def scaled_dot_product_attention_ragged(
     >>> np.array_equal(output[2:], alone.swapaxes(0, 1))
     True
     """
-    result: Array | tuple[Array, Array] | tuple[Array, Array, Array]
     if mask is not None:
         warn_if_zero_one(mask)
     starts: tuple[Any, Any] = query_starts, key_starts

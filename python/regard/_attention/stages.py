@@ -10,29 +10,31 @@ import numpy as np
 from regard import _core
 from regard._arguments.arrays import as_factors, as_float_arrays, broadcasts_to
 from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.keywords import refuse_keywords, takes_unknown
+from regard._arguments.keywords import check_options
 from regard._arguments.masks import as_mask, is_sparse
+from regard._arguments.options import takes_options
 from regard._runtime.public import public
 from regard._weights.quantized import QuantizedWeight, TransposedWeight, multiply
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
+
 
 # Number of query-key pairs of a sparse mask that are expanded to an array at a time.
 _PAIRS_AT_ONCE = 1 << 20
 
 
 @public
-@takes_unknown
+@takes_options()
 def matmul(
     a: ArrayLike,
     b: ArrayLike | TransposedWeight,
     *,
     out: Array | None = None,
     threads: int | None = None,
-    **unknown: Never,
+    **options: Never,
 ) -> Array:
     """Multiply matrices, as `numpy.matmul` does.
 
@@ -85,8 +87,8 @@ def matmul(
     >>> product.shape, product.dtype
     ((2, 96), dtype('float32'))
     """
-    if unknown:
-        refuse_keywords("matmul", unknown)
+    if options:
+        check_options("matmul", options, ())
     product: Array = multiply(a, b, out, threads)
     if product is not NotImplemented:
         return product
@@ -101,14 +103,14 @@ def matmul(
 
 
 @public
-@takes_unknown
+@takes_options()
 def scale(
     scores: ArrayLike,
     factor: float,
     *,
     out: Array | None = None,
     threads: int | None = None,
-    **unknown: Never,
+    **options: Never,
 ) -> Array:
     """Multiply scores by one number, usually ``1 / sqrt(head_dim)``.
 
@@ -142,8 +144,8 @@ def scale(
     >>> regard.scale([[2.0, 4.0]], 0.5)
     array([[1., 2.]])
     """
-    if unknown:
-        refuse_keywords("scale", unknown)
+    if options:
+        check_options("scale", options, ())
     scaled: Array = _core.scale(scores, factor, out, threads)
     if scaled is NotImplemented:
         (scores,) = as_float_arrays(scores=scores)
@@ -152,14 +154,14 @@ def scale(
 
 
 @public
-@takes_unknown
+@takes_options()
 def apply_mask(
     scores: ArrayLike,
     mask: ArrayLike,
     *,
     out: Array | None = None,
     threads: int | None = None,
-    **unknown: Never,
+    **options: Never,
 ) -> Array:
     """Hide scores, or add a bias to them.
 
@@ -194,8 +196,8 @@ def apply_mask(
     array([[  1., -inf],
            [  3.,   4.]])
     """
-    if unknown:
-        refuse_keywords("apply_mask", unknown)
+    if options:
+        check_options("apply_mask", options, ())
     warn_if_zero_one(mask)
     masked: Array = _core.apply_mask(scores, mask, out, threads)
     if masked is NotImplemented:
@@ -233,14 +235,14 @@ def _apply_sparse(scores: Array, mask: Any, out: Array | None, threads: int | No
 
 
 @public
-@takes_unknown
+@takes_options()
 def softmax(
     x: ArrayLike,
     axis: int = -1,
     *,
     out: Array | None = None,
     threads: int | None = None,
-    **unknown: Never,
+    **options: Never,
 ) -> Array:
     r"""Compute the softmax along an axis.
 
@@ -276,8 +278,8 @@ def softmax(
     >>> regard.softmax([0.1, -0.2, 0.3, -0.2, 0.5]).round(4)
     array([0.1925, 0.1426, 0.2351, 0.1426, 0.2872])
     """
-    if unknown:
-        refuse_keywords("softmax", unknown)
+    if options:
+        check_options("softmax", options, ())
     weights: Array = _core.softmax(x, axis, out, threads)
     if weights is NotImplemented:
         (x,) = as_float_arrays(x=x)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.starts import token_counts
+from regard._arguments.numbers import token_counts
 from regard._cache import arguments
 from regard._cache.storage.quantize import quantized
 from regard._cache.storage.state import per_entry

@@ -8,7 +8,7 @@ from regard import _core
 from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import with_arrays
 from regard._arguments.masks import Masks
-from regard._arguments.starts import token_counts
+from regard._arguments.numbers import token_counts
 from regard._cache import arguments
 from regard._cache.window import visible
 

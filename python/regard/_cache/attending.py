@@ -265,7 +265,7 @@ class Attending:
         'decode'
         """
         names = names_of(CacheExplainOptions)
-        check_options("KVCache.explain", options, names, reasons=_OF_THE_CACHE, kind="cache")
+        check_options("KVCache.explain", options, names, reasons=_OF_THE_CACHE)
         given: dict[str, Any] = {**options}
         return explain.explain(opened_layer(self, "explain"), query, starts, mask, given)
 
@@ -274,7 +274,7 @@ def _attended(
     cache: Attending, method: str, query: Any, starts: Any, mask: Any, options: dict[str, Any]
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     if not _OPTIONS.issuperset(options):
-        check_options(f"KVCache.{method}", options, _OPTIONS, reasons=_OF_THE_CACHE, kind="cache")
+        check_options(f"KVCache.{method}", options, _OPTIONS, reasons=_OF_THE_CACHE)
     if mask is not None:
         warn_if_zero_one(mask)
     result: Array | tuple[Array, Array] | tuple[Array, Array, Array] = attend.attend(

@@ -8,10 +8,9 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, as_native
 from regard._arguments.hints import column_hint, warn_if_zero_one
-from regard._arguments.keywords import check_options, with_advice
-from regard._arguments.numbers import choice, integers
+from regard._arguments.keywords import check_options, refuses_unknown
+from regard._arguments.numbers import choice, integers, token_counts
 from regard._arguments.options import CacheOptions, ResultOptions, names_of, takes_options
-from regard._arguments.starts import token_counts
 from regard._cache import arguments, attend
 from regard._cache.storage.geometry import Geometry
 from regard._cache.storage.rows import LayerRows
@@ -75,7 +74,7 @@ def paged_attention(
     **options: Unpack[CacheOptions],
 ) -> Any: ...
 @public
-@with_advice
+@refuses_unknown
 @takes_options(
     CacheOptions,
     ResultOptions,
@@ -187,7 +186,7 @@ def paged_attention(
     True
     """
     if not _OPTIONS.issuperset(options):
-        check_options("paged_attention", options, _OPTIONS, reasons=_OF_THE_PAGES, kind="pages")
+        check_options("paged_attention", options, _OPTIONS, reasons=_OF_THE_PAGES)
     if mask is not None:
         warn_if_zero_one(mask)
     if starts is None and np.ndim(query) == 3:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard._arguments.keywords import with_advice
+from regard._arguments.keywords import refuses_unknown
 from regard._cache import append
 from regard._cache.opened import opened_layer, opened_state, writable_layer
 from regard._cache.stored import stored_tokens
@@ -40,7 +40,7 @@ class Storing:
         """A copy of the values, shape (batch, kv_heads, len(cache), value_dim), as for `keys`."""
         return stored_tokens(opened_layer(self, "values"), "value")
 
-    @with_advice
+    @refuses_unknown
     def append(self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None) -> None:
         """Append the keys and values of new tokens.
 
@@ -93,7 +93,7 @@ class Storing:
         """
         append.append(writable_layer(self, "append"), key, value, lengths)
 
-    @with_advice
+    @refuses_unknown
     def append_ragged(self, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
         """Append the keys and values of new tokens, any number of them for each entry, packed.
 

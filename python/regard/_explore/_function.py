@@ -172,7 +172,7 @@ def explore(
     'Explorer(2 layers, 8 heads, q_len=6, kv_len=6'
     >>> explorer.save("page.html")  # doctest: +SKIP
     """
-    check_options("explore", options, names_of(WeightOptions), kind="weights")
+    check_options("explore", options, names_of(WeightOptions))
     check_progress(progress, "explore")
     wanted = _statistics(statistics)
     top_k = count("top_k", top_k, minimum=1, maximum=MOST_TOP_KEYS)

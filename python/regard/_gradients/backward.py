@@ -20,12 +20,13 @@ from regard._runtime.public import public
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
 
 
-# The arguments that are not options.
+# The gradients in the order of the kernels' arguments and results.
+_OF_KERNELS = ("query", "key", "value", "mask", "alibi_slopes", "sinks", "distance_bias")
 
 
 @public
@@ -247,7 +248,7 @@ def _gradients(
 ) -> AttentionGradients:
     (query, key, value), starts, mask = arrays
     grad_output, output, lse, grad_lse = given
-    check_options(name, options, names_of(GradientOptions), kind="gradients")
+    check_options(name, options, names_of(GradientOptions))
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
@@ -255,9 +256,10 @@ def _gradients(
     inputs = {"query": query, "key": key, "value": value, "mask": mask}
     inputs |= {"grad_output": grad_output, "output": output, "lse": lse, "grad_lse": grad_lse}
     wanted = wanted_gradients(with_respect_to, fields, mask, options, out, inputs)
+    flags = tuple(name in wanted.names for name in _OF_KERNELS)
     result = NotImplemented
     try:
-        result = call(query, key, value, *starts, mask, options, *given, wanted.flags, wanted.out)
+        result = call(query, key, value, *starts, mask, options, *given, flags, wanted.out)
     except ValueError as error:
         raise_with_hint(error, query, key)
     if result is NotImplemented:
@@ -270,19 +272,20 @@ def _gradients(
             (grad_lse,) = as_float_arrays(grad_lse=grad_lse)
         given = (grad_output, output, lse, grad_lse)
         mask = Masks.of(mask).argument
-        result = call(query, key, value, *starts, mask, options, *given, wanted.flags, wanted.out)
+        result = call(query, key, value, *starts, mask, options, *given, flags, wanted.out)
     grad_query, grad_key, grad_value, grad_mask, slope_terms, deltas, grad_distances = result
     grad_slopes = grad_sinks = None
     query_starts = np.asarray(starts[0]) if starts else None
-    if wanted.slopes is not None:
+    if "alibi_slopes" in wanted.likes:
+        shape = wanted.likes["alibi_slopes"].shape
         grad_slopes = wanted.deliver(
-            "alibi_slopes", gradient_of_slopes(slope_terms, wanted.slopes.shape, query_starts)
+            "alibi_slopes", gradient_of_slopes(slope_terms, shape, query_starts)
         )
-    if wanted.sinks is not None:
+    if "sinks" in wanted.likes:
         arrays = (query, key, value), starts, mask
         _set_blind_rows(deltas, output, grad_lse, lambda: _sees_a_key(arrays, options))
         grad_sinks = wanted.deliver(
-            "sinks", gradient_of_sinks(wanted.sinks, lse, deltas, bool(starts))
+            "sinks", gradient_of_sinks(wanted.likes["sinks"], lse, deltas, bool(starts))
         )
     if grad_mask is not None:
         grad_mask = wanted.deliver("mask", grad_mask)

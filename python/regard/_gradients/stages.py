@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard._arguments.arrays import as_array, as_float_arrays, check_shape, is_floating
-from regard._arguments.keywords import refuse_keywords, takes_unknown
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import is_sparse
 from regard._attention.stages import apply_mask, matmul, scale
 from regard._gradients.sums import summed_to
@@ -18,20 +18,19 @@ from regard._runtime.public import public
 if TYPE_CHECKING:
     from typing import SupportsIndex
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
 
 
 @public
-@takes_unknown
+@refuses_unknown
 def matmul_backward(
     grad_output: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
     *,
     threads: int | None = None,
-    **unknown: Never,
 ) -> tuple[Array, Array]:
     r"""Compute the gradients of `matmul`.
 
@@ -78,8 +77,6 @@ def matmul_backward(
            [5., 6.]]), array([[4.],
            [6.]]))
     """
-    if unknown:
-        refuse_keywords("matmul_backward", unknown)
     grads, left, right = as_float_arrays(grad_output=grad_output, a=a, b=b)
     check_shape("grad_output", grads, _product_shape(left, right), "the product of a and b")
     # As in NumPy, a vector on the left is a row, and a vector on the right is a column.
@@ -124,13 +121,12 @@ def _folded(gradient: Array, like: Array) -> Array:
 
 
 @public
-@takes_unknown
+@refuses_unknown
 def scale_backward(
     grad_output: ArrayLike,
     factor: float,
     *,
     threads: int | None = None,
-    **unknown: Never,
 ) -> Array:
     """Compute the gradient of `scale` with respect to the scores.
 
@@ -168,20 +164,17 @@ def scale_backward(
     >>> regard.scale_backward([[1.0, 2.0]], 0.5)
     array([[0.5, 1. ]])
     """
-    if unknown:
-        refuse_keywords("scale_backward", unknown)
     (grads,) = as_float_arrays(grad_output=grad_output)
     return scale(grads, factor, threads=threads)
 
 
 @public
-@takes_unknown
+@refuses_unknown
 def apply_mask_backward(
     grad_output: ArrayLike,
     mask: ArrayLike,
     *,
     threads: int | None = None,
-    **unknown: Never,
 ) -> tuple[Array, Array | None]:
     """Compute the gradients of `apply_mask`.
 
@@ -229,8 +222,6 @@ def apply_mask_backward(
     >>> grad_mask
     array([4., 0.])
     """
-    if unknown:
-        refuse_keywords("apply_mask_backward", unknown)
     (grads,) = as_float_arrays(grad_output=grad_output)
     try:
         hidden = np.isneginf(apply_mask(np.zeros(grads.shape, grads.dtype), mask, threads=threads))
@@ -257,12 +248,11 @@ def _axis(axis: SupportsIndex, ndim: int) -> int:
 
 
 @public
-@takes_unknown
+@refuses_unknown
 def softmax_backward(
     grad_output: ArrayLike,
     output: ArrayLike,
     axis: SupportsIndex = -1,
-    **unknown: Never,
 ) -> Array:
     r"""Compute the gradient of `softmax`.
 
@@ -332,8 +322,6 @@ def softmax_backward(
     >>> bool(np.allclose(grad_key_transposed.T, fused.key, rtol=0, atol=1e-14))
     True
     """
-    if unknown:
-        refuse_keywords("softmax_backward", unknown)
     grads, weights = as_float_arrays(grad_output=grad_output, output=output)
     check_shape("grad_output", grads, weights.shape, "output")
     place = _axis(axis, weights.ndim)

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
 
 
 def summed_to(array: Array, shape: tuple[int, ...]) -> Array:

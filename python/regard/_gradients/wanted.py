@@ -10,36 +10,34 @@ from regard._arguments.arrays import (
     check_out,
     converted,
     is_floating,
-    shares_memory,
+    refuse_overlap,
     shown,
 )
 from regard._arguments.foreign import readable
 from regard._arguments.masks import is_sparse, parts_of
+from regard._arguments.numbers import iterated
 from regard._arguments.option_table import DIFFERENTIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
 
-_NAMES = ("query", "key", "value", "mask", *DIFFERENTIABLE)
-# In the order of the arguments and the results of the kernels.
-_FLAGS = ("query", "key", "value", "mask", "alibi_slopes", "sinks", "distance_bias")
+
+_ROLES = ("query", "key", "value")
 
 
 class GradientRequest(NamedTuple):
     """The checked requests of a call."""
 
-    flags: tuple[bool, ...]
-    """Which gradients are requested, in the order of the kernels' results."""
+    names: set[str]
+    """The requested gradients."""
     out: tuple[Array | None, ...] | None
     """The caller's arrays for the gradients of query, key and value."""
-    slopes: Array | None
-    """The ALiBi slopes, if their gradient is requested."""
-    sinks: Array | None
-    """The sinks, if their gradient is requested."""
+    likes: dict[str, Array]
+    """The other inputs whose gradients are requested."""
     sums: dict[str, tuple[DTypeLike, Array | None]]
     """The type and the caller's array of the gradients that Python sums."""
 
@@ -69,25 +67,26 @@ def wanted_gradients(
     for name in DIFFERENTIABLE:
         if name in names:
             likes[name] = _option(name, options)
-    if "sinks" in likes:
-        for name in _NAMES[:3]:
-            if _overlap(arrays[name], likes["sinks"]):
-                raise ValueError(
-                    f"out.{name} must not overlap sinks: they would be overwritten; pass another "
-                    "array"
-                )
-    others = {**inputs, **likes, **{f"out.{name}": arrays[name] for name in _NAMES[:3]}}
+    if "sinks" in likes and out is not None:
+        for name in _ROLES:
+            reason = "they would be overwritten; pass another array"
+            refuse_overlap(f"out.{name}", arrays[name], "sinks", likes["sinks"], reason)
+    others = {**inputs, **likes, **{f"out.{name}": arrays[name] for name in _ROLES}}
     sums: dict[str, tuple[DTypeLike, Array | None]] = {}
     for name, like in likes.items():
-        sums[name] = like.dtype, _checked_out(name, arrays[name], like, others)
-        others[f"out.{name}"] = arrays[name]
-    return GradientRequest(
-        tuple(name in names for name in _FLAGS),
-        None if out is None else tuple(arrays[name] for name in _NAMES[:3]),
-        likes.get("alibi_slopes"),
-        likes.get("sinks"),
-        sums,
-    )
+        array = arrays[name]
+        if array is not None:
+            check_out(f"out.{name}", array, like.dtype, like.shape)
+            for argument, other in others.items():
+                reason = "it would be overwritten; pass another array"
+                if argument.startswith("out."):
+                    reason = "two gradients cannot share memory"
+                for part in parts_of(other):
+                    refuse_overlap(f"out.{name}", array, argument, part, reason)
+        sums[name] = like.dtype, array
+        others[f"out.{name}"] = array
+    of_roles = None if out is None else tuple(arrays[name] for name in _ROLES)
+    return GradientRequest(names, of_roles, likes, sums)
 
 
 def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
@@ -96,12 +95,7 @@ def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
             f"with_respect_to must be an iterable of names, got the string {with_respect_to!r}: "
             f"pass ({with_respect_to!r},)"
         )
-    try:
-        names = list(with_respect_to)
-    except TypeError:
-        raise TypeError(
-            f"with_respect_to must be an iterable of names, got {type(with_respect_to).__name__}"
-        ) from None
+    names = iterated("with_respect_to", with_respect_to, "an iterable of names")
     for name in names:
         if not isinstance(name, str) or name not in fields:
             raise ValueError(
@@ -154,24 +148,3 @@ def _native(array: Array) -> Array:
     """Return an array in native byte order, which its gradient uses too."""
     native = array.dtype.newbyteorder("=")
     return array if array.dtype.isnative else converted(array, native)
-
-
-def _checked_out(
-    name: str, out: Array | None, like: Array, others: Mapping[str, Any]
-) -> Array | None:
-    if out is None:
-        return None
-    check_out(f"out.{name}", out, like.dtype, like.shape)
-    for argument, other in others.items():
-        if any(_overlap(out, part) for part in parts_of(other)):
-            reason = "it would be overwritten; pass another array"
-            if argument.startswith("out."):
-                reason = "two gradients cannot share memory"
-            raise ValueError(f"out.{name} must not overlap {argument}: {reason}")
-    return out
-
-
-def _overlap(out: Any, other: Any) -> bool:
-    if not isinstance(out, np.ndarray) or not isinstance(other, np.ndarray):
-        return False
-    return shares_memory(out, other)

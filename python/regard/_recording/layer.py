@@ -102,7 +102,7 @@ class RecordedLayer:
         key_tokens: ArrayLike | None = None,
         **options: Unpack[RecordedOptions],
     ) -> None:
-        check_options("RecordedLayer", options, _OPTIONS, kind="recording")
+        check_options("RecordedLayer", options, _OPTIONS)
         name = text("name", name)
         given: Any = with_arrays(options)
         call = check_call(query, key, None, mask, dict(_lasting(given)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,10 +51,6 @@ def active_target() -> str:
     return _core.active_target()
 
 
-@overload
-def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
-@overload
-def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
 @public
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
     """Show how regard was built and what it uses on this machine.

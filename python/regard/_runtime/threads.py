@@ -1,11 +1,15 @@
-"""The number of threads of a call, and the threading layer that runs them."""
+"""The number of threads of a call, the layer that runs them, and threadpoolctl's limits."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 from regard import _core
 from regard._runtime.public import public
+
+# The attribute of threadpoolctl that stores the controller. A reimported one does not have it.
+_MARK = "_regard_controller"
 
 
 @public
@@ -146,3 +150,63 @@ def get_num_threads() -> int:
     set_num_threads : sets the number of threads.
     """
     return _core.num_threads()
+
+
+def register_if_imported() -> None:
+    """Register regard with threadpoolctl if threadpoolctl has been imported."""
+    module = sys.modules.get("threadpoolctl")
+    if module is not None:
+        _register(module)
+
+
+@public
+def register_with_threadpoolctl() -> None:
+    """Let threadpoolctl list regard and limit its threads.
+
+    ``import regard`` does this if threadpoolctl has already been imported. Otherwise, call this
+    function. It does nothing if regard is already registered.
+
+    Raises
+    ------
+    ImportError
+        If threadpoolctl is not installed, or is older than version 3.2.
+
+    Examples
+    --------
+    >>> import regard
+    >>> import threadpoolctl
+    >>> regard.register_with_threadpoolctl()
+    >>> with threadpoolctl.threadpool_limits(1):
+    ...     regard.get_num_threads()
+    1
+    """
+    import threadpoolctl
+
+    if not hasattr(threadpoolctl, "register"):
+        raise ImportError("threadpoolctl must be version 3.2 or later to accept other libraries")
+    _register(threadpoolctl)
+
+
+def _register(threadpoolctl: Any) -> None:
+    if not hasattr(threadpoolctl, "register") or hasattr(threadpoolctl, _MARK):
+        return
+
+    class RegardController(threadpoolctl.LibController):  # type: ignore[misc]
+        user_api = "regard"
+        internal_api = "regard"
+        # Many packages have a library of this name, but only regard has these symbols.
+        filename_prefixes = ("_core.",)
+        check_symbols = ("regard_get_num_threads", "regard_set_num_threads")
+
+        def get_num_threads(self) -> int:
+            threads: int = self.dynlib.regard_get_num_threads()
+            return threads
+
+        def set_num_threads(self, num_threads: int) -> None:
+            self.dynlib.regard_set_num_threads(num_threads)
+
+        def get_version(self) -> str:
+            return _core.__version__
+
+    threadpoolctl.register(RegardController)
+    setattr(threadpoolctl, _MARK, RegardController)

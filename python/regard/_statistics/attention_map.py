@@ -145,7 +145,7 @@ def attention_map(
     >>> corner[0, 0]  # the first query sees the first key
     array([1., 0., 0.], dtype=float32)
     """
-    check_options(_NAME, options, names_of(WeightOptions), kind="weights")
+    check_options(_NAME, options, names_of(WeightOptions))
     wanted: dict[str, Any] = {"shape": shape, "reduce": reduce, "regions": regions}
     if isinstance(query, Recording | RecordedLayer):
         recorded = LayerResults(query, options, key=key, mask=mask, lse=lse)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.numbers import choice, listed
-from regard._arguments.starts import token_counts
+from regard._arguments.numbers import choice, listed, token_counts
 from regard._runtime.optional import needed
 
 if TYPE_CHECKING:

@@ -172,7 +172,7 @@ class SummaryRequest(NamedTuple):
         tokens: ArrayLike | None,
     ) -> SummaryRequest:
         """Check the arguments, and that the function of this name accepts the options."""
-        check_options(name, options, names_of(WeightOptions), kind="weights")
+        check_options(name, options, names_of(WeightOptions))
         names = (
             [statistics]
             if isinstance(statistics, str)

@@ -140,7 +140,7 @@ def rollout(
     >>> regard.rollout(query, key, queries=[98, 99], head_weights=head_weights).shape
     (2, 100)
     """
-    check_options("rollout", options, names_of(WeightOptions), kind="weights")
+    check_options("rollout", options, names_of(WeightOptions))
     share = real_number("residual", residual)
     if not 0 <= share <= 1:
         raise ValueError(f"residual must be from 0 to 1, got {share}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,15 +13,13 @@ from regard._arguments.numbers import flag
 from regard._arguments.options import StreamOptions, names_of, takes_options
 from regard._runtime.progress import check_progress
 from regard._runtime.public import public
-from regard._stream.arrays import is_in_file
 from regard._stream.call import StreamCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
     Progress = bool | Callable[[int, int | None], object] | None
 
 _TWO_ARRAYS = "pass chunks=regard.KeyValueChunks(key, value)"
@@ -32,26 +30,6 @@ _REASONS = {
 }
 
 
-@overload
-def attend_stream(
-    query: ArrayLike,
-    chunks: Iterable[Any],
-    mask: Any = None,
-    *,
-    return_lse: Literal[False] = False,
-    progress: Progress = None,
-    **options: Unpack[StreamOptions],
-) -> Array: ...
-@overload
-def attend_stream(
-    query: ArrayLike,
-    chunks: Iterable[Any],
-    mask: Any = None,
-    *,
-    return_lse: Literal[True],
-    progress: Progress = None,
-    **options: Unpack[StreamOptions],
-) -> tuple[Array, Array]: ...
 @public
 @takes_options(StreamOptions)
 def attend_stream(
@@ -62,12 +40,12 @@ def attend_stream(
     return_lse: bool = False,
     progress: Progress = None,
     **options: Any,
-) -> Array | tuple[Array, Array]:
+) -> Any:
     r"""Compute exact attention to keys and values that arrive in chunks, one after another.
 
     The keys and values need not fit in memory. In addition to the queries, memory holds two chunks
-    (one is computed while a thread reads the other), and some results in float64, up to about ten
-    times the output.
+    (one is computed while a thread copies the next; an iterator may hold a third), and some results
+    in float64, up to about ten times the output.
 
     Parameters
     ----------
@@ -132,11 +110,8 @@ def attend_stream(
     it is a `numpy.memmap`, a Zarr array or an HDF5 dataset. No chunk is requested after the last
     key that a query can see. A generator is closed when the call ends.
 
-    An iterator runs in the reading thread, and the call raises its exceptions. Arrays that it
-    yields are read in place and must not change until they have been computed, that is, until the
-    chunk after the next is requested. An iterator that reuses the same memory for every chunk is
-    detected from its first two chunks, and each chunk is then computed before the next one is
-    requested. If an iterator reuses memory only later, the call raises ValueError.
+    An iterator runs in the reading thread, and the call raises its exceptions. Each chunk is copied
+    before the next one is requested, so an iterator may reuse its memory.
 
     **Order and error.** Each chunk's output is computed as in a separate call with
     ``query_offset=-start``, with its lse in float64. These states are merged in float64, in order:
@@ -179,14 +154,12 @@ def attend_stream(
     >>> lse.shape
     (8, 5)
     """
-    check_options(
-        "attend_stream", options, names_of(StreamOptions), reasons=_REASONS, kind="stream"
-    )
+    check_options("attend_stream", options, names_of(StreamOptions), reasons=_REASONS)
     return_lse = flag("return_lse", return_lse)
     check_progress(progress, "attend_stream")
     if is_on_cuda(query):
         raise TypeError("query must be in the host's memory, got an array on a GPU")
-    if isinstance(mask, np.ndarray) and not is_in_file(mask):
+    if not isinstance(mask, np.memmap):
         warn_if_zero_one(mask)
     output, lse = StreamCall(query, chunks, mask, options).run(progress)
     return (output, lse) if return_lse else output

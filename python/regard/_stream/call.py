@@ -1,7 +1,14 @@
-"""One call of `attend_stream`: checks, computation and results."""
+"""One call of `attend_stream`: checks, reading ahead, computation and results."""
 
 from __future__ import annotations
 
+import contextvars
+import os
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,28 +20,27 @@ from regard._arguments.arrays import (
     check_out,
     compute_type,
     converted,
+    refuse_overlap,
     result_type,
-    shares_memory,
 )
 from regard._arguments.foreign import with_arrays
+from regard._arguments.numbers import integers
 from regard._arguments.option_table import OPTIONS, Subject
 from regard._arguments.options import BackwardOptions, names_of
-from regard._attention.check import check_call
-from regard._random.philox import moved_origin
+from regard._arguments.positions import Positions
+from regard._attention.check import check_call, moved_origin
+from regard._attention.merge import merge_attention_states
 from regard._runtime.progress import reporting
-from regard._stream.chunks import Chunk, ChunkLayout, produce, source_of
+from regard._stream.chunks import Chunk, UnreadChunk, produce, source_of
 from regard._stream.masks import StreamMask
-from regard._stream.order import MergeOrder, merged
-from regard._stream.positions import positions_of
-from regard._stream.reader import ReadAhead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
-    Array = NDArray[Any]
-    DType = np.dtype[Any]
+    from regard._arguments.arrays import Array, DType
+
     State = tuple[Array, Array]
 
 _NAMES = names_of(BackwardOptions)
@@ -42,15 +48,9 @@ _NAMES = names_of(BackwardOptions)
 _OF_EACH_CHUNK = tuple(
     name for name in _NAMES if OPTIONS[name].subject is not Subject.VISIBILITY and name != "sinks"
 )
-
-
-def _is_of_any_keys(name: str, value: Any) -> bool:
-    """Return whether an option can be checked without keys, whose batch axes are not known."""
-    option = OPTIONS[name]
-    if "batch" not in option.axes or value is None:
-        return True
-    is_position = option.subject is Subject.VISIBILITY
-    return not is_position and as_array(name, value).ndim < len(option.axes)
+# Each merge rounds, and the error of a chain of n merges is about sqrt(n) roundings. With groups of
+# 16, a state of 65536 chunks results from 64 merges, and at most 4 groups are open.
+_GROUP = 16
 
 
 class StreamCall:
@@ -76,37 +76,34 @@ class StreamCall:
         if self._out is not None and not isinstance(self._out, np.ndarray):
             raise TypeError(f"out must be an array, got {type(self._out).__name__}")
 
-        self._source = source_of(chunks)
-        self._positions = positions_of(options, self._query.shape[-2], self._source.kv_len)
-        self._mask = StreamMask(mask, self._source.kv_len)
-        self._forbid_overlap("query", stored)
-        self._forbid_overlap("mask", *self._mask.arrays())
+        self._chunks, self._total = source_of(chunks)
+        self._positions = _positions(options, self._query.shape[-2], self._total)
+        self._mask = StreamMask(mask, self._total)
+        self._check_overlap("query", stored)
+        for array in self._mask.arrays():
+            self._check_overlap("mask", array)
 
     def run(self, progress: Any) -> State:
         """Compute output and lse."""
-        order = MergeOrder(self._options.get("threads"))
-        with ReadAhead(
-            lambda should_stop: produce(
-                self._source.chunks, self._positions, self._mask, should_stop
-            ),
-            may_refill=self._source.may_refill,
-        ) as reader:
-            shape, dtype = self._result(reader.layout())
+        order = _MergeOrder(partial(merge_attention_states, threads=self._options.get("threads")))
+        produced = partial(produce, self._chunks, self._positions, self._mask, self._check_overlap)
+        with _read_ahead(produced, self._chunks) as chunks:
+            shape, dtype = self._result(next(chunks))
             end = self._mask.narrowed(self._positions.visible())[1]
             total = end if isinstance(end, int) else None
             with reporting(progress, total, "key", "attend_stream") as report:
-                for chunk in reader.chunks():
-                    order.add(chunk.number, *self._attend(chunk))
+                for chunk in chunks:
+                    order.add(chunk.number, self._attend(chunk))
                     if report:
                         report(chunk.stop if total is None else min(chunk.stop, total), total)
                     del chunk  # before the chunk after the next is read
         state = order.finish() or (np.zeros(shape), np.full(shape[:-1], -np.inf))
-        return self._rounded(self._with_sinks(state), dtype)
+        return self._rounded(self._with_sinks(state, order.merge), dtype)
 
-    def _result(self, layout: ChunkLayout) -> tuple[tuple[int, ...], DType]:
+    def _result(self, first: UnreadChunk) -> tuple[tuple[int, ...], DType]:
         """Return the output's shape and type, after checking everything else."""
-        total = self._source.kv_len or 0  # 0 also if it is not known
-        key, value = layout.stand_ins(total)
+        total = self._total or 0  # 0 also if it is not known
+        key, value = first.stand_ins(total)
         mask = self._mask.stand_ins(total).argument
         call = check_call(self._query, key, value, mask, self._options_of(0, total))
         shape = (*call.rows, call.sizes.value_dim)
@@ -125,18 +122,16 @@ class StreamCall:
         return options
 
     def _attend(self, chunk: Chunk) -> State:
-        """Return the state of one chunk, in the precision of its computation."""
-        if chunk.is_lent:
-            self._forbid_overlap(f"chunk {chunk.number}", chunk.key, chunk.value)
+        """Return the state of one chunk, in float64."""
         options = self._options_of(chunk.start, chunk.stop)
         options |= {"return_lse": True, "_wide_lse": True}
         try:
             state: State = _core.attention(self._query, chunk.key, chunk.value, chunk.mask, options)
         except (TypeError, ValueError) as error:
             raise type(error)(f"chunk {chunk.number}: {error}") from None
-        return state
+        return state[0].astype(np.float64), state[1].astype(np.float64)
 
-    def _with_sinks(self, state: State) -> State:
+    def _with_sinks(self, state: State, merge: Callable[..., State]) -> State:
         if self._sinks is None:
             return state
         output, lse = state
@@ -144,7 +139,7 @@ class StreamCall:
         if lse.ndim > 1:
             sinks = sinks[:, None]  # for one head if arrays have no heads axis
         nothing = np.zeros((*(1,) * sinks.ndim, output.shape[-1]))
-        return merged(state, (nothing, sinks), self._options.get("threads"))
+        return merge([output, nothing], [lse, sinks])
 
     def _rounded(self, state: State, dtype: DType) -> State:
         output, lse = state
@@ -154,8 +149,130 @@ class StreamCall:
                 np.copyto(result, output, casting="same_kind")
             return result, lse.astype(compute_type(dtype))
 
-    def _forbid_overlap(self, name: str, *arrays: Array) -> None:
-        if self._out is not None and any(shares_memory(self._out, each) for each in arrays):
-            raise ValueError(
-                f"out must not overlap {name}: inputs are not changed; pass another array"
-            )
+    def _check_overlap(self, name: str, array: Array) -> None:
+        refuse_overlap("out", self._out, name, array)
+
+
+def _is_of_any_keys(name: str, value: Any) -> bool:
+    """Return whether an option can be checked without keys, whose batch axes are not known."""
+    option = OPTIONS[name]
+    if "batch" not in option.axes or value is None:
+        return True
+    is_position = option.subject is Subject.VISIBILITY
+    return not is_position and as_array(name, value).ndim < len(option.axes)
+
+
+def _positions(options: Mapping[str, Any], q_len: int, total: int | None) -> Positions:
+    """Check the options that concern positions, of which `window` has been checked, and read them.
+
+    `total` is the number of keys, if known.
+    """
+    lengths = _counts("key_lengths", options.get("key_lengths"), total)
+    padding = _counts("left_padding", options.get("left_padding"), total)
+    offset = options.get("query_offset", 0)
+    if not isinstance(offset, str):
+        offset = integers("query_offset", offset).astype(np.int64)
+    elif offset != "end":
+        raise ValueError(f'query_offset must be an int, an integer array or "end", got {offset!r}')
+    elif lengths is None and total is None:
+        raise ValueError(
+            "query_offset='end' needs key_lengths here: the number of keys is not known until the "
+            "last chunk arrives"
+        )
+    limits = {"key_lengths": lengths, "left_padding": padding, "query_offset": offset}
+    return Positions.of({**options, **limits}, q_len, total)
+
+
+def _counts(name: str, value: ArrayLike | None, total: int | None) -> NDArray[np.int64] | None:
+    """Return numbers of keys, from 0 to `total` if `total` is known."""
+    if value is None:
+        return None
+    array = integers(name, value).astype(np.int64)
+    least, most = int(array.min(initial=0)), int(array.max(initial=0))
+    if least < 0 or (total is not None and most > total):
+        wanted = "at least 0" if total is None else f"from 0 to {total}"
+        raise ValueError(f"{name} must be {wanted}, got {least if least < 0 else most}")
+    return array
+
+
+@contextmanager
+def _read_ahead(
+    produced: Callable[[Callable[[], bool]], Generator[Any, None, None]], source: Iterator[Any]
+) -> Iterator[Iterator[Any]]:
+    """Yield an iterator over a generator that runs in a thread, one item ahead.
+
+    If `source` is a generator too, it is closed in that thread at the end. After an interrupt, this
+    is not waited for: a long read ends later.
+    """
+    stop, process = threading.Event(), os.getpid()
+    items = produced(stop.is_set)
+    thread = ThreadPoolExecutor(1, "attend_stream")
+    # Context such as numpy.errstate also applies to the iterable.
+    run: Any = contextvars.copy_context().run
+    submit: Any = partial(thread.submit, run)
+
+    def ahead() -> Iterator[Any]:
+        try:
+            first = submit(next, items)
+        except RuntimeError as error:
+            if "shutdown" in str(error):
+                raise
+            raise MemoryError("no memory for the thread that reads chunks") from error
+        yield first.result()
+        future = submit(next, items, None)
+        while (item := future.result()) is not None:
+            future = submit(next, items, None)
+            yield item
+            del item
+            if os.getpid() != process:
+                raise RuntimeError(
+                    "attend_stream cannot continue in a forked process: call it again there"
+                )
+
+    def end(wait: bool) -> None:
+        stop.set()
+        closing = submit(source.close if isinstance(source, Generator) else stop.is_set)
+        thread.shutdown(wait=wait)
+        if wait:
+            closing.result()
+
+    try:
+        yield ahead()
+    except BaseException as error:
+        if os.getpid() == process:  # a child has no such thread
+            try:
+                end(wait=not isinstance(error, KeyboardInterrupt))
+            except Exception as closing:
+                error.add_note(f"Closing chunks raised {closing!r}")
+        raise
+    end(wait=True)
+
+
+class _MergeOrder:
+    """Merging of successive states in groups of 16 states, of 16 groups, and so on.
+
+    The groups of a state depend only on its number. Omitting a state in which all rows are fully
+    masked changes no bit.
+    """
+
+    def __init__(self, merge: Callable[..., State]) -> None:
+        self.merge = merge
+        self._open: dict[int, tuple[int, State]] = {}
+
+    def add(self, number: int, state: State, level: int = 0) -> None:
+        """Add the state of the chunk, or of the group, with this number. Numbers must increase."""
+        group, held = number // _GROUP, self._open.pop(level, None)
+        if held is not None and held[0] == group:
+            state = self.merge(*zip(held[1], state, strict=True))
+        elif held is not None:
+            self.add(*held, level + 1)
+        self._open[level] = group, state
+
+    def finish(self) -> State | None:
+        """Return the state of all chunks together, or None if no state was added."""
+        level = 0
+        while len(self._open) > 1:
+            if level in self._open:
+                self.add(*self._open.pop(level), level + 1)
+            level += 1
+        return next((state for _, state in self._open.values()), None)

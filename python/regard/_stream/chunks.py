@@ -1,27 +1,21 @@
-"""Check the chunks of a stream, select the visible chunks, and read them."""
+"""Check the chunks of a stream, select the visible chunks, and copy them to memory."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import as_native, shares_memory, stand_in, stored
-from regard._arguments.masks import is_sparse
-from regard._stream.arrays import read, unread
+from regard._arguments.arrays import as_array, as_native, converted, stand_in, stored
 from regard._stream.masks import StreamMask
-from regard._stream.positions import check_end
-from regard._stream.source import KeyValueChunks
+from regard._stream.source import KeyValueChunks, unread_pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
-    from numpy.typing import NDArray
-
+    from regard._arguments.arrays import Array
     from regard._arguments.positions import Positions
-
-    Array = NDArray[Any]
 
 
 class UnreadChunk:
@@ -33,138 +27,103 @@ class UnreadChunk:
 
     def __init__(self, number: int, chunk: Any) -> None:
         if not isinstance(chunk, tuple | list) or len(chunk) not in (2, 3):
+            kind = type(chunk).__name__
+            if isinstance(chunk, np.ndarray):
+                kind = f"an array of shape {chunk.shape}"
+            elif isinstance(chunk, tuple | list):
+                kind = f"{len(chunk)} elements"
             raise TypeError(
                 f"chunk {number} must be a pair (key, value) or a triple (key, value, mask), got "
-                f"{_kind_of(chunk)}; for keys and values as two arrays pass "
-                "regard.KeyValueChunks(key, value)"
+                f"{kind}; for keys and values as two arrays pass regard.KeyValueChunks(key, value)"
             )
         self.number = number
-        self.key = unread(f"chunk {number}: key", chunk[0])
-        self.value = unread(f"chunk {number}: value", chunk[1])
+        pair = unread_pair(chunk[0], chunk[1], f"chunk {number}: ")
+        self.arrays = dict(zip(("key", "value"), pair, strict=True))
         self.mask = chunk[2] if len(chunk) == 3 else None
-        for name, array in (("key", self.key), ("value", self.value)):
-            if len(array.shape) < 2:
-                raise ValueError(
-                    f"chunk {number}: {name} must have at least 2 dimensions, (length, dim), got "
-                    f"shape {array.shape}"
-                )
-        if self.key.shape[-2] != self.value.shape[-2]:
-            raise ValueError(
-                f"chunk {number}: key and value must share kv_len, got {self.key.shape[-2]} and "
-                f"{self.value.shape[-2]}"
-            )
+        self.length = int(pair[0].shape[-2])
 
-    @property
-    def length(self) -> int:
-        """The number of keys of the chunk."""
-        return int(self.key.shape[-2])
+    def without_memory(self) -> UnreadChunk:
+        """Return a chunk with the axes and types of this chunk, whose arrays need no memory."""
+        same = copy.copy(self)
+        same.mask = None
+        same.arrays = {name: stand_in(x.shape, x.dtype) for name, x in self.arrays.items()}
+        return same
 
-    def arrays(self) -> tuple[tuple[str, Any], tuple[str, Any]]:
-        """Return the key and the value, with their names."""
-        return ("key", self.key), ("value", self.value)
-
-    def masks(self) -> StreamMask:
-        """Return the masks of the chunk, or raise TypeError or ValueError."""
-        try:
-            return StreamMask(self.mask, self.length)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"chunk {self.number}: {error}") from None
-
-
-def _kind_of(chunk: Any) -> str:
-    if isinstance(chunk, np.ndarray):
-        return f"an array of shape {chunk.shape}"
-    if isinstance(chunk, tuple | list):
-        return f"{len(chunk)} elements"
-    return type(chunk).__name__
-
-
-class ChunkLayout:
-    """The types and axes that all chunks share with the first chunk, except the keys axis."""
-
-    def __init__(self, first: UnreadChunk) -> None:
-        self._first = first.number
-        self._arrays = {name: (_others(array), array.dtype) for name, array in first.arrays()}
-
-    def check(self, chunk: UnreadChunk) -> None:
-        """Raise ValueError or TypeError if a chunk has other axes or types."""
-        for name, array in chunk.arrays():
-            (before, dim), dtype = self._arrays[name]
-            if _others(array) != (before, dim):
+    def check_as(self, first: UnreadChunk) -> None:
+        """Raise ValueError or TypeError if this chunk has other axes or types than the first."""
+        for name, array in self.arrays.items():
+            before, dim = first.arrays[name].shape[:-2], first.arrays[name].shape[-1]
+            if (array.shape[:-2], array.shape[-1]) != (before, dim):
                 wanted = ", ".join(map(str, (*before, "kv_len", dim)))
                 raise ValueError(
-                    f"chunk {chunk.number}: {name} must have shape ({wanted}) as in chunk "
-                    f"{self._first}, got {tuple(array.shape)}"
+                    f"chunk {self.number}: {name} must have shape ({wanted}) as in chunk "
+                    f"{first.number}, got {tuple(array.shape)}"
                 )
-            if array.dtype != dtype:
+            if array.dtype != first.arrays[name].dtype:
                 raise TypeError(
-                    f"chunk {chunk.number}: {name} must be of {dtype} as in chunk "
-                    f"{self._first}, got {array.dtype}"
+                    f"chunk {self.number}: {name} must be of {first.arrays[name].dtype} as in "
+                    f"chunk {first.number}, got {array.dtype}"
                 )
 
     def stand_ins(self, kv_len: int) -> tuple[Array, Array]:
-        """Return keys and values with the shapes and types of the chunks, but without memory."""
+        """Return keys and values with the axes and types of this chunk, but without memory."""
         key, value = (
             stored(
-                f"chunk {self._first}: {name}",
-                stand_in((*before, kv_len, dim), dtype.newbyteorder("=")),
+                f"chunk {self.number}: {name}",
+                stand_in(
+                    (*array.shape[:-2], kv_len, array.shape[-1]), array.dtype.newbyteorder("=")
+                ),
             )
-            for name, ((before, dim), dtype) in self._arrays.items()
+            for name, array in self.arrays.items()
         )
         return key, value
 
-
-def _others(array: Any) -> tuple[tuple[int, ...], int]:
-    """Return the lengths of the axes before the keys axis, and of the axis after it."""
-    return tuple(array.shape[:-2]), int(array.shape[-1])
+    def copied(self, check: Callable[[str, Array], None]) -> tuple[Array, Array]:
+        """Return copies of the key and the value, after checking the arrays that were read."""
+        copies = []
+        for name, array in self.arrays.items():
+            where = f"chunk {self.number}: {name}"
+            part = as_array(where, array)
+            check(f"chunk {self.number}", part)
+            if part.shape != tuple(array.shape):
+                raise ValueError(
+                    f"{where} must have the shape that it had before it was read, "
+                    f"{tuple(array.shape)}, got {part.shape}"
+                )
+            ready = stored(where, converted(part, part.dtype))
+            copies.append(as_native(ready, ready.dtype.newbyteorder("=")))
+        return copies[0], copies[1]
 
 
 class Chunk(NamedTuple):
-    """A chunk in memory, as the kernels read it."""
+    """A chunk that was copied to memory, as the kernels read it."""
 
     number: int
     start: int
     key: Array
     value: Array
     mask: Any
-    is_lent: bool
-    """Whether the chunk is in memory that the caller may write to."""
 
     @property
     def stop(self) -> int:
         """The position after the last key."""
         return self.start + int(self.key.shape[-2])
 
-    def overlaps(self, other: Chunk) -> bool:
-        """Return whether two chunks share memory."""
-        mine, others = (self.key, self.value), (other.key, other.value)
-        return any(shares_memory(a, b) for a in mine for b in others)
 
+def source_of(chunks: Any) -> tuple[Iterator[Any], int | None]:
+    """Return the chunks, and the total number of keys if it is known.
 
-class ChunkSource(NamedTuple):
-    """The source of chunks, with the information available before the first chunk is requested."""
-
-    chunks: Iterator[Any]
-    kv_len: int | None
-    """The total number of keys, or None if it is not known."""
-    may_refill: bool
-    """Whether the memory of a chunk may be overwritten when the next one is requested."""
-
-
-def source_of(chunks: Any) -> ChunkSource:
-    """Return a source of chunks, after checking all chunks that are already known.
-
-    Raises TypeError or ValueError.
+    Raises TypeError or ValueError, also for chunks that are already known.
     """
     if isinstance(chunks, KeyValueChunks):
-        return ChunkSource(chunks.unread(), chunks.kv_len, may_refill=False)
+        return chunks.unread(), chunks.kv_len
     if isinstance(chunks, tuple | list):
         known = [UnreadChunk(number, chunk) for number, chunk in enumerate(chunks)]
         for chunk in known[1:]:
-            ChunkLayout(known[0]).check(chunk)
-        return ChunkSource(iter(known), sum(chunk.length for chunk in known), may_refill=False)
+            chunk.check_as(known[0])
+        return iter(known), sum(chunk.length for chunk in known)
     try:
-        return ChunkSource(iter(chunks), None, may_refill=True)
+        return iter(chunks), None
     except TypeError:
         raise TypeError(
             f"chunks must be an iterable of pairs (key, value), got {type(chunks).__name__}"
@@ -172,77 +131,68 @@ def source_of(chunks: Any) -> ChunkSource:
 
 
 def produce(
-    source: Iterator[Any], positions: Positions, mask: StreamMask, should_stop: Callable[[], bool]
-) -> Generator[ChunkLayout | Chunk, None, None]:
-    """Yield the layout of the chunks, and then each chunk that a query can see.
+    source: Iterator[Any],
+    positions: Positions,
+    mask: StreamMask,
+    check: Callable[[str, Array], None],
+    should_stop: Callable[[], bool],
+) -> Generator[UnreadChunk | Chunk, None, None]:
+    """Yield the first chunk unread, and then each chunk that a query can see.
 
     The generator ends with the last key that a query can see, or when `should_stop` returns True
     because the call has ended. It raises the exceptions of `source`, or TypeError or ValueError for
-    a chunk that does not fit. If `source` is a generator, it is closed at the end.
+    a chunk that does not fit. `check` examines the arrays as they were read.
     """
-    try:
-        layout, start, number = None, 0, -1
-        first: int
-        last: float
-        for number, each in enumerate(source):
-            if should_stop():  # checked here because no chunk may ever be visible
-                return
-            given = each if isinstance(each, UnreadChunk) else UnreadChunk(number, each)
-            stop = start + given.length
-            mask.check_chunk(number, start, stop)
-            if given.mask is not None and mask.is_given:
-                raise TypeError(
-                    f"chunk {number}: mask must be None, as mask= is given for the keys of all "
-                    "chunks, got another mask"
-                )
-            if layout is None:
-                layout = ChunkLayout(given)
-                yield layout
-                first, last = mask.narrowed(positions.visible())
-            else:
-                layout.check(given)
-            if start < last and stop > max(first, start) and mask.shows(start, stop):
-                own = given.masks()
-                if own.shows(0, given.length):
-                    yield _in_memory(given, start, mask, own, should_stop)
-            start = stop
-            if start >= last:
-                return
-        if layout is None:
-            raise ValueError(
-                "chunks must contain at least one chunk, which determines types and value_dim, "
-                "got none"
+    first, start, number = None, 0, -1
+    begin: int
+    end: float
+    for each in source:
+        if should_stop():  # checked here because no chunk may ever be visible
+            return
+        number += 1
+        given = each if isinstance(each, UnreadChunk) else UnreadChunk(number, each)
+        del each  # an array may be read, copied and released before the next one is read
+        stop = start + given.length
+        mask.check_chunk(number, start, stop)
+        if given.mask is not None and mask.is_given:
+            raise TypeError(
+                f"chunk {number}: mask must be None, as mask= is given for the keys of all "
+                "chunks, got another mask"
             )
-        check_end(positions, number + 1, start)
-        mask.check_end(start)
-    finally:
-        if isinstance(source, Generator):
-            source.close()
-
-
-def _in_memory(
-    given: UnreadChunk,
-    start: int,
-    mask: StreamMask,
-    own_mask: StreamMask,
-    should_stop: Callable[[], bool],
-) -> Chunk:
-    arrays, is_lent = [], False
-    for name, array in given.arrays():
-        raw, raw_is_lent = read(f"chunk {given.number}: {name}", array, should_stop)
-        if raw.shape != tuple(array.shape):
-            raise ValueError(
-                f"chunk {given.number}: {name} must have the shape that it had before it was read, "
-                f"{tuple(array.shape)}, got {raw.shape}"
-            )
-        ready = stored(f"chunk {given.number}: {name}", raw)
-        ready = as_native(ready, ready.dtype.newbyteorder("="))
-        is_lent |= raw_is_lent and np.may_share_memory(ready, raw)
-        arrays.append(ready)
-    masks = mask.read(start, start + given.length)
-    if own_mask.is_given:
-        # Copied because the mask's memory may be reused while this chunk is computed.
-        masks = own_mask.read(0, given.length).map(
-            lambda part: part if is_sparse(part) else np.array(part)
+        if first is None:
+            first = given.without_memory()
+            yield first
+            begin, end = mask.narrowed(positions.visible())
+        else:
+            given.check_as(first)
+        if start < end and stop > max(begin, start) and mask.shows(start, stop):
+            try:
+                own = StreamMask(given.mask, given.length)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"chunk {number}: {error}") from None
+            if own.shows(0, given.length):
+                read = own.read(0, given.length) if own.is_given else mask.read(start, stop)
+                chunk = Chunk(number, start, *given.copied(check), read.argument)
+                del given, own, read
+                yield chunk
+                del chunk
+        start = stop
+        if start >= end:
+            return
+    if first is None:
+        raise ValueError(
+            "chunks must contain at least one chunk, which determines types and value_dim, got none"
         )
-    return Chunk(given.number, start, arrays[0], arrays[1], masks.argument, is_lent)
+    _check_end(positions, number + 1, start)
+    mask.check_end(start)
+
+
+def _check_end(positions: Positions, count: int, total: int) -> None:
+    """Raise ValueError if `count` chunks have fewer keys in total than the lengths require."""
+    for name, numbers in (("key_lengths", positions.end), ("left_padding", positions.begin)):
+        most = 0 if numbers is None else int(numbers.max(initial=0))
+        if most > total:
+            raise ValueError(
+                f"{name} must be from 0 to {total}, the number of keys in the {count} "
+                f"chunks received, got {most}"
+            )

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import stand_in
-from regard._arguments.masks import Masks, as_mask, is_sparse, parts_of
-from regard._arguments.seen_keys import SeenKeys
-from regard._stream.arrays import decoded, is_in_file, unread
+from regard._arguments.arrays import as_array, converted, stand_in
+from regard._arguments.masks import Masks, SeenKeys, as_mask, is_sparse, parts_of
+from regard._stream.source import unread
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from regard._arguments.arrays import Array
 
 
 class StreamMask:
@@ -86,28 +85,22 @@ class StreamMask:
                     f"{part.shape}"
                 )
 
-    def arrays(self) -> list[NDArray[Any]]:
+    def arrays(self) -> list[Array]:
         """Return the arrays of the masks that are in memory."""
         return [part for part in self._unread.arrays if isinstance(part, np.ndarray)]
 
     def read(self, start: int, stop: int) -> Masks:
-        """Return the masks of some keys, in memory."""
+        """Return copies of the masks of some keys."""
 
-        def part_in_memory(part: Any) -> Any:
+        def copied(part: Any) -> Any:
             if is_sparse(part):
                 return part[..., start:stop]
             own = part[..., start:stop] if _has_keys(part) else part
-            return as_mask(_in_memory(part, own))
+            array = as_array("mask", own)
+            return as_mask(converted(array, array.dtype))
 
-        return self._unread.map(part_in_memory)
+        return self._unread.map(copied)
 
 
 def _has_keys(part: Any) -> bool:
     return len(part.shape) > 0 and part.shape[-1] != 1
-
-
-def _in_memory(whole: Any, part: Any) -> NDArray[Any]:
-    """Return a part of a mask as an array that no other code writes to until the call has ended."""
-    if not isinstance(whole, np.ndarray):
-        return decoded("mask", part)
-    return part.copy() if is_in_file(whole) else np.asarray(part)

@@ -1,4 +1,4 @@
-"""Cut keys and values, given as two arrays, into the chunks of a stream."""
+"""Keys and values that may be larger than memory, cut into the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -7,22 +7,90 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.arrays import as_array
+from regard._arguments.foreign import has_uncomputed_chunks, is_on_cuda
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count
 from regard._runtime.public import public
 from regard._show.shows_options import ShowsOptions
-from regard._stream.arrays import Slice, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
 
 _DEFAULT_BYTES = 64 << 20
 # The chunk length of the kernels, so that the tasks of a chunk have equal sizes.
 _KERNEL_CHUNK = 1536
+# The protocols of objects that share their memory.
+_IN_MEMORY = ("__dlpack__", "__array_interface__", "__array_struct__", "__buffer__")
+
+
+class _Sliceable:
+    """An array-like object that NumPy itself cannot read, or whose dtype is not a NumPy dtype."""
+
+    def __init__(self, array: Any) -> None:
+        self._array, self.shape = array, tuple(array.shape)
+        self.dtype = np.asarray(array[..., :0]).dtype
+        self.shards, self.chunks = (getattr(array, name, None) for name in ("shards", "chunks"))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._array[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self._array[...], dtype)
+
+
+class _Slice:
+    """Some keys of an array that is read when NumPy asks for it."""
+
+    def __init__(self, array: Any, start: int, stop: int) -> None:
+        self._array, self._keys = array, (..., slice(start, stop), slice(None))
+        self.shape = (*array.shape[:-2], stop - start, array.shape[-1])
+        self.dtype = array.dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        part = self._array[self._keys]
+        if has_uncomputed_chunks(part):
+            part = part.compute()
+        array = as_array("a part of keys or values", part)
+        # Objects may decode into the same buffer repeatedly.
+        return array if isinstance(self._array, np.ndarray) else np.array(array, dtype)
+
+
+def unread(name: str, value: Any) -> Any:
+    """Return an array, or an array-like object with a shape and a NumPy dtype, which is not read.
+
+    Objects that share their memory are arrays. Objects that NumPy cannot read must have slices.
+    """
+    if is_on_cuda(value):
+        raise TypeError(f"{name} must be in the host's memory, got an array on a GPU")
+    # NumPy scalars have a shape too, and masked arrays are refused.
+    is_plain = isinstance(value, np.ndarray | np.generic)
+    if is_plain or not isinstance(getattr(value, "shape", None), tuple):
+        return as_array(name, value)
+    if hasattr(value, "__array__") and isinstance(getattr(value, "dtype", None), np.dtype):
+        return value
+    is_in_memory = any(hasattr(value, protocol) for protocol in _IN_MEMORY)
+    can_be_cut = value.shape and hasattr(value, "dtype") and hasattr(value, "__getitem__")
+    return _Sliceable(value) if can_be_cut and not is_in_memory else as_array(name, value)
+
+
+def unread_pair(key: Any, value: Any, chunk: str = "") -> tuple[Any, Any]:
+    """Return keys and values that have not been read, or raise TypeError or ValueError."""
+    pair = unread(f"{chunk}key", key), unread(f"{chunk}value", value)
+    for name, array in zip(("key", "value"), pair, strict=True):
+        if len(array.shape) < 2:
+            raise ValueError(
+                f"{chunk}{name} must have at least 2 dimensions, (length, dim), got shape "
+                f"{tuple(array.shape)}"
+            )
+    lengths = [array.shape[-2] for array in pair]
+    if lengths[0] != lengths[1]:
+        raise ValueError(
+            f"{chunk}key and value must share kv_len, got {lengths[0]} and {lengths[1]}"
+        )
+    return pair
 
 
 @public
@@ -84,18 +152,8 @@ class KeyValueChunks(ShowsOptions):
 
     @refuses_unknown
     def __init__(self, key: Any, value: Any, *, length: int | None = None) -> None:
-        self._key, self._value = unread("key", key), unread("value", value)
-        for name, array in (("key", self._key), ("value", self._value)):
-            if len(array.shape) < 2:
-                raise ValueError(
-                    f"{name} must have at least 2 dimensions, (length, dim), got shape "
-                    f"{tuple(array.shape)}"
-                )
+        self._key, self._value = unread_pair(key, value)
         self.kv_len = int(self._key.shape[-2])
-        if self._value.shape[-2] != self.kv_len:
-            raise ValueError(
-                f"key and value must share kv_len, got {self.kv_len} and {self._value.shape[-2]}"
-            )
         self.length = self._default_length() if length is None else count("length", length, 1)
 
     def _shown_options(self) -> dict[str, str]:
@@ -119,14 +177,11 @@ class KeyValueChunks(ShowsOptions):
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         return ((np.asarray(key), np.asarray(value)) for key, value in self.unread())
 
-    def unread(self) -> Iterator[tuple[Slice, Slice]]:
+    def unread(self) -> Iterator[tuple[_Slice, _Slice]]:
         """Yield the chunks as objects that are read when NumPy asks for them."""
-        return map(self._slices, range(len(self)))
-
-    def _slices(self, number: int) -> tuple[Slice, Slice]:
-        start = number * self.length
-        stop = min(start + self.length, self.kv_len)
-        return Slice(self._key, start, stop), Slice(self._value, start, stop)
+        for start in range(0, max(self.kv_len, 1), self.length):
+            stop = min(start + self.length, self.kv_len)
+            yield _Slice(self._key, start, stop), _Slice(self._value, start, stop)
 
 
 def _stored_length(array: Any) -> int:

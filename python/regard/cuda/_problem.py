@@ -41,7 +41,7 @@ class DeviceCall:
     def __init__(
         self, name: str, arrays: tuple[Any, Any, Any], options: Mapping[str, Any], stream: Any
     ) -> None:
-        check_options(f"regard.cuda.{name}", options, names_of(CudaOptions), kind="cuda")
+        check_options(f"regard.cuda.{name}", options, names_of(CudaOptions))
         self.options = options
         check_available()
         self.stream = stream_of(stream, arrays[0])

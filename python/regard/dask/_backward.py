@@ -155,10 +155,7 @@ def _wanted(call: DaskCall, with_respect_to: Iterable[str], options: Any) -> tup
         mask = np.empty(0, bias.dtype)
     fields = AttentionGradients._fields
     request = wanted_gradients(with_respect_to, fields, mask, options, None, {})
-    wanted = {
-        name for name, is_wanted in zip(fields[:3], request.flags[:3], strict=True) if is_wanted
-    }
-    return tuple(name for name in fields if name in wanted | request.sums.keys())
+    return tuple(name for name in fields if name in request.names)
 
 
 class _Sum:

@@ -13,10 +13,9 @@ from dask.base import tokenize
 
 from regard._arguments.arrays import as_array, part_at, result_type, stored
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks, as_mask, is_sparse, parts_of
+from regard._arguments.masks import Masks, SeenKeys, as_mask, is_sparse, parts_of
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import DaskOptions, names_of
-from regard._arguments.seen_keys import SeenKeys
 from regard._attention.check import check_call
 from regard.dask._graph import refer_all
 
@@ -155,7 +154,7 @@ def call_of(name: str, arrays: tuple[Any, ...], mask: Any, options: Mapping[str,
                 f"{argument} must be a number or a NumPy array, got a Dask array: the graph is "
                 f"made from it; pass {argument}.compute()"
             )
-    check_options(name, options, names_of(DaskOptions), kind="dask")
+    check_options(name, options, names_of(DaskOptions))
     zeros = {
         argument: np.broadcast_to(stored(argument, np.zeros(1, array.dtype)), array.shape)
         for argument, array in named.items()

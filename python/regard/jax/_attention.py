@@ -112,7 +112,7 @@ def scaled_dot_product_attention(
     [(2, 4, 6, 16), (2, 4, 6, 16), (2, 4, 6, 16)]
     """
     name = "regard.jax.scaled_dot_product_attention"
-    check_options(name, options, names_of(JaxOptions), kind="jax")
+    check_options(name, options, names_of(JaxOptions))
     given: dict[str, Any] = {**options}
     return_lse = flag("return_lse", given.pop("return_lse", False))
     arrays = {"query": query, "key": key, "value": value}

@@ -13,9 +13,9 @@ from regard._arguments.masks import Masks
 from regard._arguments.option_table import ARRAY_OPTIONS, DIFFERENTIABLE, OPTIONS
 from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
-from regard._gradients.double_backward import scaled_dot_product_attention_double_backward
 from regard._gradients.jvp import scaled_dot_product_attention_jvp
 from regard.jax import _sparse
+from regard.jax._second_order import double_backward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,15 +124,15 @@ def _double_backward(given: Arrays, options: Options, results: Sequence[Array]) 
     They are taken with respect to the gradient of the output, query, key, value, and the gradient
     of lse if there is one. The last is the derivative of lse along the gradients' gradients.
     """
-    given["lse"] = _of_residual(given["lse"])
-    filled = list(scaled_dot_product_attention_double_backward(**given, **options))
+    filled = double_backward(given, options)
     if "grad_lse" in given:
         arguments = {role: given[role] for role in _ROLES} | options | {"return_lse": True}
         arguments |= {f"tangent_{role}": given[f"grad_grad_{role}"] for role in _ROLES}
         *_, of_lse = scaled_dot_product_attention_jvp(**arguments)
         filled.append(of_lse)
-    for result, computed in zip(results, filled, strict=True):
-        result[...] = computed
+    with np.errstate(over="ignore"):  # of 16 bits
+        for result, computed in zip(results, filled, strict=True):
+            result[...] = computed
 
 
 _FUNCTIONS = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from regard._arguments.arrays import as_array, broadcasts_to, is_floating
-from regard._arguments.starts import token_counts
+from regard._arguments.numbers import token_counts
 from regard._gradients.sums import summed_to
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from regard._arguments.starts import token_counts
+from regard._arguments.numbers import token_counts
 from regard._attention.ragged import scaled_dot_product_attention_ragged
 from regard.layers._cached import check_cache, restore
 

@@ -57,13 +57,12 @@ def check_imshow(
     function: Callable[..., Any],
     imshow: dict[str, Any],
     reasons: Mapping[str, str] = _NO_REASONS,
-    kind: str = "weights",
 ) -> None:
     """Raise TypeError, with advice, for keywords that neither the function nor imshow accepts."""
     drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
     drawing |= set(ArtistInspector(AxesImage).get_setters()) - _OWN
     if unknown := imshow.keys() - drawing:
-        refuse_keywords(f"regard.plot.{function.__name__}", unknown, reasons=reasons, kind=kind)
+        refuse_keywords(f"regard.plot.{function.__name__}", unknown, reasons=reasons)
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def pattern(
     [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     """
     options = {name: imshow.pop(name) for name in _OPTIONS if name in imshow}
-    check_imshow(pattern, imshow, kind="pattern")
+    check_imshow(pattern, imshow)
     if mask is not None:
         warn_if_zero_one(mask)
     options = _of_one_entry(dict(with_arrays(options)))

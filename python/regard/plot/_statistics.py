@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Never
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import Normalize
 
-from regard._arguments.keywords import refuse_keywords, takes_unknown
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import listed
 from regard._show.head_names import HeadNames
 from regard._show.tokens import tokens_of_axes
@@ -54,7 +54,7 @@ _WIDTH, _HEIGHT = 4.6, 1.9  # of a panel, in inches
 _LINE = of_level(200)
 
 
-@takes_unknown
+@refuses_unknown
 def statistics(
     summary: AttentionSummary,
     tokens: TokensArgument = None,
@@ -63,7 +63,6 @@ def statistics(
     names: Mapping[str, Sequence[str]] | None = None,
     figure: FigureBase | None = None,
     cmap: Any = None,
-    **unknown: Never,
 ) -> dict[str, Axes]:
     """Draw a panel for each statistic of attention weights.
 
@@ -124,8 +123,6 @@ def statistics(
     >>> sorted(regard.plot.statistics(summary, figure=Figure()))
     ['entropy', 'max']
     """
-    if unknown:
-        refuse_keywords("regard.plot.statistics", unknown)
     shown = _numbers(summary, fields)
     rows = _Heads.of(summary, names)
     of_queries, of_keys = _tokens(tokens, shown)

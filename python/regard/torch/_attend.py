@@ -43,7 +43,7 @@ def split_options(
     if not options:
         return {}, False
     if not _OPTIONS.issuperset(options):
-        check_options(f"regard.torch.{call}", options, known, reasons=_REASONS, kind="torch")
+        check_options(f"regard.torch.{call}", options, known, reasons=_REASONS)
     given = {name: option for name, option in options.items() if option is not None}
     if "query_offset" in options and "query_offset" not in given:
         raise TypeError('query_offset must be integers or "end", got None')

@@ -100,14 +100,10 @@ def check_second(problem):
         inputs, (problem.grad_output, problem.grad_lse), directions
     )
     given = *directions.values(), problem.grad_output, *problem.arrays
-    same = regard.scaled_dot_product_attention_double_backward(
-        *given, *problem.attend(), **problem.options, grad_lse=problem.grad_lse
-    )
     grads = {"grad_lse": problem.grad_lse}
     exact = judge(gradient_reference.double_backward, problem, *given, **grads)
     for name, actual in {"grad_output": of_output, **of_inputs}.items():
         actual = np.asarray(actual)
-        assert_same_bits(actual, getattr(same, name))
         assert_within(getattr(exact, name), actual, actual.dtype, name)
     along = *problem.arrays, *directions.values()
     judged = judge(gradient_reference.jvp, problem, *along).tangent_lse
