@@ -26,7 +26,6 @@ _NAMES_IN = {
     "regard._attention.explanation": ["Explanation"],
     "regard._cache": ["KVCache", "KVCaches", "LayerCache", "paged_attention"],
     "regard._explore": ["Explorer", "explore"],
-    "regard._explore._server": ["ExplorerServer"],
     "regard._gradients.backward": [
         "AttentionGradients",
         "scaled_dot_product_attention_backward",
@@ -45,7 +44,7 @@ _NAMES_IN = {
     "regard._recording.recording": ["Recording"],
     "regard._show.show": ["ShownWeights", "show"],
     "regard._statistics.attention_map": ["attention_map"],
-    "regard._statistics.request": ["AttentionSummary", "TopKeys"],
+    "regard._statistics.result": ["AttentionSummary", "TopKeys"],
     "regard._statistics.rollout": ["rollout"],
     "regard._statistics.summary": ["summarize_attention", "summarize_attention_ragged"],
     "regard._stream.attend": ["attend_stream"],

@@ -25,7 +25,6 @@ from regard._cache import paged_attention as paged_attention
 from regard._core import __version__ as __version__
 from regard._explore import Explorer as Explorer
 from regard._explore import explore as explore
-from regard._explore._server import ExplorerServer as ExplorerServer
 from regard._gradients.backward import AttentionGradients as AttentionGradients
 from regard._gradients.backward import (
     scaled_dot_product_attention_backward as scaled_dot_product_attention_backward,
@@ -54,8 +53,8 @@ from regard._runtime.threads import threading_layer as threading_layer
 from regard._show.show import ShownWeights as ShownWeights
 from regard._show.show import show as show
 from regard._statistics.attention_map import attention_map as attention_map
-from regard._statistics.request import AttentionSummary as AttentionSummary
-from regard._statistics.request import TopKeys as TopKeys
+from regard._statistics.result import AttentionSummary as AttentionSummary
+from regard._statistics.result import TopKeys as TopKeys
 from regard._statistics.rollout import rollout as rollout
 from regard._statistics.summary import summarize_attention as summarize_attention
 from regard._statistics.summary import summarize_attention_ragged as summarize_attention_ragged

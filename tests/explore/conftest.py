@@ -43,10 +43,7 @@ def tiled(tmp_path_factory):
 
 @pytest.fixture
 def opened(chromium):
-    """Open a page; whatever it logs, and every request but for itself, fails the test.
-
-    A page that is served also requests its tiles.
-    """
+    """Open a page; whatever it logs, and every request but for itself, fails the test."""
     contexts, wrong = [], []
 
     def opens(path, fragment="", **options):
@@ -55,13 +52,10 @@ def opened(chromium):
         page = contexts[-1].new_page()
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        url = path if isinstance(path, str) else path.as_uri()
-        own = (url, f"{url}tiles") if isinstance(path, str) else (url,)
+        url = path.as_uri()
         page.on(
             "request",
-            lambda request: (
-                request.url.partition("#")[0].partition("?")[0] in own or wrong.append(request.url)
-            ),
+            lambda request: request.url.partition("#")[0] == url or wrong.append(request.url),
         )
         page.goto(url + fragment)
         settled(page)

@@ -2,10 +2,6 @@
 
 import itertools
 import re
-import signal
-import subprocess
-import sys
-import urllib.request
 
 import numpy as np
 import pytest
@@ -205,21 +201,6 @@ def test_linear_scaling(written):
     assert model.rotary["scaling"] == {"rope_type": "linear", "factor": 4.0}
     numbers, _ = model.tokens(TEXT)
     assert np.isfinite(queries_and_keys(model, numbers)[0][-1]).all()
-
-
-def test_the_command_serves_a_page_until_it_is_interrupted(start, written, tmp_path):
-    path, _ = written("qwen3")
-    command = [sys.executable, "-m", "regard", "explore", str(path), TEXT, "--serve"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = start(command, cwd=tmp_path, **pipes)
-    url, _, rest = process.stdout.readline().partition(" ")
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        assert b"Attention, explored" in answer.read()
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output, rest) == (0, "", "(Ctrl-C ends it)\n"), errors
-    assert "Traceback" not in errors
-    assert not list(tmp_path.glob("*.html"))
 
 
 def test_the_command_writes_a_page(written, tmp_path):

@@ -146,8 +146,16 @@ CASES = [
     ({"dropout_p": 0.1}, TypeError, "no argument dropout_p"),
     ({"weights": changed(np.nan)}, ValueError, "weights must be from 0 to 1, got nan at [1, 2, 3]"),
     ({"weights": changed(np.inf)}, ValueError, "weights must be from 0 to 1, got inf at [1, 2, 3]"),
-    ({"weights": changed(-0.1)}, ValueError, "got -0.1 at [1, 2, 3]: these look like scores"),
-    ({"weights": changed(1.2)}, ValueError, "got 1.2 at [1, 2, 3]; weights after dropout"),
+    (
+        {"weights": changed(-0.1)},
+        ValueError,
+        "got -0.1 at [1, 2, 3]: weights are the softmax of scores",
+    ),
+    (
+        {"weights": changed(1.2)},
+        ValueError,
+        "got 1.2 at [1, 2, 3]: weights are the softmax of scores, before dropout",
+    ),
     ({"weights": [GOOD, changed(-1)]}, ValueError, "weights[1] must be from 0 to 1, got -1 at"),
     ({"weights": GOOD > 0.2}, TypeError, "weights must be an array of float, got bool"),
     ({"weights": GOOD[0, 0]}, ValueError, "weights must have shape (..., q_len, kv_len), got"),

@@ -26,13 +26,6 @@ def call(calls):
 """
 # How to make each context manager, and to use what it returns.
 BLOCKS = {
-    "ExplorerServer": """
-import urllib.request
-make = regard.explore(x, x).serve
-def use(server):
-    with urllib.request.urlopen(server.url) as answer:
-        assert b"<html" in answer.read()
-""",
     "KVCache": """
 make, use = (lambda: regard.KVCache(1, 2, 8)), append
 """,

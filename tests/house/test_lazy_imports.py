@@ -96,7 +96,7 @@ CALLS = {
         blocks = regard.masks.random_blocks(9, blocks_per_row=1, block=(4, 4))
         regard.scaled_dot_product_attention(*[np.ones((9, 4))] * 3, ~blocks)
     """,
-    "recording": "regard.SelfAttention(8, 4).record(x).save(folder + '/recording')",
+    "recording": "regard.SelfAttention(8, 4).record(x).summarize()",
     "file cache": """
         cache = regard.KVCache(2, 1, 8, path=folder + "/cache")
         cache.append(x[:, None], x[:, None])

@@ -49,7 +49,7 @@ CASES = {
             "weights_or_query_key, tokens, head, region, shape, reduce",
         ),
         ((EYE,), {"zzz": 1}, TypeError, "log, colorbar, ax, mask, progress, is_causal, query_off"),
-        ((EYE,), {"reduce": "min"}, ValueError, "reduce must be 'max', 'mean' or 'sum'"),
+        ((EYE,), {"reduce": "min"}, ValueError, "reduce must be 'max', 'sum' or 'mean'"),
         ((EYE,), {"shape": 3}, TypeError, "shape must be a pair (height, width), got 3"),
         ((EYE,), {"shape": (0, 3)}, ValueError, "shape must be at least 1, got 0"),
         ((EYE,), {"region": slice(2)}, TypeError, "region must be a pair of slices"),

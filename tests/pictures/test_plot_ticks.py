@@ -46,10 +46,12 @@ def test_labels_do_not_overlap(pyplot, size, kind, length):
         assert 1 <= len(labels) <= length
         boxes = [box for _, box in labels]
         assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
-        places = [axis.get_major_formatter()(at, 0) for at in axis.get_majorticklocs()]
+        low, high = sorted(axis.get_view_interval())
         wanted = tokens or [str(i) for i in range(length)]
-        for at, text in zip(axis.get_majorticklocs(), places, strict=True):
-            assert wanted[round(at)].startswith(text.removesuffix("…"))
+        for at in axis.get_majorticklocs():
+            if low <= at <= high:
+                text = axis.get_major_formatter()(at, 0)
+                assert wanted[round(at)].startswith(text.removesuffix("…"))
 
 
 def test_zooming_in_shows_more_tokens(pyplot):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from regard._show.tokens import tokens_of_axes
+from regard._show.labels import tokens_of_axes
 
 WORDS = ["a", "b", "c", "d"]
 

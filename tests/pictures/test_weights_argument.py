@@ -97,13 +97,17 @@ LARGE[1, 2, 99_999] = -0.25
         (np.eye(2, dtype=complex), TypeError, "weights must be an array of float, got complex128"),
         (np.ones(3), ValueError, "weights must have shape (..., q_len, kv_len), got shape (3,)"),
         ([[0.5, 0.5], [0.5]], ValueError, "weights must be an array or a regular nested list"),
-        ([[0.5, -0.1]], ValueError, "weights must be from 0 to 1, got -0.1 at [0, 1]: these look"),
+        ([[0.5, -0.1]], ValueError, "weights must be from 0 to 1, got -0.1 at [0, 1]: weights are"),
         ([[0.5, np.inf]], ValueError, "got inf at [0, 1]"),
-        ([[np.nan, 3.0]], ValueError, "got 3 at [0, 1]: these look like scores"),
+        ([[np.nan, 3.0]], ValueError, "got 3 at [0, 1]: weights are the softmax of scores"),
         (LARGE, ValueError, "got -0.25 at [1, 2, 99999]"),
         ([[[0.5, 0.5]], [[0.6, 0.6]]], ValueError, "add up to at most 1 in each row, got 1.2 in"),
         ([[0.6, 0.6]], ValueError, "weights after dropout"),
-        ([[0.9, 0.8], [0.1, 0.2]], ValueError, "queries and keys are exchanged; swap the last"),
+        (
+            [[0.9, 0.8], [0.1, 0.2]],
+            ValueError,
+            "swap the last two axes if queries and keys are exchanged",
+        ),
     ],
 )
 def test_what_is_refused(weights, error, message):

@@ -161,24 +161,41 @@ def test_an_existing_file_stays_unless_it_may_be_replaced(tmp_path):
 def test_an_interrupted_write_leaves_what_was_there(tmp_path, monkeypatch):
     whole, path = regard.Recording([layer(str(i)) for i in range(3)]), tmp_path / "one"
     whole.save(path)
-    before = path.read_bytes()
-    original, copies = np.ascontiguousarray, []
+    before, write = path.read_bytes(), safetensors.serialize_file
 
-    def interrupted(array):
-        copies.append(1)
-        if len(copies) == 4:
-            raise KeyboardInterrupt
-        return original(array)
+    def interrupted(*arguments, **keywords):
+        write(*arguments, **keywords)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(np, "ascontiguousarray", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        whole.save(path, overwrite=True)
-    assert len(copies) == 4
+    monkeypatch.setattr(safetensors, "serialize_file", interrupted)
+    for name in ("one", "two"):
+        with pytest.raises(KeyboardInterrupt):
+            whole.save(tmp_path / name, overwrite=True)
     assert path.read_bytes() == before
-    copies.clear()
-    with pytest.raises(KeyboardInterrupt):
-        whole.save(tmp_path / "two")
     assert os.listdir(tmp_path) == ["one"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")
+def test_a_failed_write_is_an_os_error(tmp_path, monkeypatch, run_python):
+    whole = regard.Recording([layer()])
+    with pytest.raises(ValueError, match="path must name a plain file, got '/dev/full'"):
+        whole.save("/dev/full", overwrite=True)
+    done = run_python(
+        """
+        import os, resource, signal
+        import numpy as np, regard
+        recording = regard.Recording([regard.RecordedLayer("a", *np.ones((2, 1, 99, 99)))])
+        open("one", "w").write("old")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        try:
+            recording.save("one", overwrite=True)
+        except OSError as error:
+            print(error, open("one").read(), sorted(os.listdir(".")), sep=" | ")
+        """
+    )
+    assert "cannot write 'one'" in done.stdout, done.stderr
+    assert done.stdout.strip().endswith("the existing file is unchanged | old | ['one']")
 
 
 def test_a_score_function_is_refused(tmp_path):

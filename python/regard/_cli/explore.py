@@ -7,13 +7,14 @@ import os
 from typing import TYPE_CHECKING
 
 import regard
+from regard._arguments.arrays import bytes_of
 from regard._arguments.numbers import listed
 from regard._cli.arguments import add_threads, whole_number
 from regard._cli.models import SMOLLM2_INSTALL, open_model, open_smollm2, queries_and_keys
 from regard._cli.progress import Progress
 from regard._explore import check_place
 from regard._explore._function import MOST_TOP_KEYS, plan_of_lengths
-from regard._explore._plan import LEAST_DETAIL, MOST_DETAIL, size_in_words
+from regard._explore._plan import LEAST_DETAIL, MOST_DETAIL
 from regard._show.text import printable
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ examples:
   python -m regard explore models/llama/model.safetensors "A text" -o llama.html
   python -m regard explore qwen3-0.6b-q8_0.gguf "A text" --layers 0-9
   python -m regard explore --smollm2 --layers 0-5,17 "$(cat chapter.txt)"
-  python -m regard explore --smollm2 --serve "$(cat chapter.txt)"
 
 The more tokens a text has, the fewer heads fit in a page of --max-mb. A page that would
 not fit is refused before the model reads the text.
@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="where to write the page, by default attention.html, or nowhere with --serve",
+        default="attention.html",
+        help="where to write the page, by default attention.html",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     parser.add_argument(
@@ -91,11 +92,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="refuse to make a page that would be larger, by default 100",
     )
-    parser.add_argument(
-        "--serve",
-        action="store_true",
-        help="serve the page to browsers on this machine until Ctrl-C, with every weight",
-    )
     add_threads(parser, "maximum number of threads")
 
 
@@ -110,9 +106,7 @@ def run(options: argparse.Namespace) -> int:
         text.encode()
     except UnicodeEncodeError:
         parser.error("argument text: the text is not in the terminal's encoding")
-    output = options.output if options.serve else options.output or "attention.html"
-    if output is not None:
-        _check_output(parser, output, options.overwrite)
+    _check_output(parser, options.output, options.overwrite)
     if options.threads is not None:
         regard.set_num_threads(options.threads)
     progress = Progress(_STEPS)
@@ -120,13 +114,8 @@ def run(options: argparse.Namespace) -> int:
         explorer = _explored(options, model_path, text, progress)
     finally:
         progress.clear()
-    if output is not None:
-        explorer.save(output, overwrite=options.overwrite)
-        print(printable(f"{output}: {explorer!r}"))
-    if options.serve:
-        with explorer.serve() as server:
-            print(f"{server.url} (Ctrl-C ends it)", flush=True)
-            server.wait()
+    explorer.save(options.output, overwrite=options.overwrite)
+    print(printable(f"{options.output}: {explorer!r}"))
     return 0
 
 
@@ -188,7 +177,7 @@ def _explored(
     if plan.bytes > max_bytes:
         progress.clear()
         options.parser.error(
-            f"argument --max-mb: must be at least about {size_in_words(plan.bytes)} for {plan}, "
+            f"argument --max-mb: must be at least about {bytes_of(plan.bytes)} for {plan}, "
             f"got {options.max_mb}: name fewer layers with --layers, lower --detail or --top-k, "
             "raise --max-mb, or shorten the text"
         )

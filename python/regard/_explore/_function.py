@@ -13,23 +13,19 @@ from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of, takes_options
-from regard._arguments.score_function import ScoreFunction
 from regard._explore._encoding import TOP, packed
-from regard._explore._heads import OF_HEADS, OF_KEYS, OF_ROWS, THUMBNAIL, Steps, heads_of
-from regard._explore._layers import layers_of
+from regard._explore._heads import THUMBNAIL, Progressed, heads_of
+from regard._explore._layers import OPTIONS_OF_WEIGHTS, layers_of, layers_of_weights
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
-from regard._explore._tile_source import TileSource
-from regard._explore._weights import OPTIONS as OPTIONS_OF_WEIGHTS
-from regard._explore._weights import layers_of_weights
 from regard._recording.given import recorded_layers, texts_of
-from regard._recording.layer import RecordedLayer
+from regard._recording.layer import RecordedLayer, short
 from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
 from regard._show.colors import DECADES, DIFFERENCE_DECADES
-from regard._show.head_names import HeadNames, short_names
-from regard._show.tokens import tokens_of_axes
+from regard._show.labels import HeadNames, short_names, tokens_of_axes
+from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +36,7 @@ if TYPE_CHECKING:
     from regard._explore._plan import Plan
     from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress
-    from regard._show.tokens import TokensArgument
+    from regard._show.labels import TokensArgument
 
 MOST_TOP_KEYS = 64
 
@@ -215,7 +211,7 @@ def explore(
     blobs: list[tuple[str, bytes]] = []
     thumbnails: list[Any] = []
     with reporting(progress, total, "query", "explore") as report:
-        steps = Steps(total, report)
+        steps = Progressed(total, report)
         for number, layer in enumerate(layers):
             heads = []
             for index, head in enumerate(heads_of(number, layer, plan, request, max_bytes, steps)):
@@ -259,8 +255,7 @@ def explore(
         "tokens": texts,
         "layers": described,
     }
-    source = TileSource(layers, plan.levels)
-    return Explorer(facts, [("thumbnails", overview), *blobs], source)
+    return Explorer(facts, [("thumbnails", overview), *blobs])
 
 
 def plan_of_lengths(
@@ -292,7 +287,7 @@ def _plan(
         detail,
         regions,
         tile_bytes,
-        bytes_per_row=4 * top_k + 2 * sum(name in OF_ROWS for name in statistics),
+        bytes_per_row=4 * top_k + 2 * sum(name in OF_QUERIES for name in statistics),
         bytes_per_key=2 * sum(name in OF_KEYS for name in statistics),
         text_bytes=_bytes_of(texts),
     )
@@ -300,7 +295,7 @@ def _plan(
 
 def _statistics(statistics: Iterable[str] | None) -> list[str]:
     """Return the names of statistics in the page's order, without "top_k"."""
-    known = (*OF_ROWS, *OF_KEYS, *OF_HEADS)
+    known = (*OF_QUERIES, *OF_KEYS, *OF_HEADS)
     if statistics is None:
         return list(known)
     if isinstance(statistics, str):
@@ -370,7 +365,7 @@ def _shown(weights: Any, mask: Any, options: Mapping[str, Any]) -> str:
     given |= {
         name: value for name, value in options.items() if name != "threads" and value is not None
     }
-    words = [f"{name}={_short(value)}" for name, value in given.items()]
+    words = [f"{name}={short(value)}" for name, value in given.items()]
     return ", ".join(words if weights is None else ["given weights", *words])
 
 
@@ -379,21 +374,10 @@ def _options_of(layers: Sequence[Layer]) -> str:
     of_layers = []
     for layer in layers:
         own = {f"{part.dtype} mask": part.shape for part in layer.call.masks.arrays}
-        of_layers.append(
-            {name: _short(value) for name, value in (own | layer.call.options).items()}
-        )
+        of_layers.append({name: short(value) for name, value in (own | layer.call.options).items()})
     shown_options = []
     for name in dict.fromkeys(name for own in of_layers for name in own if name != "threads"):
         values = {own.get(name) for own in of_layers}
         differ = f"{name} differs between layers"
         shown_options.append(f"{name}={values.pop()}" if len(values) == 1 else differ)
     return ", ".join(shown_options)
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, tuple) and any(isinstance(each, np.ndarray) for each in value):
-        return f"({', '.join(map(_short, value))})"
-    if isinstance(value, np.ndarray | list):
-        return f"array of shape {np.shape(value)}"
-    # Its address differs between processes.
-    return "ScoreFunction" if isinstance(value, ScoreFunction) else repr(value)

@@ -8,14 +8,17 @@ import numpy as np
 
 from regard import _core
 from regard._explore._encoding import Halves, halves, levels, packed, places, short_halves
+from regard._explore._layers import scored
 from regard._explore._tiles import tiles_of
-from regard._explore._weights import scored
+from regard._runtime.progress import report_after
+from regard._show.pooling import edges, pooled
 from regard._statistics.attention_map import pictures_of
-from regard._statistics.request import SummaryRequest, TopKeys, compute_lse
+from regard._statistics.request import SummaryRequest, compute_lse
+from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES, TopKeys
 from regard._statistics.summary import summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -23,12 +26,10 @@ if TYPE_CHECKING:
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
     from regard._explore._tiles import Tile
+    from regard._runtime.progress import Report
 
     Array = NDArray[Any]
 
-OF_ROWS = ("entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass")
-OF_KEYS = ("column_sums", "column_means")
-OF_HEADS = ("previous_token", "induction")
 THUMBNAIL = 64
 
 
@@ -42,22 +43,16 @@ class Head(NamedTuple):
     tiles: list[Tile]
 
 
-class Steps:
+class Progressed:
     """The progress of the whole page, from the progress of the calls for one layer."""
 
-    def __init__(self, calls: int, progress: Callable[[int, int], object] | None) -> None:
-        self._all = calls
-        self._done = 0
-        self._progress = progress
+    def __init__(self, total: int, report: Report | None) -> None:
+        self._total, self._done, self._report = total, 0, report
 
-    def begin(self, queries: int) -> Callable[[int, int], object] | None:
-        """Return the callback of a call with this number of queries."""
-        before = self._done
+    def begin(self, queries: int) -> Report | None:
+        """Return the report function of a call with this number of queries."""
         self._done += queries
-        if self._progress is None:
-            return None
-        report, whole = self._progress, self._all
-        return lambda done, _: report(before + done, whole)
+        return report_after(self._report, self._done - queries, self._total)
 
 
 def heads_of(
@@ -66,7 +61,7 @@ def heads_of(
     plan: Plan,
     request: Mapping[str, Any],
     max_bytes: int,
-    steps: Steps,
+    steps: Progressed,
 ) -> Iterator[Head]:
     """Compute the page content for each head of a layer; `request` is the summary request."""
     sizes = layer.call.sizes
@@ -122,7 +117,7 @@ def heads_of(
         yield Head(
             picture,
             of_rows,
-            _thumbnails(largest, mean, sizes.q_len, sizes.kv_len),
+            _thumbnails(largest, mean, plan.lengths),
             _numbers_of(summary, head, is_visible),
             tiles,
         )
@@ -168,35 +163,29 @@ def _rows_of(summary: Any, head: int, kv_len: int, is_exact: bool) -> dict[str, 
         "top_keys": places(keys, kv_len).T,
         "top_weights": rounded(weights.T),
     }
-    for name in (*OF_ROWS, *OF_KEYS):
+    for name in (*OF_QUERIES, *OF_KEYS):
         values = getattr(summary, name)
         if values is not None:
             found[name] = rounded(values[head])
     return found
 
 
-def _thumbnails(largest: Array, mean: Array, q_len: int, kv_len: int) -> tuple[Array, Array]:
+def _thumbnails(largest: Array, mean: Array, lengths: tuple[int, int]) -> tuple[Array, Array]:
     """Pool a picture once more."""
-    small = [min(THUMBNAIL, size) for size in largest.shape]
-    starts = [
-        np.arange(count) * size // count for count, size in zip(small, largest.shape, strict=True)
-    ]
-    maxima = np.maximum.reduceat(np.maximum.reduceat(largest, starts[0], axis=0), starts[1], axis=1)
+    rows, columns = (edges(size, min(THUMBNAIL, size)) for size in largest.shape)
     # Blocks differ by a row or a column if the lengths are not multiples of the picture's.
-    sizes = [
-        np.diff(np.arange(size + 1) * length // size)
-        for size, length in zip(largest.shape, (q_len, kv_len), strict=True)
-    ]
-    sums = mean * sizes[0][:, None] * sizes[1]
-    sums = np.add.reduceat(np.add.reduceat(sums, starts[0], axis=0), starts[1], axis=1)
-    areas = [np.add.reduceat(each, start) for each, start in zip(sizes, starts, strict=True)]
-    return levels(maxima), levels(sums / (areas[0][:, None] * areas[1]))
+    down, across = (
+        np.diff(edges(length, size)) for length, size in zip(lengths, mean.shape, strict=True)
+    )
+    areas = down[:, None] * across
+    means = pooled(mean * areas, rows, columns, "sum") / pooled(areas, rows, columns, "sum")
+    return levels(pooled(largest, rows, columns, "max")), levels(means)
 
 
 def _numbers_of(summary: Any, head: int, is_visible: Array) -> dict[str, float | None]:
     """Return the means over queries that see at least one key, and the scores of the head."""
     found: dict[str, float | None] = {}
-    for name in OF_ROWS:
+    for name in OF_QUERIES:
         values = getattr(summary, name)
         if values is not None:
             seen = values[head][is_visible]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from regard._explore._plan import size_in_words
+from regard._arguments.arrays import bytes_of
 from regard._runtime.public import public
 from regard._runtime.saving import write_whole
 from regard._show.colors import diverging, sequential
@@ -13,8 +13,6 @@ from regard._show.colors import diverging, sequential
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from regard._explore._server import ExplorerServer
-    from regard._explore._tile_source import TileSource
 
 # In the order of the page: each script uses only the scripts before it.
 SCRIPTS = (
@@ -25,10 +23,8 @@ SCRIPTS = (
     "overview",
     "picture",
     "tiles",
-    "served",
     "axes",
     "drawing",
-    "readout",
     "pointer",
     "row",
     "arcs",
@@ -48,14 +44,8 @@ class Explorer:
     without its tiles.
     """
 
-    def __init__(
-        self,
-        facts: dict[str, Any],
-        blobs: Sequence[tuple[str, bytes]],
-        source: TileSource | None = None,
-    ) -> None:
+    def __init__(self, facts: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> None:
         self._facts = facts
-        self._source = source
         self._overview, *self._blobs = blobs
         self._head, self._tail = _frame(facts, _element(*self._overview))
 
@@ -91,69 +81,6 @@ class Explorer:
         """
         write_whole(path, self._parts(), overwrite)
 
-    def serve(self, port: int = 0, *, open_browser: bool = False) -> ExplorerServer:
-        """Serve the page to browsers on this machine, with exact tiles of all parts.
-
-        This method is experimental. The page shows finer pictures wherever it is zoomed in, down to
-        single weights. The server computes them from the arrays of the `explore` call when they are
-        viewed. The arrays must not change, and remain in memory as long as the `Explorer`. Pages of
-        an unpickled `Explorer`, and pages whose pictures show each weight, are served as they are
-        saved.
-
-        Parameters
-        ----------
-        port : int, default 0
-            The port to listen on. 0 lets the operating system choose one.
-        open_browser : bool, default False
-            Whether to open the page in the default browser.
-
-        Returns
-        -------
-        ExplorerServer
-            A server that runs in separate threads: ``url`` is the address of the page, ``close()``
-            stops the server, and ``wait()`` waits for Ctrl-C.
-
-        Raises
-        ------
-        OSError
-            If the port cannot be used.
-        TypeError
-            If an argument has the wrong type.
-        ValueError
-            If `port` is not from 0 to 65535.
-
-        Notes
-        -----
-        The server listens on 127.0.0.1 only. Its addresses contain a random token, without which
-        nothing is answered, and requests for other hosts are refused. Only the page and its tiles
-        can be read; no request changes anything or names a file.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import regard
-        >>> query, key = np.random.default_rng(0).standard_normal((2, 4, 1000, 32))
-        >>> with regard.explore(query, key, is_causal=True).serve() as server:
-        ...     print(server.url.partition(":")[0])  # server.wait() waits for Ctrl-C
-        http
-        """
-        from regard._explore._server import ExplorerServer, checked_port, open_in_browser
-
-        port = checked_port(port, open_browser)
-        shown = self
-        if self._source is not None and self._source.levels:
-            shown = self._without_tiles()
-            levels = [[each.rows, each.columns, each.is_exact] for each in self._source.levels]
-            shown = Explorer(shown._facts | {"levels": levels}, [shown._overview, *shown._blobs])
-        server = ExplorerServer(b"".join(shown._parts()), self._source, port)
-        if open_browser:
-            open_in_browser(server.url)
-        return server
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A pickle contains the page, without the arrays of the call.
-        return {**self.__dict__, "_source": None}
-
     def __repr__(self) -> str:
         layers = self._facts["layers"]
         heads = sum(len(layer["heads"]) for layer in layers)
@@ -164,7 +91,7 @@ class Explorer:
             f"q_len={self._facts['q_len']}",
             f"kv_len={self._facts['kv_len']}",
             *([_count(tiles, "tile")] if tiles else []),
-            size_in_words(self.nbytes),
+            bytes_of(self.nbytes),
         ]
         return f"Explorer({', '.join(words)})"
 
@@ -226,9 +153,6 @@ def _frame(facts: dict[str, Any], overview: bytes) -> tuple[bytes, bytes]:
         .replace("/*style*/", source("style.css").rstrip())
         .replace("/*program*/", f'"use strict";\n(() => {{\n{program}\n}})();')
     )
-    # A saved page makes no connections.
-    connections = "; connect-src 'self'" if "levels" in facts else ""
-    filled = filled.replace("/*connections*/", connections)
     before, _, after = filled.partition("<!--heads-->\n")
     before = before.replace("<!--overview-->\n", overview.decode())
     # Last, because the caller's texts could contain the other marks.

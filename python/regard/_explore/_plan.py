@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from regard._arguments.arrays import bytes_of
 from regard._arguments.numbers import count, slice_ends
 
 if TYPE_CHECKING:
@@ -73,17 +74,10 @@ class Plan(NamedTuple):
         """Raise ValueError if the page would be too large."""
         if self.bytes > max_bytes:
             raise ValueError(
-                f"max_bytes must be at least about {size_in_words(self.bytes)} for {self}, got "
-                f"{size_in_words(max_bytes)}: show fewer heads, lower detail, top_k, tile_bytes or "
+                f"max_bytes must be at least about {bytes_of(self.bytes)} for {self}, got "
+                f"{bytes_of(max_bytes)}: show fewer heads, lower detail, top_k, tile_bytes or "
                 "the number of statistics, or raise max_bytes"
             )
-
-
-def size_in_words(bytes_: float) -> str:
-    """Return a number of bytes as text, such as "1.2 MB"."""
-    if bytes_ >= 1e6:
-        return f"{bytes_ / 1e6:.1f} MB"
-    return f"{bytes_ / 1e3:.0f} kB" if bytes_ >= 1e3 else f"{bytes_:.0f} bytes"
 
 
 def plan_of(
@@ -126,7 +120,7 @@ def plan_of(
         "tiles": of_tiles,
         "tokens": text_bytes,
     }
-    shares = ", ".join(f"{name} {size_in_words(part)}" for name, part in parts.items() if part)
+    shares = ", ".join(f"{name} {bytes_of(round(part))}" for name, part in parts.items() if part)
     lengths = q_len, kv_len
     is_exact = shape == lengths
     return Plan(lengths, shape, is_exact, wanted, round(total), heads, shares, levels, tile_bytes)
@@ -142,15 +136,12 @@ def _finer_levels(lengths: tuple[int, int], shape: tuple[int, int]) -> list[Tile
             pixels == length or pixels >= 2 * coarse
             for pixels, coarse, length in zip(fine, shape, lengths, strict=True)
         ):
-            rows, columns = (min(parts, _parts(length)) for length in lengths)
+            # A power of two of parts that have at most as many entries as a tile has rows.
+            most = (1 << max(0, (length - 1) // TILE).bit_length() for length in lengths)
+            rows, columns = (min(parts, each) for each in most)
             found.append(TileLevel(rows, columns, tuple(fine) == lengths))
         parts *= 2
     return found
-
-
-def _parts(length: int) -> int:
-    """Return the power of two of parts that have at most as many entries as a tile has rows."""
-    return 1 << max(0, (length - 1) // TILE).bit_length()
 
 
 def _regions(

@@ -16,6 +16,7 @@ import numpy as np
 
 from regard._explore._encoding import levels, packed, short_halves
 from regard._explore._plan import TILE
+from regard._show.pooling import edges
 from regard._statistics.attention_map import pictures_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from regard._attention.check import CheckedCall
     from regard._explore._encoding import Halves
     from regard._explore._plan import TileLevel
-    from regard._statistics.request import TopKeys
+    from regard._statistics.result import TopKeys
 
     Array = NDArray[Any]
 
@@ -112,7 +113,7 @@ def _ordered(
     lengths = call.sizes.q_len, call.sizes.kv_len
     counts = level.rows, level.columns
     grid = [min(count, _FINEST_GRID) for count in counts]
-    sizes = [_sizes(length, count) for length, count in zip(lengths, mean.shape, strict=True)]
+    sizes = [np.diff(edges(*each)) for each in zip(lengths, mean.shape, strict=True)]
     with np.errstate(invalid="ignore", over="ignore"):
         sums = np.nan_to_num(mean.astype(np.float64) * sizes[0][:, None] * sizes[1], posinf=0)
     across = [
@@ -154,28 +155,19 @@ def _of_top_keys(top: TopKeys, lengths: tuple[int, int], grid: list[int]) -> Arr
 
 def _overlap(length: int, pixels: int, cells: int) -> Array:
     """Return the share of each pixel in each cell, of shape (cells, pixels)."""
-    of_pixels, of_cells = (np.arange(n + 1) * length // n for n in (pixels, cells))
+    of_pixels, of_cells = edges(length, pixels), edges(length, cells)
     first = np.maximum(of_cells[:-1, None], of_pixels[:-1])
     end = np.minimum(of_cells[1:, None], of_pixels[1:])
     return np.asarray(np.maximum(end - first, 0) / np.diff(of_pixels))
-
-
-def _sizes(length: int, pixels: int) -> Array:
-    return np.diff(np.arange(pixels + 1) * length // pixels)
 
 
 def computed(
     call: CheckedCall, lse: Array, level: TileLevel, places: list[tuple[int, int]]
 ) -> Iterator[Tile]:
     """Compute and pack tiles at some rows and columns of a level."""
-    edges = [
-        [place * length // count for place in range(count + 1)]
-        for length, count in (
-            (call.sizes.q_len, level.rows),
-            (call.sizes.kv_len, level.columns),
-        )
-    ]
-    bounds = [(edges[0][i], edges[0][i + 1], edges[1][j], edges[1][j + 1]) for i, j in places]
+    rows = edges(call.sizes.q_len, level.rows).tolist()
+    columns = edges(call.sizes.kv_len, level.columns).tolist()
+    bounds = [(rows[i], rows[i + 1], columns[j], columns[j + 1]) for i, j in places]
     arrays = call.query, call.key, call.masks.argument
     pictures = {
         reduce: pictures_of(

@@ -1,8 +1,9 @@
-"""Files of recordings: the arrays in the safetensors format, and the rest as JSON in its header."""
+"""Files of recordings: arrays as safetensors, and the rest as JSON in the header."""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,122 +14,96 @@ from regard._arguments.numbers import file_path, integers
 from regard._recording.layer import RecordedLayer, call_of, place_of
 from regard._runtime.optional import needed
 from regard._runtime.saving import check_place, write_whole
-from regard.checkpoints._bounded_file import BoundedFile, open_plain
-from regard.masks._blocks import Blocks
-from regard.masks._ranges import Ranges
+from regard.masks import Blocks, Ranges
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
-
-    from regard._recording.recording import Recording
 
     Array = NDArray[Any]
 
 _KEY, _VERSION = "regard.recording", 1
-_TYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "F16": "float16",
-    "F32": "float32",
-    "F64": "float64",
-    "BF16": "bfloat16",
-    **{f"I{8 * size}": f"int{8 * size}" for size in (1, 2, 4, 8)},
-}
-_NAMES = {name: kind for kind, name in _TYPES.items()}
 _SPARSE = {"Ranges": Ranges, "Blocks": Blocks}
-_MOST_HEADER = 100_000_000  # the limit of the safetensors package
 
 
-class _Arrays:
+class _Stored:
     """The arrays and the token lists of a file, each once."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[Any, ...], str] = {}
-        self._texts: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
         self.arrays: dict[str, Array] = {}
         self.tokens: list[Any] = []
 
     def add(self, array: Array, name: str) -> str:
         """Return the name under which an array is stored."""
-        place = place_of(array)
-        if place not in self._names:
-            self._names[place] = name
-            self.arrays[name] = array
-        return self._names[place]
+        found = self._names.setdefault(place_of(array), name)
+        self.arrays.setdefault(found, array)
+        return found
 
     def add_tokens(self, tokens: Array) -> int:
         """Return the number of a token list."""
-        place = place_of(tokens)
-        if place not in self._texts:
-            self._texts[place] = len(self.tokens)
+        number = self._numbers.setdefault(place_of(tokens), len(self.tokens))
+        if number == len(self.tokens):
             self.tokens.append(tokens.tolist())
-        return self._texts[place]
+        return number
 
 
-def write(recording: Recording, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Write a recording to a file, completely or not at all."""
+def write(layers: Iterable[RecordedLayer], path: str | os.PathLike[str], overwrite: bool) -> None:
+    """Write the layers of a recording to a file, completely or not at all."""
     check_place(path, overwrite)
-    arrays = _Arrays()
-    layers = [_described(number, layer, arrays) for number, layer in enumerate(recording)]
-    facts = {"version": _VERSION, "layers": layers, "tokens": arrays.tokens}
-    header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(facts)}}
-    end = 0
-    for name, array in arrays.arrays.items():
-        kind = _NAMES[array.dtype.name]
-        header[name] = {
-            "dtype": kind,
-            "shape": array.shape,
-            "data_offsets": (end, end + array.nbytes),
-        }
-        end += array.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    if len(text) > _MOST_HEADER:
-        raise ValueError(
-            f"the names, options and tokens of the recording need {len(text):,} bytes, and a "
-            f"safetensors file has room for {_MOST_HEADER:,}: save parts of it, as select() "
-            "returns them"
+    safetensors = needed("safetensors", "Recording.save", "models")
+    kept = _Stored()
+    described = [_described(number, layer, kept) for number, layer in enumerate(layers)]
+    facts = {"version": _VERSION, "layers": described, "tokens": kept.tokens}
+    # The package reads the memory of contiguous arrays, in little-endian order.
+    arrays = {
+        name: np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+        for name, array in kept.arrays.items()
+    }
+    tensors = {
+        name: safetensors.TensorSpec(
+            dtype=array.dtype.name,
+            shape=kept.arrays[name].shape,
+            data_ptr=array.ctypes.data,
+            data_len=array.nbytes,
         )
+        for name, array in arrays.items()
+    }
 
-    def parts() -> Iterator[bytes]:
-        yield len(text).to_bytes(8, "little")
-        yield text
-        for array in arrays.arrays.values():
-            # Copies at most one array at a time.
-            little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-            yield little.reshape(-1).view(np.uint8).data  # type: ignore[misc]
+    def write_to(name: str) -> None:
+        try:
+            safetensors.serialize_file(tensors, name, metadata={_KEY: json.dumps(facts)})
+        except safetensors.SafetensorError as error:
+            raise OSError(str(error)) from error
 
-    write_whole(path, parts(), overwrite)
+    write_whole(path, write_to, overwrite)
 
 
-def _described(number: int, layer: RecordedLayer, arrays: _Arrays) -> dict[str, Any]:
-    """Return the JSON description of a layer, and add its arrays to `arrays`."""
+def _described(number: int, layer: RecordedLayer, kept: _Stored) -> dict[str, Any]:
+    """Return the JSON description of a layer, whose arrays are kept."""
     call = call_of(layer)
 
     def name_of(array: Array, field: str) -> str:
-        return arrays.add(array, f"{number}.{field}")
+        return kept.add(array, f"{number}.{field}")
 
-    options: dict[str, Any] = {}
-    for name, value in call.options.items():
-        if name == "score_function":
-            raise ValueError(
-                f"layer {layer.name!r} has a score_function, whose address has no meaning in "
-                "another process: such layers are not saved"
-            )
-        options[name] = {"array": name_of(value, name)} if isinstance(value, np.ndarray) else value
+    if "score_function" in call.options:
+        raise ValueError(
+            f"layer {layer.name!r} has a score_function, whose address has no meaning in another "
+            "process: such layers are not saved"
+        )
+    options = {
+        name: {"array": name_of(value, name)} if isinstance(value, np.ndarray) else value
+        for name, value in call.options.items()
+    }
     masks = {
         side: _described_mask(mask, f"{side}_mask", name_of)
         for side, mask in (("bool", call.masks.shown), ("float", call.masks.bias))
         if mask is not None
     }
-    tokens = {
-        side: arrays.add_tokens(each)
-        for side, each in (("query_tokens", layer.query_tokens), ("key_tokens", layer.key_tokens))
-        if each is not None
-    }
+    sides = {"query_tokens": layer.query_tokens, "key_tokens": layer.key_tokens}
+    tokens = {side: kept.add_tokens(each) for side, each in sides.items() if each is not None}
     return {
         "name": layer.name,
         "query": name_of(call.query, "query"),
@@ -143,12 +118,10 @@ def _described_mask(mask: Any, field: str, name_of: Any) -> dict[str, Any]:
     if not is_sparse(mask):
         return {"array": name_of(mask, field)}
     rows, planes, block = mask.__getstate__()
+    parts = zip(("starts", "spans", "bits"), rows[:3], strict=True)
     return {
         "sparse": type(mask).__name__,
-        **{
-            part: name_of(array, f"{field}.{part}")
-            for part, array in zip(("starts", "spans", "bits"), rows[:3], strict=True)
-        },
+        **{part: name_of(array, f"{field}.{part}") for part, array in parts},
         "numbers": rows[3:6],
         "shape": rows[6],
         "planes": planes,
@@ -160,29 +133,24 @@ def read(path: str | os.PathLike[str]) -> list[RecordedLayer]:
     """Read the layers of a recording from a file."""
     name = file_path(path)
     safetensors = needed("safetensors", "Recording.load", "models")
-    with open_plain(name) as opened:
-        file = BoundedFile(opened, name)
-        try:
-            with safetensors.safe_open(name, framework="numpy"):
-                pass  # checks the sizes and the places of all arrays
-        except safetensors.SafetensorError as error:
-            file.refuse(f"is not a readable safetensors file: {error}")
-        length = file.number("Q", "the header's length")
-        header = json.loads(file.take(length, "the header"))
-        metadata = header.pop("__metadata__", None) or {}
+    if os.path.exists(name) and not os.path.isfile(name):  # opening a pipe would wait
+        raise ValueError(f"{name}: is not a plain file")
+    try:
+        opened = safetensors.safe_open(name, framework="numpy")
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{name}: is not a readable safetensors file: {error}") from None
+    with opened as file:
+        metadata = file.metadata() or {}
         if _KEY not in metadata:
-            file.refuse("is not a recording: Recording.save writes such files")
+            raise ValueError(f"{name}: is not a recording: Recording.save writes such files")
         known: dict[str, Array] = {}
 
-        def array(stored_as: Any) -> Array:
+        def array(stored_as: str) -> Array:
             """Return an array of the file; arrays that layers share are read once."""
             if stored_as not in known:
-                entry = header[stored_as]
-                begin, end = entry["data_offsets"]
-                dtype = _dtype(entry["dtype"])
-                size = (end - begin) // dtype.itemsize
-                found = file.array(8 + length + begin, dtype.newbyteorder("<"), size, stored_as)
-                known[stored_as] = found.astype(dtype, copy=False).reshape(entry["shape"])
+                if file.get_slice(stored_as).get_dtype() == "BF16":
+                    needed("ml_dtypes", "a recording in bfloat16", "models")
+                known[stored_as] = file.get_tensor(stored_as)
             return known[stored_as]
 
         try:
@@ -198,15 +166,6 @@ def read(path: str | os.PathLike[str]) -> list[RecordedLayer]:
             raise ValueError(f"{name}: is a damaged recording: {reason}") from error
 
 
-def _dtype(kind: str) -> np.dtype[Any]:
-    if kind == "BF16":
-        dtype: np.dtype[Any] = np.dtype(
-            needed("ml_dtypes", "a recording in bfloat16", "models").bfloat16
-        )
-        return dtype
-    return np.dtype(_TYPES[kind])
-
-
 def _tokens_of(given: Any) -> Array:
     tokens: Array = np.array(given, object)
     if not all(isinstance(token, str) for token in tokens.flat) or not tokens.size:
@@ -217,14 +176,12 @@ def _tokens_of(given: Any) -> Array:
 
 def _layer_of(facts: dict[str, Any], tokens: list[Array], array: Any) -> RecordedLayer:
     """Return a layer of a file; the constructor checks the content of the file."""
-    options: dict[str, Any] = {}
-    for name, value in facts["options"].items():
-        options[name] = array(value["array"]) if isinstance(value, dict) else value
-    masks = [
-        _mask_of(facts["masks"][side], array)
-        for side in ("bool", "float")
-        if side in facts["masks"]
-    ]
+    options: dict[str, Any] = {
+        name: array(value["array"]) if isinstance(value, dict) else value
+        for name, value in facts["options"].items()
+    }
+    sides = [side for side in ("bool", "float") if side in facts["masks"]]
+    masks = [_mask_of(facts["masks"][side], array) for side in sides]
     own = {side: tokens[facts[side]] for side in ("query_tokens", "key_tokens") if side in facts}
     query, key = (stored(side, array(facts[side])) for side in ("query", "key"))
     mask: Any = (None, *masks)[-1] if len(masks) < 2 else tuple(masks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from regard._arguments.arrays import is_list_of_arrays
 from regard._arguments.numbers import listed
 from regard._arguments.options import RecordedOptions, names_of
 from regard._recording.layer import RecordedLayer
@@ -44,6 +45,23 @@ def recorded_layers(
     if not layers:
         raise ValueError("the recording must have at least one layer, got none")
     return layers
+
+
+def pairs_of_layers(query: Any, key: Any) -> list[tuple[Any, Any]] | None:
+    """Return the query and the key of each layer if they are lists, or None if they are arrays."""
+    if is_list_of_arrays(query) != is_list_of_arrays(key):
+        raise TypeError(
+            "query and key must both be arrays, or both be lists of the layers' arrays, got "
+            f"{type(query).__name__} and {type(key).__name__}"
+        )
+    if not is_list_of_arrays(query):
+        return None
+    if len(query) != len(key):
+        raise ValueError(
+            "query and key must be lists of the same length, one array for each layer, got "
+            f"{len(query)} and {len(key)}"
+        )
+    return list(zip(query, key, strict=True))
 
 
 def texts_of(layers: tuple[RecordedLayer, ...]) -> tuple[Any, Any] | None:

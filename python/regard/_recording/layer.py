@@ -15,6 +15,7 @@ from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import integers, text, window_sides
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import RecordedOptions, names_of, takes_options
+from regard._arguments.score_function import ScoreFunction
 from regard._attention.check import check_call
 from regard._runtime.public import public
 
@@ -134,11 +135,7 @@ class RecordedLayer:
         return layer
 
     def _set(
-        self,
-        name: str,
-        call: CheckedCall,
-        query_tokens: Array | None,
-        key_tokens: Array | None,
+        self, name: str, call: CheckedCall, query_tokens: Array | None, key_tokens: Array | None
     ) -> None:
         for array in (query_tokens, key_tokens):
             if array is not None:
@@ -245,10 +242,13 @@ def as_tokens(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
 
 
 def short(value: Any) -> str:
-    """Return an option in a line: numbers in full, arrays by their shapes."""
-    if isinstance(value, np.ndarray):
-        return f"array of shape {value.shape}"
-    return repr(value) if isinstance(value, bool | int | float | str | tuple) else "ScoreFunction"
+    """Return an option or a mask in a line: numbers in full, arrays by their shapes."""
+    if isinstance(value, tuple) and any(isinstance(each, np.ndarray) for each in value):
+        return f"({', '.join(map(short, value))})"
+    if isinstance(value, np.ndarray | list):
+        return f"array of shape {np.shape(value)}"
+    # Its address differs between processes.
+    return "ScoreFunction" if isinstance(value, ScoreFunction) else repr(value)
 
 
 def _lasting(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -259,14 +259,10 @@ def _lasting(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         elif isinstance(value, list | tuple | np.generic | np.ndarray):
             array = np.asarray(value)
             value = _frozen(array) if array.ndim else array.item()
-        if value is None or (not isinstance(value, np.ndarray) and _is_default(name, value)):
-            continue
-        yield name, value
-
-
-def _is_default(name: str, value: Any) -> bool:
-    default = OPTIONS[name].default
-    return type(value) is type(default) and bool(value == default)
+        default = OPTIONS[name].default
+        is_default = type(value) is type(default) and bool(value == default)
+        if value is not None and not is_default:
+            yield name, value
 
 
 def nbytes_of(layers: Iterable[RecordedLayer]) -> int:

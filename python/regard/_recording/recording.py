@@ -178,10 +178,9 @@ class Recording(Sequence[RecordedLayer]):
 
         Raises
         ------
-        TypeError
-            If an argument has the wrong type.
-        ValueError
-            If the shapes of the layers differ: `select` chooses layers with equal shapes.
+        TypeError, ValueError
+            As `regard.summarize_attention`; also ValueError if the shapes of the layers differ:
+            `select` chooses layers with equal shapes.
         """
         import regard
 
@@ -206,12 +205,11 @@ class Recording(Sequence[RecordedLayer]):
 
         Raises
         ------
-        TypeError
-            If an argument has the wrong type.
         KeyError
             If no layer, or more than one, has the name.
-        ValueError
-            If a number is out of range, or there are several batch entries: `entry` chooses one.
+        TypeError, ValueError
+            As `regard.attention_map`; also ValueError if a number is out of range, or if there are
+            several batch entries: `entry` chooses one.
         """
         import regard
 
@@ -239,11 +237,9 @@ class Recording(Sequence[RecordedLayer]):
 
         Raises
         ------
-        TypeError
-            If an argument has the wrong type.
-        ValueError
-            As `regard.explore`; also if the lengths of the layers differ (`select` chooses some
-            layers), or if there are several batch entries (`entry` chooses one).
+        TypeError, ValueError
+            As `regard.explore`; also ValueError if the lengths of the layers differ (`select`
+            chooses some layers), or if there are several batch entries (`entry` chooses one).
         """
         import regard
 
@@ -285,15 +281,18 @@ class Recording(Sequence[RecordedLayer]):
         ------
         FileExistsError
             If the file exists and `overwrite` is False.
+        ImportError
+            If the safetensors package is missing; ``pip install ".[models]"`` installs it.
         OSError
             If the folder does not exist or the file cannot be written, as on a full disk. An
             existing file remains unchanged.
         TypeError
             If `path` is not a path, or `overwrite` is not a bool.
         ValueError
-            If a layer has a score function, whose address has no meaning in another process.
+            If a layer has a score function, whose address has no meaning in another process, or
+            `path` is a device.
         """
-        write(self, path, overwrite)
+        write(self._layers, path, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Recording:

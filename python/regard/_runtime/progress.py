@@ -40,6 +40,11 @@ def reporting(progress: Any, total: int | None, unit: str, caller: str) -> Itera
             yield lambda done, total: lines.update(task, completed=done)
 
 
+def report_after(report: Report | None, done: int, total: int) -> Report | None:
+    """Return the report function for a part of a call that begins when `done` units are."""
+    return report and (lambda more, _: report(done + more, total))
+
+
 def _bars(caller: str) -> Any:
     """Import tqdm, or rich if tqdm is missing."""
     for module in ("tqdm", "rich.progress"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from regard._arguments.numbers import file_path, flag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
@@ -31,35 +31,48 @@ def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
     return name
 
 
-def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes], overwrite: bool) -> str:
+def write_whole(
+    path: str | os.PathLike[str],
+    content: Iterable[bytes] | Callable[[str], object],
+    overwrite: bool,
+) -> str:
     """Write a temporary file next to the target, and move it there when it is complete.
 
-    After a failure, no new file remains. A device such as /dev/stdout is written to directly.
+    The content is the parts of the file, or a function that writes a file of a given name. After a
+    failure, no new file remains. Parts are written directly to a device such as /dev/stdout.
     """
     name = check_place(path, overwrite)
     is_file = os.path.isfile(name)
+    is_device = os.path.exists(name) and not is_file
+    if is_device and callable(content):
+        raise ValueError(f"path must name a plain file, got {name!r}")
     try:
-        if os.path.exists(name) and not is_file:
+        if is_device:
             with open(name, "wb") as device:
-                device.writelines(parts)
+                device.writelines(content)  # type: ignore[arg-type]
         else:
-            _write_temporary(name, parts, overwrite)
+            _write_temporary(name, content, overwrite)
     except FileExistsError:
         raise
     except OSError as error:
         unchanged = "; the existing file is unchanged" if is_file else ""
-        reason = f"cannot write {name!r}: {error.strerror}{unchanged}"
+        reason = f"cannot write {name!r}: {error.strerror or error}{unchanged}"
         raise OSError(error.errno, reason) from error
     return name
 
 
-def _write_temporary(name: str, parts: Iterable[bytes], overwrite: bool) -> None:
+def _write_temporary(
+    name: str, content: Iterable[bytes] | Callable[[str], object], overwrite: bool
+) -> None:
     place = os.path.realpath(name)  # the target of a symbolic link is replaced, not the link
     beside = os.path.join(os.path.dirname(place), f".regard-{os.urandom(8).hex()}.part")
     try:
         # An interrupt may come as soon as the file exists.
-        with open(beside, "xb", opener=_private) as file:
-            file.writelines(parts)
+        if callable(content):
+            content(beside)
+        else:
+            with open(beside, "xb", opener=_private) as file:
+                file.writelines(content)
         os.chmod(beside, _mode(place))
         if overwrite:
             os.replace(beside, place)

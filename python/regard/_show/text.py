@@ -10,23 +10,21 @@ def printable(raw: str) -> str:
 
     A terminal obeys control characters, so user text must never reach it unescaped.
     """
-    seen = "".join(_escape(char) for char in raw if unicodedata.category(char) != "Cf")
-    return seen or raw.encode("unicode_escape").decode("ascii")
 
+    def escaped(text: str) -> str:
+        return text.encode("unicode_escape").decode("ascii")
 
-def _escape(char: str) -> str:
-    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+    seen = (char for char in raw if unicodedata.category(char) != "Cf")
+    return "".join(c if c.isprintable() else escaped(c) for c in seen) or escaped(raw)
 
 
 def width_of(text: str) -> int:
     """Return the width of unstyled text in columns."""
-    return sum(_width_of_char(char) for char in text)
-
-
-def _width_of_char(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return sum(
+        1 + (unicodedata.east_asian_width(char) in "WF")
+        for char in text
+        if unicodedata.category(char) not in ("Mn", "Me")
+    )
 
 
 def clip(text: str, width: int) -> str:

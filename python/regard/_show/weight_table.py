@@ -46,13 +46,11 @@ def number_of(weight: float) -> str:
 
 def weight_rows(weights: Array, most: int) -> list[str]:
     """Write the first `most` queries and keys with numbers and shades."""
-    shown = weights[:most, :most].tolist()
-    rows = [" ".join(map(_cell, row)) for row in shown]
+    rows = [
+        " ".join(f"{shade_of(weight)} {number_of(weight):>4}" for weight in row)
+        for row in weights[:most, :most].tolist()
+    ]
     return with_ellipses(rows, weights, most)
-
-
-def _cell(weight: float) -> str:
-    return f"{shade_of(weight)} {number_of(weight):>4}"
 
 
 def shade_rows(weights: Array, most: int) -> list[str]:

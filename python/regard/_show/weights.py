@@ -11,8 +11,6 @@ from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import integers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
@@ -59,66 +57,38 @@ def attention_weights(
         raise TypeError(f"{name} must be an array of float, got {array.dtype}")
     if array.ndim < 2:
         raise ValueError(f"{name} must have shape (..., q_len, kv_len), got shape {array.shape}")
-    stored = array.dtype
-    tolerance = _TOLERANCE_OF_BFLOAT16 if stored.name == "bfloat16" else _TOLERANCE
-    is_small = is_floating(stored) and stored.itemsize <= 4
+    is_small = is_floating(array.dtype) and array.dtype.itemsize <= 4
+    most = 1 + (_TOLERANCE_OF_BFLOAT16 if array.dtype.name == "bfloat16" else _TOLERANCE)
     array = array.astype(np.float32 if is_small else np.float64, copy=False)
-    for place, rows in _blocks(array):
-        _check_entries(name, array, place, rows, tolerance, nan)
-        if sums:
-            _check_sums(name, array, place, rows, tolerance)
+    step = max(1, _ENTRIES_AT_ONCE // max(array.shape[-1], 1))
+    for head in np.ndindex(array.shape[:-2]):
+        for start in range(0, array.shape[-2], step):
+            # Blocks of rows, so that no temporary array is as large as the weights.
+            _check_rows(name, array[head][start : start + step], [*head, start], most, sums, nan)
     return array
 
 
-def _blocks(array: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yield blocks of rows, so that no temporary array is as large as the weights."""
-    q_len, kv_len = array.shape[-2:]
-    step = max(1, _ENTRIES_AT_ONCE // max(kv_len, 1))
-    for head in np.ndindex(array.shape[:-2]):
-        for start in range(0, q_len, step):
-            yield (*head, start), array[head][start : start + step]
-
-
-def _check_entries(
-    name: str, array: Array, place: tuple[int, ...], rows: Array, tolerance: float, nan: bool
+def _check_rows(
+    name: str, rows: Array, place: list[int], most: float, sums: bool, nan: bool
 ) -> None:
     with np.errstate(invalid="ignore"):  # from signaling NaN
-        is_wrong = (rows < 0) | (rows > 1 + tolerance)
-        if not nan:
-            is_wrong |= np.isnan(rows)
+        is_wrong = (rows < 0) | (rows > most) | (np.isnan(rows) & (not nan))
+        totals = rows.sum(axis=-1, dtype=np.float64) if sums else np.zeros(len(rows))
+        is_excess = totals > most
+    *head, start = place
     if is_wrong.any():
         row, key = np.argwhere(is_wrong)[0].tolist()
-        entry = [*place[:-1], place[-1] + row, key]
-        found = rows[row, key]
-        hint = "" if np.isnan(found) else _hint(array, place)
-        raise ValueError(f"{name} must be from 0 to 1, got {found:.6g} at {entry}{hint}")
-
-
-def _check_sums(
-    name: str, array: Array, place: tuple[int, ...], rows: Array, tolerance: float
-) -> None:
-    with np.errstate(invalid="ignore"):
-        sums = rows.sum(axis=-1, dtype=np.float64)
-        is_wrong = sums > 1 + tolerance
-    if is_wrong.any():
-        row = int(is_wrong.argmax())
         raise ValueError(
-            f"{name} must add up to at most 1 in each row, got {sums[row]:.6g} in row "
-            f"{[*place[:-1], place[-1] + row]}{_hint(array, place)}"
+            f"{name} must be from 0 to 1, got {rows[row, key]:.6g} at {[*head, start + row, key]}"
+            ": weights are the softmax of scores, before dropout"
         )
-
-
-def _hint(array: Array, place: tuple[int, ...]) -> str:
-    """Suggest the actual content of the array, judged by the first wrong head."""
-    head = array[place[:-1]]
-    if (head < 0).any() or (head > 1.5).any():
-        return ": these look like scores; weights are their softmax"
-    columns = head.sum(axis=-2, dtype=np.float64)
-    if np.allclose(columns, 1, atol=_TOLERANCE):
-        return (
-            ": its columns add up to 1, so queries and keys are exchanged; swap the last two axes"
+    if is_excess.any():
+        row = int(is_excess.argmax())
+        raise ValueError(
+            f"{name} must add up to at most 1 in each row, got {totals[row]:.6g} in row "
+            f"{[*head, start + row]}: swap the last two axes if queries and keys are exchanged; "
+            "weights after dropout, which are larger, cannot be shown"
         )
-    return "; weights after dropout, which are larger, cannot be shown"
 
 
 def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:

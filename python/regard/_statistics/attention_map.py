@@ -16,7 +16,7 @@ from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
-from regard._runtime.progress import check_progress, reporting
+from regard._runtime.progress import check_progress, report_after, reporting
 from regard._runtime.public import public
 from regard._statistics.of_layers import LayerResults
 from regard._statistics.request import compute_lse, pair_of
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from regard._attention.check import CheckedCall
     from regard._recording.given import QueryOrRecording
-    from regard._runtime.progress import Progress, Report
+    from regard._runtime.progress import Progress
 
     Array = NDArray[Any]
     Region = tuple[slice, slice]
 
 _NAME = "attention_map"
-_POOLINGS = ("max", "sum", "mean")
+REDUCTIONS = ("max", "sum", "mean")  # in the order of the compiled module
 
 
 @overload
@@ -166,15 +166,12 @@ def _pictures_of_layers(
     if regions is not None:
         wanted["regions"] = regions = iterated("regions", regions, "an iterable of pairs of slices")
 
-    def of_layer(layer: RecordedLayer, call: CheckedCall, report: Any) -> Any:
-        options = recorded.options_of(call)
-        arrays = call.query, call.key, call.masks.argument
-        return pictures_of(*arrays, options, **wanted, progress=report)
+    def of_layer(_: RecordedLayer, arguments: tuple[Any, Any, Any, Any], report: Any) -> Any:
+        return pictures_of(*arguments, **wanted, progress=report)
 
     def rows_of(call: CheckedCall) -> int:
         bounds = _bounds(regions, call.sizes.q_len, call.sizes.kv_len)
-        heads = math.prod(call.rows[:-1])
-        return heads * sum(end - first for (first, end), _ in bounds)
+        return math.prod(call.rows[:-1]) * sum(end - first for (first, end), _ in bounds)
 
     pictures = recorded.compute(of_layer, _NAME, progress, rows_of)
     if regions is None:
@@ -195,8 +192,8 @@ def pictures_of(
     progress: Progress = None,
 ) -> Any:
     """Implement `attention_map`, with the options of any part of a checked call."""
-    height, width = _pair_of_counts(shape)
-    choice("reduce", reduce, _POOLINGS)
+    height, width = pixels_of(shape)
+    choice("reduce", reduce, REDUCTIONS)
     check_progress(progress, _NAME)
     if mask is not None:
         warn_if_zero_one(mask)
@@ -215,24 +212,17 @@ def pictures_of(
             done = 0
             for rows, keys in bounds:
                 size = min(height, rows[1] - rows[0]), min(width, keys[1] - keys[0])
-                words = (*size, *rows, *keys), _POOLINGS.index(reduce)
-                pictures.append(
-                    _core.attention_map(
-                        query, key, mask, options, lse, *words, _after(done, total, report)
-                    )
-                )
+                words = (*size, *rows, *keys), REDUCTIONS.index(reduce)
+                own = report_after(report, done, total)
+                pictures.append(_core.attention_map(query, key, mask, options, lse, *words, own))
                 done += heads * (rows[1] - rows[0])
     except ValueError as error:
         raise_with_hint(error, query, key)
     return pictures[0] if regions is None else pictures
 
 
-def _after(done: int, total: int, report: Report | None) -> Report | None:
-    """Return the report function for one of several pictures."""
-    return report and (lambda more, _: report(done + more, total))
-
-
-def _pair_of_counts(shape: tuple[int, int]) -> tuple[int, int]:
+def pixels_of(shape: tuple[int, int]) -> tuple[int, int]:
+    """Return the argument `shape`, or raise TypeError or ValueError."""
     try:
         height, width = shape
     except (TypeError, ValueError):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._recording.given import check_equal, recorded_layers
 from regard._recording.layer import RecordedLayer, call_of
-from regard._runtime.progress import check_progress, reporting
+from regard._runtime.progress import check_progress, report_after, reporting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,45 +32,33 @@ class LayerResults:
         self._is_one = isinstance(recording, RecordedLayer)
         self._options = options
 
-    def key_tokens(self) -> Array | None:
-        """Return the key tokens of the first layer if all layers have key tokens."""
-        tokens = [layer.key_tokens for layer in self.layers]
-        return None if any(each is None for each in tokens) else tokens[0]
-
-    def options_of(self, call: CheckedCall) -> dict[str, Any]:
-        """Return the options of a layer, and options of the call such as threads."""
-        return {**call.options, **self._options}
-
     def compute(
         self,
-        function: Callable[[RecordedLayer, CheckedCall, Any], Any],
+        function: Callable[[RecordedLayer, tuple[Any, Any, Any, Any], Any], Any],
         name: str,
         progress: Any,
         rows_of: Callable[[CheckedCall], int],
     ) -> list[Any]:
-        """Call a function with each layer, its call and a function that reports its progress."""
+        """Call a function with each layer, its arguments and a function that reports its progress.
+
+        The arguments are query, key, mask, and the layer's options with options of the call such as
+        threads.
+        """
         check_progress(progress, name)
         calls = [call_of(layer) for layer in self.layers]
         rows = [rows_of(call) for call in calls]
         results = []
-        with _adding(progress, sum(rows), name) as report_after:
+        with reporting(progress, sum(rows), "query", name) as report:
             for number, (layer, call) in enumerate(zip(self.layers, calls, strict=True)):
-                results.append(function(layer, call, report_after(sum(rows[:number]))))
+                options = {**call.options, **self._options}
+                arguments = call.query, call.key, call.masks.argument, options
+                own = report_after(report, sum(rows[:number]), sum(rows))
+                results.append(function(layer, arguments, own))
         return results
 
     def join(self, arrays: list[Array]) -> Array:
         """Return one array with a first axis for the layers, or the array of the single layer."""
         return arrays[0] if self._is_one else np.stack(arrays)
-
-
-@contextmanager
-def _adding(progress: Any, total: int, name: str) -> Iterator[Callable[[int], Any]]:
-    """Yield a function that returns the report function after a number of completed queries."""
-    with reporting(progress, total, "query", name) as report:
-        if report is None:
-            yield lambda before: None
-        else:
-            yield lambda before: lambda done, _: report(before + done, total)
 
 
 def _sizes_of(layer: RecordedLayer) -> str:

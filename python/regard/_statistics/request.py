@@ -1,8 +1,8 @@
-"""Requests for statistics of attention weights, and their results."""
+"""Requests for statistics of attention weights."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -10,8 +10,7 @@ from regard._arguments.arrays import as_lse, as_stored_arrays, shown
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of
-from regard._runtime.public import public
-from regard._statistics.frame import OF_HEADS, OF_KEYS, OF_QUERIES, dict_of, frame_of
+from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES, TopKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,133 +22,6 @@ if TYPE_CHECKING:
 # The results of the compiled module, in order.
 _RESULTS = (*OF_QUERIES, *OF_HEADS, "top_k", *OF_KEYS)
 DEFAULT_STATISTICS = tuple(name for name in _RESULTS if name not in ("induction", "top_k"))
-
-
-@public
-class TopKeys(NamedTuple):
-    """The keys with the largest weights of each query, in descending order of weight.
-
-    Keys of weight 0 are omitted: if there are fewer than `top_k` other keys, the remaining places
-    contain key -1 and weight 0.
-    """
-
-    keys: NDArray[np.int64]
-    """Shape (..., heads, q_len, top_k)."""
-    weights: Array
-    """Of the same shape."""
-
-
-@public
-class AttentionSummary(NamedTuple):
-    """Statistics of the weights of an attention call.
-
-    A field is None if it was not requested. Fully masked rows have 0 in every field.
-    """
-
-    entropy: Array | None = None
-    """Shape (..., heads, q_len): of each query's weights, in nats."""
-    max: Array | None = None
-    """Shape (..., heads, q_len): each query's largest weight."""
-    effective_count: Array | None = None
-    """Shape (..., heads, q_len): the squared sum of the weights over the sum of their squares.
-    This is n for n equal weights, even with a sink."""
-    mean_distance: Array | None = None
-    """Shape (..., heads, q_len): the mean of \\|p - j\\| over keys j, weighted."""
-    first_mass: Array | None = None
-    """Shape (..., heads, q_len): the weight on the first `first_keys` keys."""
-    local_mass: Array | None = None
-    """Shape (..., heads, q_len): the weight on keys with \\|p - j\\| <= `local_reach`."""
-    column_sums: Array | None = None
-    """Shape (..., heads, kv_len): the weight that each key receives from all queries."""
-    column_means: Array | None = None
-    """Shape (..., heads, kv_len): the mean weight of each key over the queries that see it."""
-    previous_token: Array | None = None
-    """Shape (..., heads): the mean weight on the key before the query's position, over the queries
-    that have such a key; NaN if there are none."""
-    induction: Array | None = None
-    """Shape (..., heads): the mean weight on the key after the last earlier occurrence of the
-    query's token, over the queries that have such a key; NaN if there are none."""
-    top_k: TopKeys | None = None
-
-    def to_dict(self) -> dict[str, Array]:
-        """Return the fields that are not None, by name.
-
-        The keys and weights of `top_k` are two entries, ``"top_k_keys"`` and ``"top_k_weights"``.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            The arrays of the summary themselves.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import regard
-        >>> x = np.random.default_rng(0).standard_normal((4, 6, 16))
-        >>> summary = regard.summarize_attention(x, x, statistics=("max", "top_k"), top_k=2)
-        >>> {name: array.shape for name, array in summary.to_dict().items()}
-        {'max': (4, 6), 'top_k_keys': (4, 6, 2), 'top_k_weights': (4, 6, 2)}
-        """
-        return dict_of(self)
-
-    def to_frame(
-        self,
-        by: Literal["head", "query", "key"] = "head",
-        *,
-        query_starts: ArrayLike | None = None,
-        key_starts: ArrayLike | None = None,
-    ) -> Any:
-        """Return the statistics as a pandas table, with a row per head, query or key.
-
-        Parameters
-        ----------
-        by : {"head", "query", "key"}, default "head"
-            The items that have a row. Tables by ``"query"`` and ``"key"`` contain the fields of
-            queries and of keys, where `top_k` becomes the columns ``top_key_0``, ``top_weight_0``,
-            ``top_key_1`` and so on. Tables by ``"head"`` contain the fields of heads, and the means
-            of the fields of queries over the queries that see a key, with the mean weight on all
-            top keys as ``top_k_mass``.
-        query_starts, key_starts : array_like of int, optional
-            As passed to `summarize_attention_ragged`, for a summary of packed sequences:
-            `query_starts` for rows of heads and queries, and `key_starts` for rows of keys.
-
-        Returns
-        -------
-        pandas.DataFrame
-            The levels of the index are ``"head"``, and ``"query"`` or ``"key"``. A single axis
-            before heads is ``"layer"``; several axes are ``"batch0"``, ``"batch1"`` and so on.
-            Packed sequences have the level ``"sequence"``, and number their queries and keys from
-            0.
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
-        TypeError
-            If a starts array does not consist of integers.
-        ValueError
-            If `by` is unknown, the summary has no field for the table, its fields do not have the
-            same axes (..., heads), or the starts do not match.
-
-        Notes
-        -----
-        A fully masked query has 0 in every field. It is excluded from the means if the summary has
-        `effective_count`, `max` or `top_k`, which identify such queries. Otherwise, the means
-        include all queries. The mean over 0 queries is NaN, and NaN in a query makes the mean NaN.
-
-        A summary does not record whether its sequences are packed. If they are, pass the starts.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import regard
-        >>> x = np.random.default_rng(0).standard_normal((2, 4, 6, 16))  # two layers of four heads
-        >>> summary = regard.summarize_attention(x, x, is_causal=True)
-        >>> frame = summary.to_frame()  # doctest: +SKIP
-        >>> frame["entropy"].unstack("head").shape  # doctest: +SKIP
-        (2, 4)
-        """
-        return frame_of(self, by, query_starts, key_starts)
 
 
 class SummaryRequest(NamedTuple):

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import (
-    as_array,
-    compute_type,
-    is_floating,
-    is_list_of_arrays,
-    stand_in,
-)
+from regard._arguments.arrays import as_array, compute_type, is_floating, stand_in
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
@@ -22,13 +16,13 @@ from regard._arguments.numbers import integers, listed, real_number
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call
 from regard._gradients.backward import scaled_dot_product_attention_backward
-from regard._recording.given import is_recorded, recorded_layers
+from regard._recording.given import is_recorded, pairs_of_layers, recorded_layers
 from regard._recording.layer import call_of
 from regard._runtime.public import public
 from regard._statistics.request import compute_lse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -36,9 +30,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# Rows that one backward call takes through a layer, as columns of its values. With fewer rows,
-# scores are computed more often; more rows need more memory.
-_ROWS = 256
+# The rows of the result that one backward call multiplies. With fewer rows, scores are computed
+# more often; more rows need more memory.
+_ROWS_AT_ONCE = 256
 
 
 @public
@@ -146,20 +140,20 @@ def rollout(
         raise ValueError(f"residual must be from 0 to 1, got {share}")
     if mask is not None:
         warn_if_zero_one(mask)
-    calls = _layer_calls(query, key, mask, with_arrays(options))
-    batch, length = _common_sizes(calls)
-    shares = _shares_of_heads(head_weights, [call.sizes.heads for call in calls])
-    positions = _positions_of(queries, length)
-    dtype = compute_type(*(call.arithmetic for call in calls))
+    layers = _layers(query, key, mask, with_arrays(options))
+    batch, length = _common_sizes(layers)
+    shares = _shares_of_heads(head_weights, [layer.sizes.heads for layer in layers])
+    positions = _positions(queries, length)
+    dtype = compute_type(*(layer.arithmetic for layer in layers))
     rows = np.zeros((*batch, positions.size, length), dtype)
     rows[..., np.arange(positions.size), positions.reshape(-1)] = 1
     if share < 1:
-        for call, of_heads in zip(reversed(calls), reversed(shares), strict=True):
-            _pass_layer(rows, call, of_heads, share)
+        for layer, of_heads in zip(reversed(layers), reversed(shares), strict=True):
+            _multiply(rows, layer, of_heads, share)
     return rows.reshape(*batch, *positions.shape, length)
 
 
-def _layer_calls(
+def _layers(
     query: Any, key: Any, mask: ArrayLike | None, options: Mapping[str, Any]
 ) -> list[CheckedCall]:
     """Return the checked call of each layer, with a heads axis."""
@@ -170,21 +164,9 @@ def _layer_calls(
         ]
     if key is None:
         raise TypeError("key must be an array, or a list of the layers' arrays, got None")
-    if is_list_of_arrays(query) != is_list_of_arrays(key):
-        raise TypeError(
-            "query and key must both be arrays, or both be lists of the layers' arrays, got "
-            f"{type(query).__name__} and {type(key).__name__}"
-        )
-    if is_list_of_arrays(query):
-        if len(query) != len(key):
-            raise ValueError(
-                "query and key must be lists of the same length, one array for each layer, got "
-                f"{len(query)} and {len(key)}"
-            )
-        return [
-            check_call(*pair, None, mask, options).with_heads()
-            for pair in zip(query, key, strict=True)
-        ]
+    pairs = pairs_of_layers(query, key)
+    if pairs is not None:
+        return [check_call(*pair, None, mask, options).with_heads() for pair in pairs]
     queries = as_array("query", query)
     if queries.ndim < 4:
         advice = "; pass query[:, None] for layers of one head" if queries.ndim == 3 else ""
@@ -197,32 +179,31 @@ def _layer_calls(
     return [call.part(entries=(layer, *batch)) for layer in range(call.sizes.batch[0])]
 
 
-def _common_sizes(calls: Sequence[CheckedCall]) -> tuple[tuple[int, ...], int]:
+def _common_sizes(layers: Sequence[CheckedCall]) -> tuple[tuple[int, ...], int]:
     """Return the batch axes and the length of all layers, or raise ValueError."""
-    if not calls:
+    if not layers:
         raise ValueError("query must have at least one layer, got none")
-    first = calls[0].sizes
-    for number, call in enumerate(calls):
-        sizes = call.sizes
-        if not sizes.heads:
+    common = layers[0].sizes.batch, layers[0].sizes.q_len
+    for number, layer in enumerate(layers):
+        batch, heads, _, q_len, kv_len = layer.sizes[:5]
+        if not heads:
             raise ValueError(f"query must have at least one head, got none in layer {number}")
-        if sizes.q_len != sizes.kv_len:
+        if q_len != kv_len:
             raise ValueError(
                 "query and key must have the same length, since rollout follows the positions of "
-                f"one text, got {sizes.q_len} and {sizes.kv_len} in layer {number}"
+                f"one text, got {q_len} and {kv_len} in layer {number}"
             )
-        if (sizes.batch, sizes.q_len) != (first.batch, first.q_len):
+        if (batch, q_len) != common:
             raise ValueError(
                 "query must have the same batch axes and length in all layers, got "
-                f"{(*first.batch, first.q_len)} in layer 0 and {(*sizes.batch, sizes.q_len)} in "
-                f"layer {number}"
+                f"{(*common[0], common[1])} in layer 0 and {(*batch, q_len)} in layer {number}"
             )
-        if np.any(call.positions.query_offset != 0):
+        if np.any(layer.positions.query_offset != 0):
             raise ValueError(
                 "query_offset must be 0, since rollout adds the residual connection of each "
                 "query at the key of the same number"
             )
-    return first.batch, first.q_len
+    return common
 
 
 def _shares_of_heads(head_weights: Any, heads: list[int]) -> list[Array]:
@@ -230,19 +211,17 @@ def _shares_of_heads(head_weights: Any, heads: list[int]) -> list[Array]:
     if head_weights is None:
         return [np.full(count, 1 / count) for count in heads]
     is_list = isinstance(head_weights, list | tuple) and any(map(np.ndim, head_weights))
-    if is_list or np.ndim(head_weights) == 2:
-        layers: Iterable[Any] = head_weights
-        given = [as_array("head_weights", each) for each in layers]
-    else:
-        given = [as_array("head_weights", head_weights)] * len(heads)
-    if [array.shape for array in given] != [(count,) for count in heads]:
+    is_of_layers = is_list or np.ndim(head_weights) == 2
+    given = list(head_weights) if is_of_layers else [head_weights] * len(heads)
+    arrays = [as_array("head_weights", each) for each in given]
+    if [array.shape for array in arrays] != [(count,) for count in heads]:
         wanted = f"({len(heads)}, {heads[0]})" if len(set(heads)) == 1 else f"{heads}"
         raise ValueError(
             f"head_weights must have a number for each head, or for each head of each layer, "
-            f"{wanted}, got shapes {listed(str(array.shape) for array in given)}"
+            f"{wanted}, got shapes {listed(str(array.shape) for array in arrays)}"
         )
     shares = []
-    for number, array in enumerate(given):
+    for number, array in enumerate(arrays):
         if array.dtype.kind not in "iub" and not is_floating(array.dtype):
             raise TypeError(f"head_weights must be real numbers, got {array.dtype}")
         wide = array.astype(np.float64)
@@ -255,8 +234,8 @@ def _shares_of_heads(head_weights: Any, heads: list[int]) -> list[Array]:
     return shares
 
 
-def _positions_of(queries: Any, length: int) -> NDArray[np.int64]:
-    """Return the numbers of the chosen queries, without axes for an int."""
+def _positions(queries: Any, length: int) -> NDArray[np.int64]:
+    """Return the positions of the chosen queries, without axes for an int."""
     every = np.arange(length)
     if queries is None:
         return every
@@ -274,40 +253,37 @@ def _positions_of(queries: Any, length: int) -> NDArray[np.int64]:
     return np.asarray(every[numbers])
 
 
-def _pass_layer(rows: Array, call: CheckedCall, shares: Array, residual: float) -> None:
-    """Replace the rows x (..., rows, n) by x A, with the A of a layer."""
-    query, key, _, mask = call.arguments()
-    options: Any = call.options
+def _multiply(rows: Array, layer: CheckedCall, shares: Array, residual: float) -> None:
+    """Replace the rows x, of shape (..., rows, n), by x A with the A of a layer.
+
+    x A is ``residual * x + (1 - residual) * x (W + U)``, where W is the mean of the heads' weights,
+    and U the diagonal matrix of the weights that no key has.
+    """
+    query, key, _, mask = layer.arguments()
+    options: Any = layer.options
     lse = compute_lse(_core.attention, (query, key), (), mask, options, None)
     is_nan = np.isnan(lse)
+    reaches_nan = np.any(is_nan, axis=-2, where=(shares > 0)[:, None], keepdims=True)
+    reaches_nan = np.any((rows != 0) & reaches_nan, axis=-1)
     if is_nan.any():
-        query, key, lse = _without_nan(query, key, lse, call.arithmetic)
-    is_nan = np.any(is_nan, axis=-2, where=(shares > 0)[:, None], keepdims=True)
-    is_spoiled = np.any((rows != 0) & is_nan, axis=-1)
-    kept = _kept_at_the_query(lse, call.options.get("sinks"), call.arithmetic)
-    kept = np.einsum("h,...hi->...i", shares, kept)[..., None, :]
-    for start in range(0, rows.shape[-2], _ROWS):
-        some = rows[..., start : start + _ROWS, :]
-        taken = _times_weights(some, (query, key, mask, lse), call, shares)
-        taken += some * kept
-        some *= residual
-        some += (1 - residual) * taken
-    rows[is_spoiled] = np.nan
+        # Weights of 0 in place of NaN, which would turn rows that do not reach them into NaN as
+        # 0 times NaN. No other query sees a key of NaN, and infinite keys that it sees have weight
+        # 0.
+        dtype = layer.arithmetic
+        query = np.where(is_nan[..., None], dtype.type(0), query.astype(dtype, copy=False))
+        key = np.nan_to_num(key.astype(dtype, copy=False))
+        lse = np.where(is_nan, dtype.type(np.inf), lse)
+    unattended = _unattended(lse, layer.options.get("sinks"), layer.arithmetic)
+    unattended = np.einsum("h,...hi->...i", shares, unattended)[..., None, :]
+    for start in range(0, rows.shape[-2], _ROWS_AT_ONCE):
+        some = rows[..., start : start + _ROWS_AT_ONCE, :]
+        attended = _times_mean_weights(some, (query, key, mask, lse), layer, shares)
+        attended += some * unattended
+        some[...] = residual * some + (1 - residual) * attended
+    rows[reaches_nan] = np.nan
 
 
-def _without_nan(query: Array, key: Array, lse: Array, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return a call in which queries whose weights are NaN have weights of 0.
-
-    Otherwise, rows that do not reach these queries would become NaN too, as 0 times NaN. No other
-    query sees a key of NaN, and infinite keys that it sees have weight 0.
-    """
-    is_nan = np.isnan(lse)
-    query = np.where(is_nan[..., None], dtype.type(0), query.astype(dtype, copy=False))
-    key = np.nan_to_num(key.astype(dtype, copy=False))
-    return query, key, np.where(is_nan, dtype.type(np.inf), lse)
-
-
-def _kept_at_the_query(lse: Array, sinks: Array | None, dtype: Any) -> Array:
+def _unattended(lse: Array, sinks: Array | None, dtype: Any) -> Array:
     """Return the weight of each query that no key has: its sink's weight, or 1 if fully masked."""
     is_blind = np.isneginf(lse)
     if sinks is None:
@@ -318,13 +294,15 @@ def _kept_at_the_query(lse: Array, sinks: Array | None, dtype: Any) -> Array:
         return np.where(is_blind, 1, np.exp(np.minimum(above, 0)))
 
 
-def _times_weights(rows: Array, given: tuple[Any, ...], call: CheckedCall, shares: Array) -> Array:
+def _times_mean_weights(
+    rows: Array, arguments: tuple[Any, ...], layer: CheckedCall, shares: Array
+) -> Array:
     """Return x W for rows x and the weighted mean W of the heads' weights.
 
     With x as the gradient of the output, the gradient of the values is the sum over queries of x W.
     """
-    query, key, mask, lse = given
-    dtype, (batch, heads, kv_heads, length, *_) = call.arithmetic, call.sizes
+    query, key, mask, lse = arguments
+    dtype, (batch, heads, kv_heads, length, *_) = layer.arithmetic, layer.sizes
     count = rows.shape[-2]
     columns = rows.swapaxes(-1, -2)[..., None, :, :]
     if np.all(shares == shares[0]):
@@ -341,7 +319,7 @@ def _times_weights(rows: Array, given: tuple[Any, ...], call: CheckedCall, share
         lse,
         mask,
         with_respect_to=("value",),
-        **call.options,
+        **layer.options,
     ).value
     assert gradient is not None
     return np.asarray(gradient.sum(axis=-3).swapaxes(-1, -2) * factor)

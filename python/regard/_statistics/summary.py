@@ -18,16 +18,14 @@ from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
-from regard._statistics.frame import average_over_queries
 from regard._statistics.of_layers import LayerResults
 from regard._statistics.request import (
     DEFAULT_STATISTICS,
-    AttentionSummary,
     SummaryRequest,
-    TopKeys,
     compute_lse,
     pair_of,
 )
+from regard._statistics.result import AttentionSummary, TopKeys, mean_over_queries
 from regard._statistics.target_keys import (
     count_queries_after_key,
     induction_keys,
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._attention.check import CheckedCall
     from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress
 
@@ -171,7 +168,9 @@ def summarize_attention(
     name = "summarize_attention"
     if isinstance(query, Recording | RecordedLayer):
         recorded = LayerResults(query, options, key=key, mask=mask, lse=lse)
-        known = recorded.key_tokens() if tokens is None else tokens
+        known = tokens
+        if tokens is None and all(layer.key_tokens is not None for layer in recorded.layers):
+            known = recorded.layers[0].key_tokens
         request = SummaryRequest.of(
             name, options, statistics, top_k, first_keys, local_reach, known
         )
@@ -187,15 +186,14 @@ def _summary_of_layers(
 ) -> AttentionSummary:
     """Return the statistics of the layers of a recording."""
 
-    def of_layer(layer: RecordedLayer, call: CheckedCall, report: Any) -> AttentionSummary:
+    def of_layer(
+        layer: RecordedLayer, arguments: tuple[Any, Any, Any, Any], report: Any
+    ) -> AttentionSummary:
         own = layer.key_tokens if tokens is None else tokens
-        options = recorded.options_of(call)
-        arrays = call.query, call.key, call.masks.argument
-        return summary_of(request, *arrays, options, own, None, report)
+        return summary_of(request, *arguments, own, None, report)
 
-    summaries = recorded.compute(
-        of_layer, "summarize_attention", progress, lambda call: math.prod(call.rows)
-    )
+    name = "summarize_attention"
+    summaries = recorded.compute(of_layer, name, progress, lambda call: math.prod(call.rows))
     joined: dict[str, Any] = {}
     for field in AttentionSummary._fields:
         each = [getattr(summary, field) for summary in summaries]
@@ -239,9 +237,9 @@ def summary_of(
     if request.wanted["previous_token"]:
         queries = count_queries_after_key(call.positions)
         queries = queries[..., None] if call.has_heads else queries
-        found["previous_token"] = average_over_queries(found["previous_token"], queries)
+        found["previous_token"] = mean_over_queries(found["previous_token"], queries)
     if targets is not None:
-        found["induction"] = average_over_queries(found["induction"], (targets >= 0).sum(axis=-1))
+        found["induction"] = mean_over_queries(found["induction"], (targets >= 0).sum(axis=-1))
     return AttentionSummary(**found)
 
 
@@ -347,5 +345,5 @@ def summarize_attention_ragged(
                 if targets is None or name == "previous_token"
                 else (targets[each.queries, 0] >= 0).sum()
             )
-            found[name][number] = average_over_queries(picked[each.queries].T, queries)
+            found[name][number] = mean_over_queries(picked[each.queries].T, queries)
     return AttentionSummary(**found)

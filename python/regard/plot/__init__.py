@@ -9,8 +9,7 @@ from regard._runtime.public import publish as _publish
 
 _needed("matplotlib", "regard.plot", "plot")
 
-from regard.plot._attention import attention  # noqa: E402
-from regard.plot._compare import compare  # noqa: E402
+from regard.plot._attention import attention, compare  # noqa: E402
 from regard.plot._heads import heads  # noqa: E402
 from regard.plot._layer_heads import layer_heads  # noqa: E402
 from regard.plot._pattern import pattern  # noqa: E402

@@ -1,35 +1,49 @@
-"""The picture of one head."""
+"""The picture of one head, and of the difference between two heads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from regard._arguments.hints import warn_if_zero_one
+import numpy as np
+from matplotlib.colors import FuncNorm, Normalize
+
 from regard._arguments.numbers import flag
 from regard._arguments.options import WeightOptions, takes_options
-from regard._show.tokens import tokens_of_axes
+from regard._show.labels import tokens_of_axes
 from regard.plot._axes import (
     add_scale,
     axes_of,
-    check_imshow,
     check_log,
     draw,
+    given_norm,
+    largest,
     name_axes,
     norm_of,
     room_of,
     scale_label,
 )
-from regard.plot._pooling import check_reduce, cut_of, part_of
-from regard.plot._source import WEIGHT_OPTIONS, head_of, source_of
+from regard.plot._colors import (
+    OF_DIFFERENCES,
+    OF_WEIGHTS,
+    TICKS_OF_DIFFERENCES,
+    logarithmic_differences,
+)
+from regard.plot._part import in_pixels, part_of
+from regard.plot._source import head_of, sources_of
+from regard.plot._ticks import labels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from regard._runtime.progress import Progress
-    from regard._show.tokens import TokensArgument
-    from regard.plot._source import WeightsArgument
+    from regard._show.labels import TokensArgument
+    from regard.plot._source import Head, Source, WeightsArgument
+
+    Array = NDArray[Any]
 
 
 @takes_options(WeightOptions, reference="as in `regard.scaled_dot_product_attention`")
@@ -122,23 +136,158 @@ def attention(
     >>> image.get_array()[0].tolist()
     [1.0, 0.0, 0.0, 0.0]
     """
-    options = {name: imshow.pop(name) for name in WEIGHT_OPTIONS if name in imshow}
-    check_imshow(attention, imshow)
-    if mask is not None:
-        warn_if_zero_one(mask)
-    check_reduce(reduce)
-    source = source_of("attention", weights_or_query_key, mask, progress, options)
+    (source,) = sources_of(attention, [weights_or_query_key], mask, progress, reduce, imshow)
     place = head_of(head, source.lead)
-    offset = source.offset(place)
-    texts = tokens_of_axes(source.tokens if tokens is None else tokens, *source.sizes, offset)
-    cut = cut_of(region, source.sizes)
+    log = check_log(log)
+    return _drawn(
+        [source],
+        [place],
+        tokens,
+        (region, shape, reduce),
+        ax,
+        flag("colorbar", colorbar),
+        lambda values: norm_of([values], log, imshow),
+        imshow,
+    )
+
+
+@takes_options(WeightOptions, reference="as for `attention`")
+def compare(
+    a: WeightsArgument,
+    b: WeightsArgument,
+    tokens: TokensArgument = None,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
+    region: tuple[slice, slice] | None = None,
+    shape: tuple[int, int] | None = None,
+    reduce: str = "mean",
+    log: bool | None = None,
+    colorbar: bool = True,
+    ax: Axes | None = None,
+    mask: ArrayLike | None = None,
+    progress: Progress = None,
+    **imshow: Any,
+) -> AxesImage:
+    """Draw the weights of `a` minus the weights of `b`, on a scale centered at 0.
+
+    Pixels are orange where `a` has the larger weight, and purple where `b` has the larger weight.
+
+    Parameters
+    ----------
+    a, b : array_like, or tuples (query, key)
+        Two heads of the same lengths, as for `attention`. Options apply to both.
+    tokens : sequence of str or a pair of them, optional
+        As for `attention`.
+    names : (str, str), default ("a", "b")
+        The names of `a` and `b` in the label of the color bar.
+    head : int or tuple of int, optional
+        The head to draw, as an index of the leading axes of both, or of the array that has leading
+        axes.
+    region, shape
+        As for `attention`.
+    reduce : {"mean", "max", "sum"}, default "mean"
+        The number to subtract if a pixel represents a block of weights.
+    log : bool, optional
+        Whether colors follow the logarithm of the sizes of differences, from 1e-4 to 1 as in
+        `regard.explore`; smaller differences have the color of 0. False makes colors follow the
+        differences, up to the largest. Default: True, unless `norm` is given.
+    colorbar, ax, mask, progress
+        As for `attention`.
+    {options}
+    **imshow
+        Passed to `matplotlib.axes.Axes.imshow`. The scale ends at ``-vmax`` and ``vmax``.
+
+    Returns
+    -------
+    matplotlib.image.AxesImage
+        The image. Its ``axes``, ``figure`` and ``colorbar`` are the other parts of the drawing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `attention`; also ValueError if the lengths of `a` and `b` differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import regard.plot
+    >>> from matplotlib.figure import Figure
+    >>> a, b = [[0.5, 0.5], [0.0, 1.0]], [[0.25, 0.75], [0.0, 1.0]]
+    >>> image = regard.plot.compare(a, b, ax=Figure().subplots())
+    >>> image.get_array().tolist(), image.get_clim()
+    ([[0.25, -0.25], [0.0, 0.0]], (-1.0, 1.0))
+    """
+    sources = sources_of(compare, [a, b], mask, progress, reduce, imshow)
+    if imshow.get("vmin") is not None:
+        raise ValueError("vmin must be left out: the scale goes from -vmax to vmax")
+    imshow.pop("vmin", None)
+    is_pair = isinstance(names, tuple | list) and len(names) == 2
+    if not is_pair or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be a pair of str, got {names!r}")
+    title = " − ".join(labels(names))
     is_log, has_scale = check_log(log), flag("colorbar", colorbar)
-    with axes_of(ax, cut.lengths) as axes:
-        part = part_of(cut, shape, room_of(axes))
-        values = source.picture(place, part, reduce)
-        norm = norm_of([values], is_log, imshow)
-        image = draw(axes, values, part, norm, offset or 0, texts, imshow)
+    if sources[0].sizes != sources[1].sizes:
+        first, second = ("{:,} queries and {:,} keys".format(*each.sizes) for each in sources)
+        raise ValueError(f"a and b must have the same lengths, got {first}, and {second}")
+    has_heads = any(each.lead for each in sources)
+    places = [head_of(head, each.lead) if each.lead or not has_heads else () for each in sources]
+    return _drawn(
+        sources,
+        places,
+        tokens,
+        (region, shape, reduce),
+        ax,
+        has_scale,
+        lambda values: _centered(values, is_log, imshow),
+        imshow,
+        f", {title}",
+    )
+
+
+def _drawn(
+    sources: Sequence[Source],
+    places: Sequence[Head],
+    tokens: TokensArgument,
+    pixels: tuple[Any, Any, str],
+    ax: Axes | None,
+    has_scale: bool,
+    norm_of_values: Callable[[Array], Normalize],
+    imshow: dict[str, Any],
+    title: str = "",
+) -> AxesImage:
+    """Draw the weights of a head, or the difference between the weights of two heads."""
+    region, shape, reduce = pixels
+    offsets = [each.offset(place) for each, place in zip(sources, places, strict=True)]
+    offset = next((each for each in offsets if each is not None), None)
+    texts = tokens_of_axes(
+        sources[0].tokens if tokens is None else tokens, *sources[0].sizes, offset
+    )
+    part = part_of(region, sources[0].sizes)
+    colors = OF_WEIGHTS if len(sources) == 1 else OF_DIFFERENCES
+    with axes_of(ax, part.lengths) as axes:
+        part = in_pixels(part, shape, room_of(axes))
+        values, *others = (
+            each.picture(place, part, reduce) for each, place in zip(sources, places, strict=True)
+        )
+        with np.errstate(invalid="ignore"):
+            values = values - others[0] if others else values
+        norm = norm_of_values(values)
+        image = draw(axes, values, part, norm, offset or 0, texts, imshow, colors)
         name_axes(axes, offset or 0)
         if has_scale:
-            add_scale(image, axes, scale_label(part.label(reduce), [values]))
+            ticks = TICKS_OF_DIFFERENCES if isinstance(norm, FuncNorm) and norm.vmax == 1 else None
+            label = scale_label(part.label(reduce) + title, [values], colors)
+            add_scale(image, axes, label, ticks)
     return image
+
+
+def _centered(values: Array, log: bool | None, imshow: dict[str, Any]) -> Normalize:
+    norm = given_norm(imshow, *(["log"] if log else []))
+    if norm is not None:
+        return norm
+    most, end = largest([np.abs(values)]), imshow.pop("vmax", None)
+    if log is None or log:
+        return logarithmic_differences(max(most, 1.0) if end is None else abs(end))
+    end = (most or 1.0) if end is None else abs(end)
+    return Normalize(-end, end)

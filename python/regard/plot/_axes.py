@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager
 from textwrap import fill
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import matplotlib
@@ -20,7 +21,7 @@ from matplotlib.transforms import Bbox
 from regard._arguments.keywords import refuse_keywords
 from regard._arguments.numbers import flag
 from regard.plot._colors import OF_WEIGHTS, Colors, logarithmic
-from regard.plot._pooling import has_square_entries
+from regard.plot._part import has_square_entries
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
 
-    from regard._show.tokens import AxisTokens
-    from regard.plot._pooling import Part
+    from regard._show.labels import AxisTokens
+    from regard.plot._part import Part
 
     Array = NDArray[Any]
 
@@ -49,14 +50,13 @@ _WIDEST_SCALE = 0.2
 # For the label of a color bar, which has several lines next to a low picture.
 _LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
 _MOST_OFFSET = 1 << 40  # matplotlib cannot distinguish larger positions
-_NO_REASONS: dict[str, str] = {}
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
 
 
 def check_imshow(
     function: Callable[..., Any],
     imshow: dict[str, Any],
-    reasons: Mapping[str, str] = _NO_REASONS,
+    reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Raise TypeError, with advice, for keywords that neither the function nor imshow accepts."""
     drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
@@ -169,8 +169,7 @@ def draw(
     colors: Colors = OF_WEIGHTS,
 ) -> AxesImage:
     """Draw one picture, with queries down and keys across, each at its position."""
-    (top, bottom), (left, right) = part.queries, part.keys
-    q_len, kv_len = bottom - top, right - left
+    (top, bottom), (left, right), (q_len, kv_len) = part.queries, part.keys, part.lengths
     if abs(offset) > _MOST_OFFSET:
         raise ValueError(
             f"query_offset must be from {-_MOST_OFFSET:,} to {_MOST_OFFSET:,} in a picture, got "
@@ -181,7 +180,7 @@ def draw(
         norm=norm,
         origin="upper",
         extent=(left - 0.5, right - 0.5, offset + bottom - 0.5, offset + top - 0.5),
-        **_with_defaults(imshow, (q_len, kv_len), colors),
+        **_with_defaults(imshow, part.lengths, colors),
     )
     ax.spines[:].set_linewidth(0.6)
     of_queries, of_keys = tokens

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.hints import warn_if_zero_one
-from regard._arguments.numbers import count, flag, iterated
+from regard._arguments.numbers import count, flag
 from regard._arguments.options import WeightOptions, takes_options
-from regard._show.tokens import tokens_of_axes
+from regard._show.labels import strings, tokens_of_axes
 from regard.plot._axes import (
     add_scale,
-    check_imshow,
     check_log,
     draw,
     figure_of,
@@ -21,9 +19,9 @@ from regard.plot._axes import (
     room_of,
     scale_label,
 )
-from regard.plot._labels import labels
-from regard.plot._pooling import check_reduce, cut_of, part_of
-from regard.plot._source import WEIGHT_OPTIONS, source_of
+from regard.plot._part import in_pixels, part_of
+from regard.plot._source import sources_of
+from regard.plot._ticks import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from regard._runtime.progress import Progress
-    from regard._show.tokens import TokensArgument
+    from regard._show.labels import TokensArgument
     from regard.plot._source import WeightsArgument
 
 _MOST_PANELS = 400
@@ -105,12 +103,8 @@ def heads(
     >>> [image.axes.get_title() for image in images]
     ['head 0', 'head 1', 'head 2', 'head 3', 'head 4', 'head 5']
     """
-    options = {name: imshow.pop(name) for name in WEIGHT_OPTIONS if name in imshow}
-    check_imshow(heads, imshow, _REASONS)
-    if mask is not None:
-        warn_if_zero_one(mask)
-    check_reduce(reduce)
-    source = source_of("heads", weights_or_query_key, mask, progress, options)
+    given = [weights_or_query_key]
+    (source,) = sources_of(heads, given, mask, progress, reduce, imshow, _REASONS)
     places = list(np.ndindex(source.lead))
     if len(places) > _MOST_PANELS:
         raise ValueError(
@@ -123,10 +117,10 @@ def heads(
         for offset in offsets
     ]
     down, across = _grid(source.lead, columns)
-    cut = cut_of(region, source.sizes, len(places))
+    part = part_of(region, source.sizes, len(places))
     is_log, has_scale = check_log(log), flag("colorbar", colorbar)
     inches = min(_INCHES, _MOST_INCHES / max(down, across, 1))
-    high = max(_LEAST_HIGH, min(1.0, cut.lengths[0] / cut.lengths[1]))
+    high = max(_LEAST_HIGH, min(1.0, part.lengths[0] / part.lengths[1]))
     size = (
         max(4.8, across * inches + 1.6),
         max(1.2, down * (high * inches + 0.2 * (1 - high)) + 0.4),
@@ -136,7 +130,7 @@ def heads(
         if is_crowded and figure is None:
             drawing.subplots_adjust(0.07, 0.04, 0.95, 0.98, wspace=0.1, hspace=0.35)
         panels = drawing.subplots(down, across, squeeze=False).reshape(-1)
-        part = part_of(cut, shape, room_of(panels[0], in_grid=True), len(places))
+        part = in_pixels(part, shape, room_of(panels[0], in_grid=True), len(places))
         values = source.picture(None, part, reduce)
         values = values.reshape(len(places), *values.shape[-2:])
         norm = norm_of(values, is_log, imshow)
@@ -160,12 +154,7 @@ def _titles(
 ) -> list[str]:
     if names is None:
         return [_title(place, lead) for place in places]
-    if isinstance(names, str):
-        raise TypeError("names must be an iterable of str, got a str")
-    titles = iterated("names", names, "an iterable of str")
-    for title in titles:
-        if not isinstance(title, str):
-            raise TypeError(f"names must be an iterable of str, got a {type(title).__name__} in it")
+    titles = strings("names", names)
     if len(titles) != len(places):
         raise ValueError(f"names must have one for each head, {len(places)}, got {len(titles)}")
     return labels(titles)

@@ -8,10 +8,9 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, is_floating
 from regard._arguments.numbers import flag, text
-from regard._show.head_names import HeadNames
-from regard._show.tokens import AxisTokens
+from regard._show.labels import AxisTokens, HeadNames
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, norm_of, scale_label
-from regard.plot._pooling import Part
+from regard.plot._part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,30 +16,26 @@ from regard._arguments.numbers import count, flag
 from regard._arguments.option_table import PER_ENTRY
 from regard._arguments.options import PatternOptions, names_of, takes_options
 from regard._attention.check import check_call
-from regard._show.tokens import tokens_of_axes
+from regard._show.labels import tokens_of_axes
+from regard._show.pooling import areas
 from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
 from regard.plot._colors import of_level
-from regard.plot._pooling import areas, cut_of, part_of, starts
+from regard.plot._part import in_pixels, part_of
 from regard.plot._source import head_of
-from regard.plot._sparse_mask import visible_pairs
+from regard.plot._visible import visible_pairs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from regard._arguments.positions import Positions
-    from regard._show.tokens import TokensArgument
-    from regard.plot._pooling import Part
-
-    Array = NDArray[Any]
+    from regard._show.labels import TokensArgument
+    from regard.plot._part import Part
 
 _HIDDEN, _VISIBLE = of_level(0), of_level(200)  # as of weights
 _LINES = "#d5dae0"
 _MOST_WITH_LINES = 32  # entries of an axis
-_ENTRIES_AT_ONCE = 1 << 22
 _MOST_LENGTH = 1 << 27
-
 
 _OPTIONS = names_of(PatternOptions)
 
@@ -120,13 +116,13 @@ def pattern(
     has_scale = flag("colorbar", colorbar)
     offset = int(positions.query_offset)
     texts = tokens_of_axes(tokens, *sizes, offset)
-    cut = cut_of(region, sizes)
+    part = part_of(region, sizes)
     for name in ("norm", "vmin", "vmax"):
         if name in imshow:
             raise ValueError(f"{name} must be left out: the scale goes from hidden to visible")
-    with axes_of(ax, cut.lengths) as axes:
-        part = part_of(cut, shape, room_of(axes))
-        shares = _visible(positions, masks, part) / areas(part)
+    with axes_of(ax, part.lengths) as axes:
+        part = in_pixels(part, shape, room_of(axes))
+        shares = visible_pairs(positions, masks, part) / areas(part.rows, part.columns)
         norm = Normalize(0.0, 1.0)
         two = LinearSegmentedColormap.from_list("pattern", [_HIDDEN, _VISIBLE])
         image = draw(axes, shares, part, norm, offset, texts, {"cmap": two, **imshow})
@@ -191,47 +187,6 @@ def _shape_of(mask: Any) -> tuple[int, ...]:
     """Return the shape to which a mask broadcasts; a sparse mask may have fewer keys."""
     shape: tuple[int, ...] = mask.shape
     return (*shape[:-1], 1) if is_sparse(mask) else shape
-
-
-def _visible(positions: Positions, masks: Masks, part: Part) -> Array:
-    """Return the number of visible pairs in each pixel."""
-    if is_sparse(masks.shown) and masks.bias is None:
-        return visible_pairs(positions, masks.shown, part)
-    counts = np.zeros((part.height, part.width))
-    keys = part.keys[1] - part.keys[0] if masks.arrays else 1
-    step = max(1, _ENTRIES_AT_ONCE // keys)
-    ends = [*starts(part.queries, part.height).tolist(), part.queries[1]]
-    for pixel in range(part.height):
-        for first in range(ends[pixel], ends[pixel + 1], step):
-            rows = slice(first, min(first + step, ends[pixel + 1]))
-            counts[pixel] += _visible_of_rows(positions, masks, rows, part)
-    return counts
-
-
-def _visible_of_rows(positions: Positions, masks: Masks, rows: slice, part: Part) -> Array:
-    first, end = positions.intervals(rows)
-    columns = starts(part.keys, part.width)
-    shown = masks.visible(rows, slice(*part.keys))
-    if shown is None:
-        before = _visible_before(np.append(columns, part.keys[1]), first, np.maximum(first, end))
-        return np.diff(before)
-    keys = np.arange(*part.keys)
-    seen = (keys >= first[:, None]) & (keys < end[:, None])
-    seen &= shown
-    return np.asarray(np.add.reduceat(seen.sum(axis=0), columns - part.keys[0]))
-
-
-def _visible_before(edges: Array, first: Array, end: Array) -> Array:
-    """Return the sum over rows of each edge, clipped to the visible range of the row.
-
-    The range is from `first` to `end`. Neither bound decreases from row to row, so rows that are
-    clipped to the same bound are contiguous.
-    """
-    is_past = np.searchsorted(end, edges, side="right")
-    is_ahead = np.maximum(np.searchsorted(first, edges, side="left"), is_past)
-    ends, firsts = (np.append(0, np.cumsum(bound, dtype=np.int64)) for bound in (end, first))
-    within = (is_ahead - is_past) * edges
-    return np.asarray(ends[is_past] + within + firsts[-1] - firsts[is_ahead])
 
 
 def _draw_lines(ax: Axes, part: Part, offset: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,22 +10,22 @@ from matplotlib.colors import Normalize
 
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import listed
-from regard._show.head_names import HeadNames
-from regard._show.tokens import tokens_of_axes
-from regard._statistics.request import AttentionSummary
+from regard._show.labels import HeadNames, strings, tokens_of_axes
+from regard._show.pooling import edges, reduced
+from regard._statistics.result import OF_HEADS, AttentionSummary, leading_axes
 from regard.plot._axes import add_scale, figure_of
 from regard.plot._colors import OF_WEIGHTS, of_level
 from regard.plot._layer_heads import draw_layer_heads
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
 
-    from regard._show.tokens import TokensArgument
+    from regard._show.labels import TokensArgument
 
     Array = NDArray[Any]
 
@@ -44,14 +43,18 @@ _OF_KEYS = {
     "column_sums": "weight that a key gets, summed over queries",
     "column_means": "weight that a key gets, mean of the queries that see it",
 }
-_OF_HEADS = {
+_TITLES_OF_HEADS = {
     "previous_token": "previous-token score",
     "induction": "induction score",
 }
-_FIELDS = _OF_QUERIES | _OF_KEYS | _OF_HEADS
+_FIELDS = _OF_QUERIES | _OF_KEYS | _TITLES_OF_HEADS
 _MOST_POSITIONS = 1024  # the width of a panel in screen pixels
 _WIDTH, _HEIGHT = 4.6, 1.9  # of a panel, in inches
 _LINE = of_level(200)
+_OF_PACKED = (
+    "from summarize_attention_ragged, where heads come last, pass "
+    "AttentionSummary(entropy=summary.entropy[start:end].T) for a sequence"
+)
 
 
 @refuses_unknown
@@ -124,7 +127,7 @@ def statistics(
     ['entropy', 'max']
     """
     shown = _numbers(summary, fields)
-    rows = _Heads.of(summary, names)
+    rows = _Rows.of(summary, names)
     of_queries, of_keys = _tokens(tokens, shown)
     heads = rows.layers * rows.heads
     across = 1 if len(shown) == 1 else 2
@@ -135,7 +138,7 @@ def statistics(
         panels = drawing.subplots(down, across, squeeze=False).reshape(-1)
         for ax, (name, numbers) in zip(panels, shown.items(), strict=False):
             ax.set_title(_FIELDS[name], fontsize="medium", loc="left")
-            if name in _OF_HEADS:
+            if name in OF_HEADS:
                 _draw_heads(ax, numbers, rows, cmap)
                 continue
             is_of_keys = name in _OF_KEYS
@@ -146,43 +149,33 @@ def statistics(
     return dict(zip(shown, panels, strict=False))
 
 
-class _Heads(NamedTuple):
-    """The rows of strips: the heads of all layers."""
+class _Rows(NamedTuple):
+    """The rows of strips: the heads of all layers, with their labels, None if numbered from 0."""
 
     layers: int
     heads: int
-    names: HeadNames
+    layer_names: list[str] | None
+    head_names: list[str] | None
+    labels: list[str] | None
     has_layers: bool
-    layer_numbers: list[str]
 
     @classmethod
-    def of(cls, summary: AttentionSummary, names: Mapping[str, Sequence[str]] | None) -> _Heads:
+    def of(cls, summary: AttentionSummary, names: Mapping[str, Sequence[str]] | None) -> _Rows:
         """Read the leading axes (..., heads) of a summary, or raise TypeError or ValueError."""
-        lead = _leading_axes(summary)
-        *batch, heads = lead or (1,)
+        *batch, heads = leading_axes(summary, _OF_PACKED) or (1,)
         layers = math.prod(batch)
+        of_layers, of_heads = HeadNames.of(names, layers, heads)
+        if not batch:
+            return cls(layers, heads, None, of_heads, of_heads, False)
         numbers = [".".join(map(str, place)) for place in np.ndindex(*batch)]
-        return cls(layers, heads, HeadNames.of(names, layers, heads), bool(batch), numbers)
-
-    @property
-    def layer_names(self) -> list[str] | None:
-        """The names of layers, None if they are numbered from 0."""
-        is_plain = self.layer_numbers == [str(i) for i in range(self.layers)]
-        return self.names.layers or (None if is_plain else self.layer_numbers)
-
-    @property
-    def labels(self) -> list[str] | None:
-        """The labels of all heads, None if they are numbered from 0."""
-        if not self.has_layers:
-            return self.names.heads
-        layers = self.names.layers or self.layer_numbers
-        heads = self.names.heads or [str(i) for i in range(self.heads)]
-        return [f"{layer}.{head}" for layer in layers for head in heads]
-
-    @property
-    def axis(self) -> str:
-        """The label of the axis."""
-        return "layer.head" if self.has_layers else "head"
+        labels = [
+            f"{layer}.{head}"
+            for layer in of_layers or numbers
+            for head in of_heads or map(str, range(heads))
+        ]
+        if of_layers is None and len(batch) > 1:
+            of_layers = numbers
+        return cls(layers, heads, of_layers, of_heads, labels, True)
 
 
 def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[str, Array]:
@@ -191,15 +184,15 @@ def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[st
         raise TypeError(
             f"summary must be a result of regard.summarize_attention, got {type(summary).__name__}"
         )
-    names = None if fields is None else _names(fields)
-    for name in names or ():
+    if fields is None:
+        chosen = [name for name in _FIELDS if getattr(summary, name) is not None]
+    else:
+        chosen = [fields] if isinstance(fields, str) else strings("fields", fields)
+    for name in chosen:
         if name not in _FIELDS:
             raise ValueError(f"fields must be of {listed(_FIELDS)}, got {name!r}")
         if getattr(summary, name) is None:
             raise ValueError(f"fields contains {name!r}, which the summary does not have")
-    chosen = [
-        name for name in (_FIELDS if names is None else names) if getattr(summary, name) is not None
-    ]
     if not chosen:
         raise ValueError("summary has no field to draw")
     found = {}
@@ -208,41 +201,9 @@ def _numbers(summary: AttentionSummary, fields: Iterable[str] | None) -> dict[st
         array = np.asarray(field.weights.sum(axis=-1) if name == "top_k" else field)
         if not array.size:
             raise ValueError(f"summary has nothing to draw: {name} has shape {array.shape}")
-        axes = 0 if name in _OF_HEADS else 1
+        axes = 0 if name in OF_HEADS else 1
         found[name] = array.reshape(-1, *array.shape[array.ndim - axes :])
     return found
-
-
-def _names(fields: Iterable[str]) -> list[str]:
-    if isinstance(fields, str):
-        return [fields]
-    if not isinstance(fields, Iterable):
-        raise TypeError(f"fields must be an iterable of str, got {type(fields).__name__}")
-    names = list(fields)
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"fields must be an iterable of str, got a {type(name).__name__} in it")
-    return names
-
-
-def _leading_axes(summary: AttentionSummary) -> tuple[int, ...]:
-    """Return the axes (..., heads), or raise ValueError if they differ, as in a ragged summary."""
-    shapes = {
-        name: np.shape(field.weights)[:-1] if name == "top_k" else np.shape(field)
-        for name, field in summary._asdict().items()
-        if field is not None
-    }
-    leads = {name: shape if name in _OF_HEADS else shape[:-1] for name, shape in shapes.items()}
-    first = next(iter(leads))
-    for name, lead in leads.items():
-        if lead != leads[first]:
-            raise ValueError(
-                f"summary must have the same axes (..., heads) in all fields, got {first} of shape "
-                f"{shapes[first]} and {name} of shape {shapes[name]}: from "
-                "summarize_attention_ragged, where heads come last, pass "
-                "AttentionSummary(entropy=summary.entropy[start:end].T) for a sequence"
-            )
-    return leads[first]
 
 
 def _tokens(
@@ -260,25 +221,26 @@ def _tokens(
     return tokens_of_axes(tokens, q_len, kv_len)
 
 
-def _draw_heads(ax: Axes, numbers: Array, rows: _Heads, cmap: Any) -> None:
+def _draw_heads(ax: Axes, numbers: Array, rows: _Rows, cmap: Any) -> None:
     if rows.has_layers:
-        names = HeadNames(rows.layer_names, rows.names.heads)
+        names = HeadNames(rows.layer_names, rows.head_names)
         pixels = numbers.reshape(rows.layers, rows.heads)
         add_scale(draw_layer_heads(ax, pixels, names, {"cmap": cmap, "aspect": "auto"}), ax, "")
         return
     ax.bar(np.arange(len(numbers)), numbers, width=0.8, color=_LINE)
     ax.set_xlim(-0.6, len(numbers) - 0.4)
     ax.set_ylim(bottom=0)
-    set_ticks(ax.xaxis, 0, len(numbers), rows.names.heads)
+    set_ticks(ax.xaxis, 0, len(numbers), rows.head_names)
     ax.set_xlabel("head")
     _quiet(ax)
 
 
 def _positions(
-    ax: Axes, numbers: Array, rows: _Heads, axis: str, tokens: list[str] | None, cmap: Any
+    ax: Axes, numbers: Array, rows: _Rows, axis: str, tokens: list[str] | None, cmap: Any
 ) -> None:
     heads, length = numbers.shape
-    means = _block_means(numbers)
+    of_pixels = edges(length, -(-length // -(-length // _MOST_POSITIONS)))
+    means = reduced(numbers, of_pixels, 1, "mean") / np.diff(of_pixels)
     if heads == 1:
         places = (np.arange(means.shape[1]) + 0.5) * length / means.shape[1] - 0.5
         ax.plot(places, means[0], color=_LINE, linewidth=1.2, marker="." if length == 1 else None)
@@ -297,19 +259,11 @@ def _positions(
             extent=(-0.5, length - 0.5, heads - 0.5, -0.5),
         )
         set_ticks(ax.yaxis, 0, heads, rows.labels)
-        ax.set_ylabel(rows.axis)
+        ax.set_ylabel("layer.head" if rows.has_layers else "head")
         add_scale(image, ax, "")
     set_ticks(ax.xaxis, 0, length, tokens)
     block = -(-length // means.shape[1])
     ax.set_xlabel(axis if block == 1 else f"{axis} (means of {block:,} each)")
-
-
-def _block_means(numbers: Array) -> Array:
-    length = numbers.shape[1]
-    pixels = -(-length // -(-length // _MOST_POSITIONS))
-    starts = np.arange(pixels) * length // pixels
-    sizes = np.diff(starts, append=length)
-    return np.asarray(np.add.reduceat(numbers, starts, axis=1, dtype=np.float64) / sizes)
 
 
 def _quiet(ax: Axes) -> None:

@@ -1,26 +1,33 @@
-"""Ticks at queries and keys: as many as fit, with tokens or position numbers."""
+"""Ticks at queries and keys: as many as fit, with position numbers or with tokens.
+
+Tokens are labels that a font can draw and that matplotlib does not parse as formulas.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from matplotlib import ticker
+from matplotlib import font_manager, rcParams, ticker
 from matplotlib.textpath import TextPath
 
-from regard.plot._labels import labels
+from regard._show.text import clip, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from matplotlib.axis import Axis
 
-# In font sizes: the distance from one line of text to the next, and from one number to the next.
-_LINE, _LINE_OF_NUMBERS = 1.25, 2.0
+_LINE = 1.25  # the distance from one line of text to the next, in font sizes
 _MOST_UPRIGHT = 40
+_WIDTHS = 16, 32, 48
+_TEX = str.maketrans(
+    {char: rf"\{char}" for char in "#%&_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
 
 
-class EntryLocator(ticker.Locator):
+class _EntryLocator(ticker.Locator):
     """Ticks at whole positions from `first` to `last`, spaced so that labels do not touch."""
 
     def __init__(self, first: int, last: int, points: float) -> None:
@@ -40,27 +47,6 @@ class EntryLocator(ticker.Locator):
         return [float(at) for at in ticks] or [float(at) for at in range(first, last + 1)][:1]
 
 
-class NumberLocator(EntryLocator):
-    """Ticks at round numbers, spaced so that labels do not touch."""
-
-    def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        """Return the ticks between two positions."""
-        ticks = super().tick_values(vmin, vmax)
-        if len(ticks) < 2 or ticks[1] - ticks[0] == 1:
-            return ticks
-        step = _round_up(int(ticks[1] - ticks[0]))
-        low, high = sorted((vmin, vmax))
-        first = max(math.ceil(low), self._first)
-        last = min(math.floor(high), self._last)
-        return [float(at) for at in range(-(-first // step) * step, last + 1, step)]
-
-
-def _round_up(step: int) -> int:
-    """Return the next number of the series 2, 5, 10, 20, 50, ..."""
-    power: int = 10 ** (len(str(step)) - 1)
-    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step)
-
-
 def _points_of(axis: Any) -> float:
     """Return the length of an axis on paper, in points."""
     box = axis.axes.bbox
@@ -71,13 +57,11 @@ def _points_of(axis: Any) -> float:
 def set_ticks(axis: Axis, first: int, count: int, tokens: Sequence[str] | None) -> None:
     """Label `count` positions from `first` on with tokens or, if there are none, with numbers."""
     size = float(axis.get_ticklabels()[0].get_fontsize()) if axis.get_ticklabels() else 10.0
-    last = first + count - 1
     is_across = getattr(axis, "axis_name", "") == "x"
     axis.set_tick_params(which="both", length=2.5, width=0.6)
     if tokens is None:
-        widest = max((str(first), str(last)), key=len)
-        points = _width(widest, size) + size if is_across else _LINE_OF_NUMBERS * size
-        axis.set_major_locator(NumberLocator(first, last, points))
+        numbers = ticker.MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+        axis.set_major_locator(numbers)
         axis.set_major_formatter(ticker.FuncFormatter(lambda at, _: f"{round(at)}"))
         return
     texts = labels(tokens)
@@ -89,7 +73,7 @@ def set_ticks(axis: Axis, first: int, count: int, tokens: Sequence[str] | None) 
             points = widest_points + 0.5 * size
         else:
             axis.set_tick_params(labelrotation=90)
-    axis.set_major_locator(EntryLocator(first, last, points))
+    axis.set_major_locator(_EntryLocator(first, first + count - 1, points))
 
     def text_at(at: float, _: int | None) -> str:
         place = round(at) - first
@@ -103,3 +87,52 @@ def _width(text: str, size: float) -> float:
         return 0.0
     outline = TextPath((0, 0), text.replace(r"\$", "S"), size=size)
     return float(outline.get_extents().width)
+
+
+def labels(tokens: Iterable[str]) -> list[str]:
+    """Return each token as a matplotlib label: short, escaped, and in characters of the font.
+
+    Labels are longer if some would be the same only because they are cut.
+    """
+    drawable = _Drawable()
+    whole = []
+    for token in tokens:
+        text = printable(token)
+        visible = text if text.strip() else "␣" * len(text)
+        whole.append("".join(map(drawable, visible)))
+    for width in _WIDTHS:
+        short = [clip(text, width) for text in whole]
+        if len(set(short)) == len(set(whole)):
+            break
+    if rcParams["text.usetex"]:
+        short = [text.translate(_TEX) for text in short]
+    return [text.replace("$", r"\$") for text in short]
+
+
+class _Drawable:
+    """Replaces missing characters, for which matplotlib would issue a warning at each drawing."""
+
+    def __init__(self) -> None:
+        self._fonts = [font_manager.get_font(path) for path in _font_files()]
+        self._known: dict[str, str] = {}
+
+    def __call__(self, char: str) -> str:
+        if char.isascii():
+            return char
+        if char not in self._known:
+            has_glyph = any(font.get_char_index(ord(char)) for font in self._fonts)
+            escape = char.encode("unicode_escape").decode("ascii")
+            self._known[char] = char if has_glyph else escape
+        return self._known[char]
+
+
+def _font_files() -> list[str]:
+    """Return the files of the default fonts, all of which matplotlib searches for a character."""
+    found = []
+    for family in font_manager.FontProperties().get_family():
+        properties = font_manager.FontProperties(family=[family])
+        try:
+            found.append(str(font_manager.findfont(properties, fallback_to_default=False)))
+        except ValueError:  # not installed
+            continue
+    return found or [str(font_manager.findfont(font_manager.FontProperties()))]

@@ -31,10 +31,8 @@ async function inflated(text) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
-
-const arraysOf = async (id, described) => arraysIn(await textOf(id), described);
-async function arraysIn(text, described) {
-  const bytes = await inflated(text);
+async function arraysOf(id, described) {
+  const bytes = await inflated(await textOf(id));
   const arrays = new Map();
   let start = 0;
   for (const [name, kind, shape, exponent] of described) {

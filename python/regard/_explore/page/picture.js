@@ -20,15 +20,17 @@ function coarser({ values, height, width }, isMean) {
     }
   return { values: result, height: rows, width: columns };
 }
-async function planeOf(layer, head) {
-  const arrays = await mapOf(layer, head);
-  const found = arrays.get(facts.exact ? "weights" : state.reduce),
-    [height, width] = found.shape;
-  const values = facts.exact
-    ? found.values
-    : Float32Array.from(found.values, (level) => levelTable[level]);
-  return { values, height, width };
+// The plane of weights among decoded arrays, or of levels as weights.
+function planeIn(arrays, isExact) {
+  const { values, shape } = arrays.get(isExact ? "weights" : state.reduce),
+    [height, width] = shape;
+  return {
+    values: isExact ? values : Float32Array.from(values, (level) => levelTable[level]),
+    height,
+    width,
+  };
 }
+const planeOf = async (layer, head) => planeIn(await mapOf(layer, head), facts.exact);
 async function regionsOf(layer, head) {
   const found = [];
   for (const [name, { values, shape }] of await mapOf(layer, head)) {
@@ -102,7 +104,6 @@ async function prepared() {
     largest,
     levels: levels.map((each) => ({ ...each, paint })),
     tiles: tilesOf(state.layer, state.head, state.other && state.other.split(".").map(Number)),
-    served: new Map(),
     images: new Map(),
     paint,
   });

@@ -4,24 +4,15 @@ function tileOf(place, entry, number) {
     bounds = entry.slice(0, 4),
     isExact = rest.length === 1,
     [height, width] = isExact ? [end - first, endKey - firstKey] : rest;
+  const described = isExact
+    ? [["weights", "f16", [height, width], rest[0]]]
+    : ["max", "mean"].map((plane) => [plane, "u8", rest, 0]);
   const id = `tile-${place}.${number}`,
-    described = describedTile(bounds, rest);
-  return { bounds, height, width, isExact, name: [bounds, height, width].join(), id, described };
+    name = [bounds, height, width].join();
+  return { bounds, height, width, isExact, name, id, described };
 }
-// The arrays of a tile, whose exponent or shape is `rest`.
-function describedTile([first, end, firstKey, endKey], rest) {
-  return rest.length === 1
-    ? [["weights", "f16", [end - first, endKey - firstKey], rest[0]]]
-    : ["max", "mean"].map((name) => [name, "u8", rest, 0]);
-}
-const readTile = async (tile) => planeOfTile(tile, await arraysOf(tile.id, tile.described));
-function planeOfTile({ isExact, height, width }, arrays) {
-  const { values } = arrays.get(isExact ? "weights" : state.reduce);
-  return {
-    values: isExact ? values : Float32Array.from(values, (level) => levelTable[level]),
-    height,
-    width,
-  };
+async function readTile({ id, described, isExact }) {
+  return planeIn(await arraysOf(id, described), isExact);
 }
 // The tiles of the chosen head, or those that it shares with the head that is subtracted. The
 // coarser ones come first, so that finer ones are drawn over them.
@@ -47,7 +38,6 @@ function halvings(plane, height, width) {
 }
 // The tiles to draw, each read and at the resolution of the screen.
 async function tilesInView(data) {
-  if (facts.levels) data.tiles = servedTiles(data);
   const shown = [];
   for (const tile of data.tiles) {
     if (!isWanted(data, tile)) continue;
@@ -110,3 +100,18 @@ function valueAt({ bounds: [first, end, firstKey, endKey], plane }, query, key) 
     [column, keys] = along(key, firstKey, endKey - firstKey, plane.width);
   return { value: plane.values[row * plane.width + column], queries, keys };
 }
+// Describe one place in the picture in words.
+function readout(data, query, key) {
+  const found = finestAt(data, query, key),
+    { value, queries, keys } = valueAt(found, query, key);
+  const place = `Query ${query}${quoted(queryText(query))}, key ${key}${quoted(keyText(key))}`;
+  if (found.isExact)
+    return `${place}: ${state.other ? "difference" : "weight"} ${number(value, found.digits)}`;
+  const of = state.reduce === "max" ? "largest weight" : "mean weight",
+    says = value === 0 && !state.other ? "at most 1e−6" : number(value, 2);
+  const among = topKeys(data.rows, query).find((each) => each.key === key);
+  const exact = among && !state.other ? `; weight ${number(among.weight, DIGITS)}` : "";
+  return `${place}${exact}; ${state.other ? `difference of the ${of}s` : of} of the block (${queries} × ${keys}): ${says}`;
+}
+// The pixel of a query or key: pixel i begins at i * length / size, rounded down.
+const pixelOf = (place, length, size) => Math.ceil(((place + 1) * size) / length) - 1;

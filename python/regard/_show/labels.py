@@ -1,11 +1,14 @@
-"""The token texts that label the axes of attention."""
+"""The texts that label pictures: tokens of queries and keys, names of layers and heads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+
+from regard._arguments.numbers import listed, mapping
 
 if TYPE_CHECKING:
     Texts: TypeAlias = Iterable[str]
@@ -66,9 +69,8 @@ def tokens_of_axes(
 
 def _parts(tokens: Any) -> tuple[Any, Any] | None:
     """Return the two parts of a pair, or None if `tokens` is one sequence."""
-    if not isinstance(tokens, tuple | list) or len(tokens) != 2:
-        return None
-    if all(part is None or _is_sequence(part) for part in tokens):
+    is_pair = isinstance(tokens, tuple | list) and len(tokens) == 2
+    if is_pair and all(part is None or _is_sequence(part) for part in tokens):
         return tokens[0], tokens[1]
     return None
 
@@ -76,17 +78,18 @@ def _parts(tokens: Any) -> tuple[Any, Any] | None:
 def _is_sequence(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim > 0
-    is_text = isinstance(value, str | bytes | bytearray)
-    return isinstance(value, Iterable) and not (is_text or isinstance(value, Mapping | Set))
+    return isinstance(value, Iterable) and not isinstance(
+        value, str | bytes | bytearray | Mapping | Set
+    )
 
 
 def _texts(name: str, value: Any, length: int, axis: str) -> list[str]:
-    if isinstance(value, str | bytes | bytearray):
-        raise TypeError(
-            f"{name} must be {_WANTED}, got a {type(value).__name__}: split it into tokens first"
-        )
     if not _is_sequence(value):
-        raise TypeError(f"{name} must be {_WANTED}, got {type(value).__name__}")
+        advice = (
+            ": split it into tokens first" if isinstance(value, str | bytes | bytearray) else ""
+        )
+        article = "a " if advice else ""
+        raise TypeError(f"{name} must be {_WANTED}, got {article}{type(value).__name__}{advice}")
     texts = list(value)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
@@ -108,3 +111,63 @@ def _description(text: Any) -> str:
     if isinstance(text, bytes):
         return 'bytes: decode each token, as token.decode(errors="replace") does'
     return type(text).__name__
+
+
+def strings(name: str, values: Iterable[str]) -> list[str]:
+    """Return an argument that is an iterable of str as a list, or raise TypeError."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        given = "a str" if isinstance(values, str) else type(values).__name__
+        raise TypeError(f"{name} must be an iterable of str, got {given}")
+    found = list(values)
+    for each in found:
+        if not isinstance(each, str):
+            raise TypeError(f"{name} must be an iterable of str, got a {type(each).__name__} in it")
+    return found
+
+
+class HeadNames(NamedTuple):
+    """The names of the layers and of the heads of a layer; None if they have numbers only."""
+
+    layers: list[str] | None
+    heads: list[str] | None
+
+    @classmethod
+    def of(cls, names: Mapping[str, Sequence[str]] | None, layers: int, heads: int) -> HeadNames:
+        """Return the names of the argument `names`, or raise TypeError or ValueError."""
+        given: dict[str, Any] = {} if names is None else dict(mapping("names", names))
+        unknown = [str(name) for name in given if name not in cls._fields]
+        if unknown:
+            raise ValueError(
+                f"names must have the keys 'layers', 'heads' or both, got {listed(unknown)}"
+            )
+        for name, wanted in (("layers", layers), ("heads", heads)):
+            if name not in given:
+                continue
+            is_one = isinstance(given[name], str) or not isinstance(given[name], Iterable)
+            texts = [] if is_one else list(given[name])
+            if not texts or not all(isinstance(each, str) for each in texts):
+                raise TypeError(f"names[{name!r}] must be a sequence of str, got {given[name]!r}")
+            if len(texts) != wanted:
+                raise ValueError(f"names[{name!r}] must have {wanted} names, got {len(texts)}")
+            given[name] = texts
+        return cls(given.get("layers"), given.get("heads"))
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return names of modules without the parts at both ends that all names share.
+
+    ``model.layers.0.self_attn`` and ``model.layers.1.self_attn`` become ``0`` and ``1``. Numbers
+    remain, because ``0.5`` is not the name of a module.
+    """
+    parts = [name.split(".") for name in names]
+    if len(set(names)) == 1:
+        return list(names)
+
+    def shared(ends: list[list[str]]) -> int:
+        columns = zip(*ends, strict=False)
+        same = takewhile(lambda each: len(set(each)) == 1 and not each[0].isdigit(), columns)
+        return len(list(same))
+
+    first = shared([each[:-1] for each in parts])
+    last = shared([each[:first:-1] for each in parts])
+    return [".".join(each[first : len(each) - last]) for each in parts]
