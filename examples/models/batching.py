@@ -18,11 +18,11 @@ IDLE = 8  # finished texts that are kept for new texts with the same beginning
 class Text:
     """A prompt and the tokens that continue it, which arrive through a queue."""
 
-    def __init__(self, prompt, count, end=None, *, temperature=None, seed=None, **sampling):
-        self.tokens, self.prompt, self.count, self.end = list(prompt), len(prompt), count, end
+    def __init__(self, prompt, count, ends=(), *, temperature=None, seed=None, **sampling):
+        self.tokens, self.prompt, self.count, self.ends = list(prompt), len(prompt), count, ends
         self.rng = np.random.default_rng(seed)
         self.sampling = {"temperature": 1.0 if temperature is None else temperature, **sampling}
-        regard.layers.sample([0.0], **self.sampling)  # raises an error for numbers out of range
+        regard.models.sample([0.0], **self.sampling)  # raises an error for numbers out of range
         self.read = 0  # tokens in the caches
         self.given = 0  # tokens that `__iter__` has yielded
         self.waits_in = None  # a file, if the text had to make room for others
@@ -242,12 +242,13 @@ class Batch:
             self._make_room()
 
     def _continue(self, text, logits):
-        token = regard.layers.sample(logits, **text.sampling, rng=text.rng)
-        if token != text.end:
+        token = regard.models.sample(logits, **text.sampling, rng=text.rng)
+        is_end = token in text.ends
+        if not is_end:
             text.tokens.append(token)
             text.queue.put(token)
-        if token == text.end or len(text.tokens) - text.prompt == text.count:
-            text.finish("stop" if token == text.end else "length")
+        if is_end or len(text.tokens) - text.prompt == text.count:
+            text.finish("stop" if is_end else "length")
             self._is_full = False
 
 

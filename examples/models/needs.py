@@ -14,13 +14,13 @@ WRITTEN = 8  # tokens that are written to measure the speed
 TEMPORARY = 15e6  # bytes: blocks of weights while they are read, activations
 
 
-def memory_needed(metadata, weights, cache_dtype, length):
+def memory_needed(model, weights, cache_dtype, length):
     """Return a line with the memory that a model and caches of `length` tokens need."""
-    stored = weight_count(metadata) * BYTES[weights]
-    per_token = 2 * metadata["llama.attention.head_count_kv"] * head_dim(metadata)
-    cache = metadata["llama.block_count"] * length * per_token * BYTES[cache_dtype]
+    stored = model.num_parameters * BYTES[weights]
+    per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim
+    cache = length * per_token * BYTES[cache_dtype]
     parts = [f"{stored / 1e6:.0f} MB of weights in {weights}", f"{cache / 1e6:.0f} MB of cache"]
-    before = peak_megabytes()
+    before = megabytes("VmRSS:")  # the memory of the file's header has been used and freed
     if before is None:
         return f"memory   about {(stored + cache + TEMPORARY) / 1e6:.0f} MB: {', '.join(parts)}"
     total = before + (stored + cache + TEMPORARY) / 1e6
@@ -57,27 +57,12 @@ def seconds(function):
     return time.perf_counter() - started
 
 
-def weight_count(metadata):
-    """Return the number of weights in a model's matrices, from its sizes."""
-    width = metadata["llama.embedding_length"]
-    inner = metadata["llama.feed_forward_length"]
-    kv_width = metadata["llama.attention.head_count_kv"] * head_dim(metadata)
-    block = 2 * width * width + 2 * width * kv_width + 3 * width * inner
-    vocabulary = len(metadata["tokenizer.ggml.tokens"])
-    return metadata["llama.block_count"] * block + vocabulary * width
-
-
-def head_dim(metadata):
-    """Return the size of a head."""
-    return metadata["llama.embedding_length"] // metadata["llama.attention.head_count"]
-
-
-def peak_megabytes():
-    """Return the peak memory of this process; None if the system does not report it."""
+def megabytes(kind="VmHWM:"):
+    """Return the peak memory of this process, or on Linux another kind; None if it is unknown."""
     status = pathlib.Path("/proc/self/status")
     if status.exists():  # getrusage also counts the process that this one was forked from
         lines = (line.split() for line in status.read_text().splitlines())
-        return next(int(line[1]) * 1024 / 1e6 for line in lines if line[0] == "VmHWM:")
+        return next(int(line[1]) * 1024 / 1e6 for line in lines if line[0] == kind)
     try:
         import resource
     except ImportError:  # Windows

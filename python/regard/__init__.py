@@ -52,7 +52,7 @@ _NAMES_IN = {
     "regard.layers": ["MultiHeadAttention", "SelfAttention"],
 }
 _MODULES_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
-_SUBMODULES = frozenset({"checkpoints", "layers", "masks", "plot", "positional"})
+_SUBMODULES = frozenset({"checkpoints", "layers", "masks", "models", "plot", "positional"})
 
 register_if_imported()
 del register_if_imported

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from regard import checkpoints as checkpoints
 from regard import layers as layers
 from regard import masks as masks
+from regard import models as models
 from regard import plot as plot
 from regard import positional as positional
 from regard._arguments.arrays import Array

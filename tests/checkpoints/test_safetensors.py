@@ -290,25 +290,6 @@ def test_more_axes_than_an_array_can_have(axes, load, path):
     assert str(caught.value).startswith(f"{path}: ")
 
 
-ENTRY = json.dumps(one()["a"])
-REPEATED = {
-    "tensor": (f'{{"a": {ENTRY}, "a": {ENTRY}}}', "a"),
-    "tensor, written in another way": (f'{{"\\u0061": {ENTRY}, "a": {ENTRY}}}', "a"),
-    "entry of the metadata": (
-        f'{{"__metadata__": {{"epoch": "1", "epoch": "2"}}, "a": {ENTRY}}}',
-        "epoch",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REPEATED)
-def test_names_that_come_twice(case, load, path):
-    header, name = REPEATED[case]
-    with pytest.raises(ValueError, match=says(name, "twice")) as caught:
-        load(safetensors_file(header.encode(), bytes(8)))
-    assert str(caught.value) == f"{path}: the header has the name {name!r} twice"
-
-
 def test_every_truncation(load):
     whole = safetensors_file(one(), np.ones(2, np.float32).tobytes())
     for length in range(len(whole)):

@@ -83,7 +83,7 @@ def test_help_is_short_and_fits(shown, arguments, words):
         (["--bogus"], "--bogus"),
         (["--threads", "0"], "argument --threads: must be from 1 to 4096, got 0"),
         (["--threads", "many"], "argument --threads: must be a whole number, got 'many'"),
-        (["mistyped"], "'mistyped' is not a command (demo, info, bench, explore come first)"),
+        (["mistyped"], "'mistyped' is not a command (demo, info, bench, explore, generate come"),
         (["bnech", "--threads", "2"], "one word: python -m regard demo bnech"),
         (["--json", " inof "], "'inof' is not a command"),
         (["info", "is", "power"], "is power"),

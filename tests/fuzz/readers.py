@@ -256,7 +256,8 @@ class CommandLine:
 
     needs = ()
     words = ("bench", "info", "explore", "demo", "--threads", "--out", "--help", "--version", "-h",
-             "--layers", "--tokens", "--text", "--json", "--cases", "--seed", "--no-timing", "--",
+             "generate", "--layers", "--tokens", "--text", "--json", "--cases", "--seed", "--",
+             "--no-timing",
              "1", "0", "-1", "99999999999999999999", "nan", "1e400", "", "x", "ü", "\ud800", "\0",
              "--layers=1,2", "0-3", "1:2:3", "-", "--x", "٣", "1_0", " 1")  # fmt: skip
 
@@ -268,7 +269,8 @@ class CommandLine:
 
     def options(self):
         """Yield the options in the help of every command."""
-        for words in (["--help"], *([name, "--help"] for name in ("bench", "info", "explore"))):
+        commands = "bench", "info", "explore", "generate"
+        for words in (["--help"], *([name, "--help"] for name in commands)):
             said = io.StringIO()
             with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
                 self.commands.run(words)

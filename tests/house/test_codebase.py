@@ -52,6 +52,7 @@ PACKAGES = {
         "_weights",
         "positional",
     },
+    "models": {"_attention", "_cache", "_recording", "_weights", "checkpoints", "layers"},
     "plot": {"_attention", "_recording", "_show", "_statistics", "masks"},
     "cuda": {"_attention"},
     "torch": {"_recording", "masks", "regard"},
@@ -64,9 +65,6 @@ PACKAGES = {
         "_bench",
         "_explore",
         "_show",
-        "checkpoints",
-        "layers",
-        "positional",
         "regard",
     },
 }

@@ -90,7 +90,7 @@ CALLS = {
         layer.load_state_dict(layer.state_dict("llama"))
         regard.SelfAttention(8, 4, init="uniform")(x, is_causal=True)
     """,
-    "functions": "regard.layers.sample(x[:, 0]); regard.layers.rms_norm(x)",
+    "functions": "regard.models.sample(x[:, 0]); regard.layers.rms_norm(x)",
     "TorchGenerator": "regard.TorchGenerator(0).randn(20)",
     "masks": """
         blocks = regard.masks.random_blocks(9, blocks_per_row=1, block=(4, 4))

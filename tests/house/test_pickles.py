@@ -51,7 +51,6 @@ THINGS = {
     "MultiHeadAttention": lambda: regard.MultiHeadAttention(
         8, 2, rng=0, rotary={"scaling": {"rope_type": "linear", "factor": 2.0}}, qk_norm="rms"
     ),
-    "MultiHeadAttention int8": lambda: regard.MultiHeadAttention(8, 2, rng=0, weight_dtype="int8"),
     "MultiHeadAttention gated": lambda: regard.MultiHeadAttention(8, 2, rng=0, head_gates=True),
     "MultiHeadAttention trained": lambda: trained(
         regard.MultiHeadAttention(8, 2, rng=0, rotary=True, dropout=0.1), X

@@ -192,7 +192,6 @@ OTHERS = {
         "dropout": 0.0,
         "rng": None,
         "dtype": np.float32,
-        "weight_dtype": None,
     },
     "checkpoints.load_gguf": {"path": NEEDED, "prefix": "", "*": None, "weight_dtype": None},
     "checkpoints.load_safetensors": {"path": NEEDED, "prefix": "", "*": None, "weight_dtype": None},

@@ -177,17 +177,19 @@ def test_copies_have_parameters_of_their_own(twin_of, kind):
     assert_same_bits(layer(x), before)
 
 
-def test_an_attribute_may_be_set_to_another_array():
+def test_setting_an_attribute_copies_an_array():
     layer = regard.SelfAttention(3, 2, rng=0).train()
     state = layer.state_dict()
     x = normal((4, 3))
     before = layer(x)
-    shared = np.zeros((2, 3), np.float32)
-    shared.flags.writeable = False
-    layer.W_query = shared
-    assert layer.parameters()["W_query.weight"] is shared
+    weight, given = layer.W_query, np.zeros((2, 3), np.float32)
+    layer.W_query = given
+    assert layer.W_query is weight
+    assert not weight.any()
+    with pytest.raises(RuntimeError, match="have been replaced since the last call"):
+        layer.backward(before)
     layer.load_state_dict(state)
-    assert not shared.any()
+    assert not given.any()
     assert_same_bits(layer(x), before)
 
 

@@ -24,9 +24,9 @@ from model_files import EXAMPLES
 
 pytest.importorskip("tokenizers")
 
+
 import tiny_llama
 from models.batching import Batch, Text
-from models.llama import Llama
 
 PAGE = 3 * 2 * 16 * 2 * 8 * 4  # bytes: 3 layers, keys and values, 16 tokens, 2 heads of 8 float32
 CLIENTS = 32
@@ -34,7 +34,7 @@ CLIENTS = 32
 
 @pytest.fixture(scope="module")
 def model():
-    return Llama(*tiny_llama.tiny_llama())
+    return tiny_llama.tiny_llama()
 
 
 def prompts(count, seed=0, longest=90):
@@ -42,13 +42,13 @@ def prompts(count, seed=0, longest=90):
     return [rng.integers(0, 256, rng.integers(1, longest)).tolist() for _ in range(count)]
 
 
-def alone(model, prompt, count, end, *, temperature=1.0, seed=None, **sampling):
+def alone(model, prompt, count, ends, *, temperature=1.0, seed=None, **sampling):
     """Generate a text by itself: no batch, no shared pages."""
     caches, rng, new, written = model.caches(), np.random.default_rng(seed), prompt, []
     while len(written) < count:
         logits = model.logits(model(np.array([new]), caches)[0, -1])
-        token = regard.layers.sample(logits, temperature, rng=rng, **sampling)
-        if token == end:
+        token = regard.models.sample(logits, temperature, rng=rng, **sampling)
+        if token in ends:
             break
         written.append(token)
         new = [token]
@@ -82,7 +82,7 @@ def assert_nothing_leaks(batch):
 )
 def test_each_text_is_as_alone(model, most, pages):
     """This holds whatever the others do, and wherever the text waited."""
-    end = 257
+    end = {257}
     sampling = [{"temperature": 0}, {"temperature": 1.5, "seed": 3, "top_k": 20, "top_p": 0.9}]
     given = prompts(CLIENTS)
     given[5:9] = [given[4] + rest for rest in prompts(4, 1)]  # these begin alike
@@ -106,7 +106,7 @@ def test_a_text_that_does_not_fit_ends_with_an_error(model):
             batch.submit(text)
         with pytest.raises(RuntimeError, match="does not fit"):
             list(large)
-        assert list(small) == alone(model, [1, 2, 3], 10, None, temperature=0)
+        assert list(small) == alone(model, [1, 2, 3], 10, (), temperature=0)
         assert_nothing_leaks(batch)
 
 
@@ -118,7 +118,7 @@ def test_a_defect_ends_the_texts_and_not_the_server(model, monkeypatch):
             with pytest.raises(RuntimeError, match="division by zero"):
                 list(text)
         text = batch.submit(Text([1, 2, 3], 5, temperature=0))
-        assert list(text) == alone(model, [1, 2, 3], 5, None, temperature=0)
+        assert list(text) == alone(model, [1, 2, 3], 5, (), temperature=0)
         assert_nothing_leaks(batch)
 
 
@@ -141,7 +141,7 @@ def test_long_prompts_come_in_parts_and_let_others_pass(model):
     with batch_of(model) as batch:
         texts = [batch.submit(Text(prompt, 9, temperature=0)) for prompt in given]
         for text, prompt in zip(texts, given, strict=True):
-            assert list(text) == alone(model, prompt, 9, None, temperature=0)
+            assert list(text) == alone(model, prompt, 9, (), temperature=0)
         assert_nothing_leaks(batch)
 
 
@@ -183,7 +183,8 @@ def ask(server, path="/v1/completions", method="POST", **body):
 
 def test_clients_at_once(server):
     """Half of them stream, and all receive the texts that they would receive as the only client."""
-    tokenizer, _, end = server.about
+    model = server.batch.model
+    tokenizer, end = model.tokenizer, model.end_tokens
     texts = [
         f"{chr(97 + i)} tale of {'very ' * (i % 7)}long ago, number {i}" for i in range(CLIENTS)
     ]
@@ -212,7 +213,7 @@ def test_clients_at_once(server):
 
 
 def test_chats_stops_and_tokens(server):
-    tokenizer, _, _ = server.about
+    tokenizer = server.batch.model.tokenizer
     greedy = {"max_tokens": 40, "temperature": 0}
     said = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     _, plain = ask(server, prompt=tokenizer.encode(said).ids, **greedy)
@@ -342,7 +343,7 @@ def test_requests_that_are_no_requests(server):
 
 RUN = """
 import sys
-sys.path[:0] = [{examples!r}, {tests!r}]
+sys.path[:0] = [{examples!r}, {tests!r}, {support!r}]
 import serve, tiny_llama
 serve.need = lambda *names: None
 serve.served = tiny_llama.server
@@ -352,7 +353,9 @@ serve.main()
 
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="no SIGINT")
 def test_ctrl_c_ends_all(start, tmp_path):
-    script = RUN.format(examples=str(EXAMPLES), tests=str(Path(__file__).parent))
+    tests = Path(__file__).parent
+    folders = {"tests": str(tests), "support": str(tests.parent / "support")}
+    script = RUN.format(examples=str(EXAMPLES), **folders)
     process = start(
         [sys.executable, "-W", "error", "-c", script, "--port", "0", "--page-size", "16"],
         stderr=subprocess.PIPE,

@@ -19,16 +19,12 @@ TOKENS = 64
 
 @pytest.fixture(scope="module")
 def model(smollm2):
-    from models.llama import Llama
-
-    return Llama(*smollm2)
+    return regard.models.load("smollm2")
 
 
 @pytest.fixture(scope="module")
-def tokenizer(smollm2):
-    from models.vocabulary import gguf_tokenizer
-
-    return gguf_tokenizer(smollm2[1])
+def tokenizer(model):
+    return model.tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +98,11 @@ def test_weights_of_fewer_bits(
 ):
     """Compare the logits' direction, and how many of 64 tokens are picked after the same previous
     tokens."""
-    from models.llama import Llama
-
-    kept, metadata = regard.checkpoints.load_gguf(smollm2_path, weight_dtype=weights)
+    kept, _ = regard.checkpoints.load_gguf(smollm2_path, weight_dtype=weights)
     total = sum(weight.nbytes for weight in kept.values())
     full = sum(weight.nbytes for weight in smollm2[0].values())
     assert total < {"float16": 0.501, "int8": 0.267}[weights] * full
-    logits = replay(Llama(kept, metadata), text)
+    logits = replay(regard.models.load("smollm2", weight_dtype=weights), text)
     product = (logits * exact).sum(1)
     cosine = (product / np.linalg.norm(logits, axis=1) / np.linalg.norm(exact, axis=1)).min()
     same = int((picks(logits) == text[4:]).sum())
@@ -203,9 +197,7 @@ def test_digits_and_control_words_are_tokens_of_their_own(tokenizer):
     assert tokenizer.encode("<|im_start|>user").ids[0] == 1
 
 
-def test_streamed_characters_come_whole(tokenizer):
-    from models.vocabulary import stream
-
-    parts = list(stream(tokenizer, tokenizer.encode("naïve 日本語 🙂!").ids))
+def test_streamed_characters_come_whole(model, tokenizer):
+    parts = list(model.decode_stream(tokenizer.encode("naïve 日本語 🙂!").ids))
     assert "".join(parts) == "naïve 日本語 🙂!"
     assert not any("\N{REPLACEMENT CHARACTER}" in part for part in parts)

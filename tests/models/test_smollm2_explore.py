@@ -4,21 +4,19 @@ import numpy as np
 import pytest
 
 import oracle
-from regard._cli.models import open_smollm2, queries_and_keys
+import regard
 
 TEXT = "In 2024 the cat sat on the mat, naïve 日本 🙂."
 
 
 @pytest.fixture(scope="module")
 def model(smollm2):
-    return open_smollm2()
+    return regard.models.load("smollm2", in_memory=False)
 
 
-def test_tokens_have_their_texts(model, smollm2):
-    from models.vocabulary import gguf_tokenizer
-
+def test_tokens_have_their_texts(model):
     numbers, texts = model.tokens(TEXT)
-    assert numbers == gguf_tokenizer(smollm2[1]).encode(TEXT).ids
+    assert numbers == model.tokenizer.encode(TEXT).ids
     assert texts[:6] == ["In", " ", "2", "0", "2", "4"]
     assert texts[6:9] == [" the", " cat", " sat"]
     assert "".join(dict.fromkeys(texts[-6:])).endswith("🙂.")
@@ -37,10 +35,10 @@ def test_every_layer_is_the_oracles(model, smollm2, monkeypatch):
     monkeypatch.setattr(oracle, "heads_of", recording)
     oracle.llama(*smollm2, np.array(numbers), np.float64)
     steps = []
-    queries, keys = queries_and_keys(model, numbers, lambda *step: steps.append(step))
+    recording = model.record(TEXT, progress=lambda *step: steps.append(step))
     assert steps == [(layer, 30) for layer in range(1, 31)]
-    for query, key, exact in zip(queries, keys, seen, strict=True):
-        for actual, heads, wanted in ((query, 9, exact[0]), (key, 3, exact[1])):
+    for layer, exact in zip(recording, seen, strict=True):
+        for actual, heads, wanted in ((layer.query, 9, exact[0]), (layer.key, 3, exact[1])):
             split = wanted.reshape(len(numbers), heads, 64).swapaxes(0, 1)
             assert actual.dtype == np.float32
             assert oracle.distance(actual, split) < 1e-4 * np.sqrt(np.square(split).mean())

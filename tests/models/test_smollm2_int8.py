@@ -27,14 +27,11 @@ class Recorder(regard.KVCache):
 
 
 @pytest.fixture(scope="module")
-def blocks(smollm2):
+def blocks(smollm2_path):
     """Return query, key and value (heads, length, dim) of every block."""
-    from models.llama import Llama
-    from models.vocabulary import gguf_tokenizer
-
-    model = Llama(*smollm2)
-    tokens = np.array(gguf_tokenizer(smollm2[1]).encode(4 * TEXT).ids)
-    caches = [Recorder(1, model.kv_heads, model.head_dim) for _ in range(model.blocks)]
+    model = regard.models.load("smollm2")
+    tokens = np.array(model.tokenizer.encode(4 * TEXT).ids)
+    caches = [Recorder(1, model.num_kv_heads, model.head_dim) for _ in range(model.num_layers)]
     model(tokens[None], caches)
     return [(cache.query, cache.key, cache.value) for cache in caches]
 

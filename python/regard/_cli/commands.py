@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import regard
-from regard._cli import bench, demo, explore, info
+from regard._cli import bench, demo, explore, generate, info
 from regard._cli.arguments import Parser
 
 DESCRIPTION = """\
@@ -24,6 +24,7 @@ examples:
   python -m regard info
   python -m regard bench --shape 1,8,512,64
   python -m regard explore --smollm2 "any sentence of yours"
+  python -m regard generate model.gguf "Once upon a time"
 
 environment:
   REGARD_TARGET           the instruction set to use, by default the best one
@@ -34,7 +35,7 @@ environment:
 exit status: 0 success, 1 a failure, a wrong result or Ctrl-C, 2 wrong arguments
 """
 
-_COMMANDS = {"demo": demo, "info": info, "bench": bench, "explore": explore}
+_COMMANDS = {"demo": demo, "info": info, "bench": bench, "explore": explore, "generate": generate}
 
 
 def run(argv: Sequence[str]) -> int:

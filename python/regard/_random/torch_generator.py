@@ -128,10 +128,8 @@ class TorchGenerator:
 
         Parameters
         ----------
-        *shape : ints or one sequence of ints
-            The shape; without arguments, a single number.
-        dtype : dtype, optional
-            float32 or float64.
+        *shape, dtype
+            As for `rand`.
 
         Returns
         -------
@@ -140,10 +138,8 @@ class TorchGenerator:
 
         Raises
         ------
-        TypeError
-            If `shape` is not made of integers or `dtype` is neither float32 nor float64.
-        ValueError
-            If a length is negative.
+        TypeError, ValueError
+            As for `rand`.
 
         Examples
         --------

@@ -14,6 +14,7 @@ from regard._arguments.numbers import file_path, integers
 from regard._recording.layer import RecordedLayer, call_of, place_of
 from regard._runtime.optional import needed
 from regard._runtime.saving import check_place, write_whole
+from regard.checkpoints._safetensors import SafetensorsFile
 from regard.masks import Blocks, Ranges
 
 if TYPE_CHECKING:
@@ -132,38 +133,28 @@ def _described_mask(mask: Any, field: str, name_of: Any) -> dict[str, Any]:
 def read(path: str | os.PathLike[str]) -> list[RecordedLayer]:
     """Read the layers of a recording from a file."""
     name = file_path(path)
-    safetensors = needed("safetensors", "Recording.load", "models")
-    if os.path.exists(name) and not os.path.isfile(name):  # opening a pipe would wait
-        raise ValueError(f"{name}: is not a plain file")
+    file = SafetensorsFile(name, "Recording.load")
+    if _KEY not in file.metadata:
+        raise ValueError(f"{name}: is not a recording: Recording.save writes such files")
+    known: dict[str, Array] = {}
+
+    def array(stored_as: Any) -> Array:
+        """Return an array of the file; arrays that layers share are read once."""
+        if stored_as not in known:
+            known[stored_as] = file.stored(stored_as)
+        return known[stored_as]
+
     try:
-        opened = safetensors.safe_open(name, framework="numpy")
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{name}: is not a readable safetensors file: {error}") from None
-    with opened as file:
-        metadata = file.metadata() or {}
-        if _KEY not in metadata:
-            raise ValueError(f"{name}: is not a recording: Recording.save writes such files")
-        known: dict[str, Array] = {}
-
-        def array(stored_as: str) -> Array:
-            """Return an array of the file; arrays that layers share are read once."""
-            if stored_as not in known:
-                if file.get_slice(stored_as).get_dtype() == "BF16":
-                    needed("ml_dtypes", "a recording in bfloat16", "models")
-                known[stored_as] = file.get_tensor(stored_as)
-            return known[stored_as]
-
-        try:
-            facts = json.loads(metadata[_KEY])
-            if facts["version"] != _VERSION:
-                raise ValueError(f"version {facts['version']} is unknown, {_VERSION} is known")
-            tokens = [_tokens_of(each) for each in facts["tokens"]]
-            return [_layer_of(layer, tokens, array) for layer in facts["layers"]]
-        except (ImportError, MemoryError, OSError):
-            raise
-        except Exception as error:
-            reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{name}: is a damaged recording: {reason}") from error
+        facts = json.loads(file.metadata[_KEY])
+        if facts["version"] != _VERSION:
+            raise ValueError(f"version {facts['version']} is unknown, {_VERSION} is known")
+        tokens = [_tokens_of(each) for each in facts["tokens"]]
+        return [_layer_of(layer, tokens, array) for layer in facts["layers"]]
+    except (ImportError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{name}: is a damaged recording: {reason}") from error
 
 
 def _tokens_of(given: Any) -> Array:

@@ -63,18 +63,6 @@ def narrow_weight(
     return array
 
 
-def narrowed(name: str, array: Array, weight_dtype: str) -> Weight:
-    """Return a matrix in 16 or 8 bits."""
-    return narrow_weight(name, array.shape, weight_dtype, lambda rows: array[rows])
-
-
-def widened(weight: Weight) -> Array:
-    """Return a weight as floats, in a new array if the weight is narrow."""
-    if isinstance(weight, QuantizedWeight):
-        return weight.dequantize()
-    return weight.astype(np.float32) if weight.dtype.itemsize == 2 else weight
-
-
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "float16":
         return np.dtype(np.float16)

@@ -59,7 +59,7 @@ class QuantizedWeight:
     --------
     matmul : accepts ``weight.T`` as `b`.
     regard.checkpoints.load_gguf : reads a model's weights in 8 bits.
-    MultiHeadAttention : stores its weights in 8 bits with ``weight_dtype="int8"``.
+    regard.models.load : loads a language model in 8 bits.
 
     Notes
     -----
@@ -282,17 +282,6 @@ def _empty_parts(shape: tuple[int, ...]) -> tuple[NDArray[np.int8], Floats]:
     rows, columns = shape
     groups = -(-columns // GROUP)
     return np.empty((rows, columns), np.int8), np.empty((groups, rows), np.float32).T
-
-
-def stacked(weights: list[QuantizedWeight]) -> QuantizedWeight:
-    """Return weights with equal d_in stacked along the first axis."""
-    numbers = np.concatenate([weight.numbers for weight in weights])
-    return _of(numbers, np.concatenate([weight.scales.T for weight in weights], axis=1).T)
-
-
-def rows_of(weight: QuantizedWeight, rows: slice) -> QuantizedWeight:
-    """Return a view of some rows."""
-    return _of(weight.numbers[rows], weight.scales[rows])
 
 
 def fill(weight: QuantizedWeight, rows: slice, values: Array) -> None:

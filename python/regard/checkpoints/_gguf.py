@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from regard._arguments.numbers import file_path, text
 from regard._runtime.optional import needed
 from regard._weights.narrow import weight_dtype_name
-from regard.checkpoints._bounded_file import BoundedFile, open_plain
-from regard.checkpoints._gguf_header import Header, TensorInfo, read_header
-from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, stored_tensor
+from regard.checkpoints._file import ParameterFile, UnreadableTensorError
 
 if TYPE_CHECKING:
+    import os
+
     from numpy.typing import DTypeLike, NDArray
 
-    from regard._weights.narrow import Weight
-
 # Tensor types that NumPy supports; the gguf package converts all others to float32.
-INTEGERS = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
-PLAIN = {"F32": "<f4", "F64": "<f8", **INTEGERS}
+_INTEGERS = {"I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8"}
+_PLAIN = {"F32": "f4", "F64": "f8", **_INTEGERS}
 
 
 def load_gguf(
@@ -80,9 +76,9 @@ def load_gguf(
 
     Notes
     -----
-    Lengths and offsets [1]_ are checked against the file size before anything is read or allocated
-    for them. Llama files order the rows of query and key projections for a rotary embedding of
-    neighboring columns: ``regard.positional.rotary(..., interleaved=True)``.
+    The gguf package reads the file [1]_, and the returned arrays are copies. Llama files order the
+    rows of query and key projections for a rotary embedding of neighboring columns:
+    ``regard.positional.rotary(..., interleaved=True)``.
 
     References
     ----------
@@ -117,113 +113,89 @@ def load_gguf(
     return file.parameters(prefix, kept), file.metadata
 
 
-class GgufFile:
-    """A GGUF file, whose header is read once, however often parameters are read."""
+class _Tensor(NamedTuple):
+    kind: Any
+    shape: tuple[int, ...]  # in NumPy order: GGUF lists the axes in reverse
+    offset: int  # in the file, in bytes
+    size: int  # in bytes
+
+
+class GgufFile(ParameterFile):
+    """A GGUF file."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
         self._gguf = needed("gguf", "load_gguf", "models")
-        with open_plain(name) as opened:
-            file = BoundedFile(opened, name)
-            self._header = read_header(file)
-            self._sizes = _sizes(file, self._header, self._gguf)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The metadata entries."""
-        return self._header.metadata
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the parameters."""
-        return list(self._sizes)
-
-    def parameters(self, prefix: str = "", weight_dtype: str | None = None) -> dict[str, Any]:
-        """Return the parameters whose names begin with a prefix.
-
-        Warnings are attributed to the caller's caller.
-        """
-        header, sizes = self._header, self._sizes
-        tensors = {tensor.name: tensor for tensor in header.tensors}
-        with open_plain(self.name) as opened:
-            file = BoundedFile(opened, self.name)
-
-            def read(name: str) -> Weight:
-                own = tensors[name], sizes[name], self._gguf, weight_dtype
-                return _tensor(file, header.data, *own)
-
-            return read_tensors(file, tensors, prefix, read, stacklevel=4)
-
-
-def _sizes(file: BoundedFile, header: Header, gguf: Any) -> dict[str, int]:
-    """Return the size of each tensor in bytes, after checking that the file contains each once."""
-    sizes = {tensor.name: _bytes(file, tensor, gguf) for tensor in header.tensors}
-    if len(sizes) != len(header.tensors):
-        names = Counter(tensor.name for tensor in header.tensors)
-        file.refuse(f"the file has two tensors named {names.most_common(1)[0][0]!r}")
-    end, before = 0, ""
-    for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
-        if 0 in tensor.shape:
-            continue  # it contains no bytes, wherever it begins
-        if tensor.offset % header.alignment:
-            file.refuse(
-                f"tensor {tensor.name!r} begins at {tensor.offset}, which is not a multiple of the "
-                f"alignment {header.alignment}"
+        super().__init__(name)
+        try:
+            # Offsets that wrap around are errors.
+            with np.errstate(over="raise"):
+                reader = _reader(self._gguf)(name)
+                if reader.byte_order != "I":
+                    raise ValueError("it is big-endian; only little-endian files can be read")
+                self.metadata = {
+                    key: field.contents()
+                    for key, field in reader.fields.items()
+                    if not key.startswith("GGUF.")
+                }
+        except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
+            reason = error.args[0] if isinstance(error, KeyError) else error
+            raise ValueError(f"{name}: is not a readable GGUF file: {reason}") from None
+        # Parts of the mapped file would count as memory of the process.
+        self._tensors = {
+            each.name: _Tensor(
+                each.tensor_type,
+                tuple(map(int, reversed(each.shape))),
+                each.data_offset,
+                each.n_bytes,
             )
-        if tensor.offset < end:
-            file.refuse(f"tensors {before!r} and {tensor.name!r} overlap")
-        end, before = tensor.offset + sizes[tensor.name], tensor.name
-        if header.data + end > file.size:
-            file.refuse(
-                f"tensor {tensor.name!r} ends at offset {header.data + end}, but the file ends at "
-                f"{file.size}"
-            )
-    return sizes
+            for each in reader.tensors
+        }
+        self.names = self._tensors.keys()
 
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        return self._tensors[tensor].shape
 
-def _bytes(file: BoundedFile, tensor: TensorInfo, gguf: Any) -> int:
-    try:
-        items, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.type_number)]
-    except (KeyError, ValueError):
-        file.refuse(f"tensor {tensor.name!r} has the unknown type {tensor.type_number}")
-    if (tensor.shape or (1,))[-1] % items:
-        file.refuse(
-            f"tensor {tensor.name!r} of shape {tensor.shape} has rows that are not whole blocks"
-        )
-    return int(math.prod(tensor.shape) // items * size)
+    def is_float(self, tensor: str) -> bool:
+        """Return whether a tensor can be stored in fewer bits."""
+        return self._tensors[tensor].kind.name not in _INTEGERS
 
-
-def _tensor(
-    file: BoundedFile,
-    data: int,
-    tensor: TensorInfo,
-    size: int,
-    gguf: Any,
-    weight_dtype: str | None,
-) -> Weight:
-    start = data + tensor.offset
-    kind = gguf.GGMLQuantizationType(tensor.type_number)
-    rows = math.prod(tensor.shape[:-1])
-    row_bytes = size // max(rows, 1)
-    if kind.name in INTEGERS:
-        weight_dtype = None
-
-    def read(part: slice) -> NDArray[Any]:
+    def rows(self, tensor: str, part: slice) -> NDArray[Any]:
+        """Return rows of a tensor; quantized rows become float32."""
+        kind, shape, offset, size = self._tensors[tensor]
         count = part.stop - part.start
-        if 0 in tensor.shape:
-            return np.empty((count, tensor.shape[-1]), PLAIN.get(kind.name, "<f4"))
-        begin = start + part.start * row_bytes
-        if kind.name in PLAIN:
-            dtype = np.dtype(PLAIN[kind.name])
-            items = count * row_bytes // dtype.itemsize
-            return file.array(begin, dtype, items, tensor.name).reshape(count, -1)
-        blocks = file.array(begin, np.dtype(np.uint8), count * row_bytes, tensor.name)
+        if 0 in shape:
+            return np.empty((count, shape[-1]), _PLAIN.get(kind.name, "f4"))
+        row_bytes = size // math.prod(shape[:-1])
+        dtype = np.dtype(_PLAIN.get(kind.name, "u1"))
+        stored = self.numbers(
+            tensor, offset + part.start * row_bytes, dtype, count * row_bytes // dtype.itemsize
+        ).reshape(count, -1)
+        if kind.name in _PLAIN:
+            return stored
         try:
             # Infinite scales produce infinite numbers without a warning.
             with np.errstate(all="ignore"):
-                floats: NDArray[Any] = gguf.quants.dequantize(blocks.reshape(count, -1), kind)
+                floats: NDArray[Any] = self._gguf.quants.dequantize(stored, kind)
         except NotImplementedError:
             raise UnreadableTensorError(f"has type {kind.name}, which gguf cannot decode") from None
         return floats
 
-    return stored_tensor(file, tensor.name, tensor.shape, weight_dtype, read)
+
+def _reader(gguf: Any) -> Any:
+    """Return the package's class of readers, which refuses values beyond the end of the file.
+
+    The package would return the part that exists, and read an array of any length from nothing. Its
+    views of a mapped file need several times the memory of NumPy's for each token of a vocabulary.
+    """
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        def _get(self, offset: int, dtype: Any, count: int = 1, *_: Any, **__: Any) -> Any:
+            end = int(offset) + int(count) * np.dtype(dtype).itemsize
+            if end > self.data.nbytes and count:
+                raise ValueError(
+                    f"bytes {offset} to {end} are needed, but the file ends at {self.data.nbytes}"
+                )
+            return np.asarray(self.data)[int(offset) : end].view(dtype)
+
+    return Reader

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from regard._arguments.numbers import file_path, text
 from regard._runtime.optional import needed
 from regard._weights.narrow import weight_dtype_name
-from regard.checkpoints._bounded_file import BoundedFile, open_plain
-from regard.checkpoints._tensors import UnreadableTensorError, read_tensors, stored_tensor
+from regard.checkpoints._file import ParameterFile, UnreadableTensorError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    from regard._weights.narrow import Weight
-
-# Types of the format: types that NumPy reads, types that ml_dtypes adds, and types that widen.
+# The types of the format: types that NumPy reads, and types that ml_dtypes adds.
 _NUMPY = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "C64": "<c8",
+    "F64": "f8",
+    "F32": "f4",
+    "F16": "f2",
+    "BF16": "u2",
+    "C64": "c8",
     "BOOL": "?",
-    **{f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)},
+    **{f"{kind}{8 * size}": f"{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)},
 }
 _ML_DTYPES = {
     "F8_E4M3": "float8_e4m3fn",
@@ -38,6 +33,8 @@ _ML_DTYPES = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "F8_E8M0": "float8_e8m0fnu",
 }
+_BITS = {kind: 8 * np.dtype(dtype).itemsize for kind, dtype in _NUMPY.items()}
+_BITS |= dict.fromkeys(_ML_DTYPES, 8) | {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 _FLOATS = {"F64", "F32", "F16", "BF16", *_ML_DTYPES}
 
 
@@ -50,11 +47,8 @@ def load_safetensors(
     ----------
     path : str or path
         A safetensors file.
-    prefix : str, optional
-        Read only the parameters whose names begin with this prefix, such as one layer of a model.
-    weight_dtype : {"float16", "bfloat16", "int8"}, optional
-        Store float matrices in 16 bits, or in 8 bits as `regard.QuantizedWeight`. A matrix is read
-        and rounded a few rows at a time, without a complete float32 copy.
+    prefix, weight_dtype
+        As for `load_gguf`.
 
     Returns
     -------
@@ -70,15 +64,8 @@ def load_safetensors(
     ImportError
         If the safetensors package is missing, or ml_dtypes for ``weight_dtype="bfloat16"``;
         ``pip install ".[models]"`` installs both.
-    TypeError
-        If `path` is not a path, `prefix` is not a str or `weight_dtype` is not a dtype.
-    OSError
-        If the file cannot be opened or read.
-    ValueError
-        If the file is not a safetensors file, or is a device or a pipe; if it is truncated or
-        inconsistent, or no name begins with `prefix`; if none of the tensors to be read has a
-        supported type. The message names the file and the reason. Also if `weight_dtype` is
-        unknown, or a matrix cannot be stored in it.
+    TypeError, OSError, ValueError
+        As for `load_gguf`.
 
     Warns
     -----
@@ -94,8 +81,8 @@ def load_safetensors(
 
     Notes
     -----
-    Tensors that extend beyond the file, overlap or leave gaps are rejected, as are duplicate names.
-    The data is read, not mapped: later changes to the file do not change the arrays.
+    The safetensors package checks the file: tensors that extend beyond it, overlap or leave gaps
+    are rejected. The data is read, not mapped: later changes to the file do not change the arrays.
 
     Examples
     --------
@@ -121,71 +108,75 @@ def load_safetensors(
     name = file_path(path)
     prefix = text("prefix", prefix)
     kept = weight_dtype_name(weight_dtype)
-    safetensors = needed("safetensors", "load_safetensors", "models")
-    with open_plain(name) as opened:
+    file = SafetensorsFile(name)
+    return file.parameters(prefix, kept), file.metadata
+
+
+class _Tensor(NamedTuple):
+    kind: str
+    shape: tuple[int, ...]
+    offset: int  # in the file, in bytes
+
+
+class SafetensorsFile(ParameterFile):
+    """A safetensors file."""
+
+    def __init__(self, name: str, caller: str = "load_safetensors") -> None:
+        safetensors = needed("safetensors", caller, "models")
+        super().__init__(name)
         try:
-            with safetensors.safe_open(name, framework="numpy"):
-                pass
+            with safetensors.safe_open(name, framework="numpy") as file:
+                self.metadata = file.metadata() or {}
+                parts = {each: file.get_slice(each) for each in file.offset_keys()}
+                found = {each: (part.get_dtype(), part.get_shape()) for each, part in parts.items()}
         except safetensors.SafetensorError as error:
             raise ValueError(f"{name}: is not a readable safetensors file: {error}") from None
-        file = BoundedFile(opened, name)
-        length = file.number("Q", "the header's length")
-        header = json.loads(
-            file.take(length, "the header"),
-            object_pairs_hook=lambda pairs: _without_repeats(file, pairs),
-        )
-        metadata = header.pop("__metadata__", None) or {}  # null is allowed
-        parameters = read_tensors(
-            file,
-            header,
-            prefix,
-            lambda tensor: _tensor(file, 8 + length, tensor, header[tensor], kept),
-        )
-    return parameters, metadata
+        # The package reads no float8 for NumPy. It has checked that the data has no gaps, so the
+        # order of the tensors gives their places.
+        sizes = [math.prod(shape) * _BITS[kind] // 8 for kind, shape in found.values()]
+        offset = os.path.getsize(name) - sum(sizes)
+        tensors = {}
+        for (tensor, (kind, shape)), size in zip(found.items(), sizes, strict=True):
+            tensors[tensor] = _Tensor(kind, tuple(shape), offset)
+            offset += size
+        self._tensors = tensors
+        self.names = tensors.keys()
 
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        return self._tensors[tensor].shape
 
-def _without_repeats(file: BoundedFile, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the names and values of a JSON object, or reject the file if a name is repeated.
+    def is_float(self, tensor: str) -> bool:
+        """Return whether a tensor can be stored in fewer bits."""
+        return self._tensors[tensor].kind in _FLOATS
 
-    The safetensors package keeps the last value, and other readers may keep the first.
-    """
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        file.refuse(f"the header has the name {name!r} twice")
-    return found
+    def rows(self, tensor: str, part: slice) -> NDArray[Any]:
+        """Return rows of a tensor; floats of fewer bits become float32."""
+        kind = self._tensors[tensor].kind
+        array = self.stored_rows(tensor, part)
+        if kind == "BF16":  # the upper half of a float32
+            return (array.astype(np.uint32) << 16).view(np.float32)
+        if kind == "F16" or kind in _ML_DTYPES:
+            with np.errstate(invalid="ignore"):  # a signaling NaN remains a NaN
+                return array.astype(np.float32)
+        return array
 
+    def stored(self, tensor: str) -> NDArray[Any]:
+        """Return a tensor in the type in which it is stored."""
+        kind, shape, _ = self._tensors[tensor]
+        array = self.stored_rows(tensor, slice(0, math.prod(shape[:-1]))).reshape(shape)
+        if kind != "BF16":
+            return array
+        return array.view(needed("ml_dtypes", "a tensor in bfloat16", "models").bfloat16)
 
-def _tensor(
-    file: BoundedFile, data: int, name: str, entry: dict[str, Any], weight_dtype: str | None
-) -> Weight:
-    kind, shape = entry["dtype"], tuple(entry["shape"])
-    start = data + entry["data_offsets"][0]
-    try:
-        np.broadcast_to(0, shape)
-    except ValueError as error:  # more axes than NumPy supports
-        file.refuse(f"tensor {name!r} has the impossible shape {list(shape)}: {error}")
-    dtype = _dtype(kind)
-    if kind not in _FLOATS:
-        return file.array(start, dtype, math.prod(shape), name).reshape(shape)
-    columns = shape[-1] if shape else 1
-
-    def read(part: slice) -> NDArray[Any]:
+    def stored_rows(self, tensor: str, part: slice) -> NDArray[Any]:
+        """Return rows of a tensor as they are stored, bfloat16 as integers."""
+        kind, shape, offset = self._tensors[tensor]
+        dtype = _dtype(kind)
+        columns = shape[-1] if shape else 1
         count = part.stop - part.start
-        begin = start + part.start * columns * dtype.itemsize
-        array = file.array(begin, dtype, count * columns, name)
-        return _as_floats(kind, array).reshape(count, columns)
-
-    return stored_tensor(file, name, shape, weight_dtype, read)
-
-
-def _as_floats(kind: str, array: NDArray[Any]) -> NDArray[Any]:
-    if kind == "BF16":  # the upper half of a float32
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    if kind == "F16" or kind in _ML_DTYPES:
-        with np.errstate(invalid="ignore"):  # a signaling NaN remains a NaN
-            return array.astype(np.float32)
-    return array
+        begin = offset + part.start * columns * dtype.itemsize
+        return self.numbers(tensor, begin, dtype, count * columns).reshape(count, columns)
 
 
 def _dtype(kind: str) -> np.dtype[Any]:

@@ -49,17 +49,17 @@ class ForwardCall(NamedTuple):
     """The data of a forward call in train mode, for its gradients."""
 
     projections: Projections
-    rotation: Rotation | None
     sources: list[FloatArray]  # the three inputs, one array if they are the same
-    ends: tuple[int, ...]  # the end of the inputs that each argument of the call provides
     heads: tuple[FloatArray, FloatArray, FloatArray]  # as attention reads them
-    norms: dict[str, NormResult]
-    places: tuple[NDArray[np.int64], NDArray[np.int64]] | None  # positions of queries and keys
     rows: FloatArray  # (..., q_len, heads * head_dim), the output of attention
     lse: FloatArray
     mask: Any
     options: dict[str, Any]  # of the attention call
     names: Mapping[str, str]  # the names of parameters in `projections`, by their names in `grads`
+    norms: Mapping[str, NormResult] = {}
+    rotation: Rotation | None = None
+    places: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # of queries and keys
+    ends: tuple[int, ...] = (3,)  # the end of the inputs that each argument of the call provides
     gates: HeadGates | None = None
 
     @property

@@ -1,49 +1,29 @@
-"""Attention of a layer to the keys and values of earlier calls in a cache."""
+"""Attention of a layer to a cache, and of packed sequences."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from regard._arguments.arrays import as_array
 from regard._arguments.numbers import batch_integers
-
-Result = TypeVar("Result")
+from regard._arguments.starts import token_counts
+from regard._attention.ragged import scaled_dot_product_attention_ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from regard.layers._linear import FloatArray
     from regard.layers._rotation import Rotation
 
-    Integers = NDArray[np.int64]
 
-    class Cache(Protocol):
-        """The part of `regard.KVCache` that a layer uses."""
-
-        @property
-        def lengths(self) -> NDArray[np.int64]:
-            """Return the number of tokens that each batch entry has seen."""
-
-        def append(
-            self, key: FloatArray, value: FloatArray, lengths: ArrayLike | None = None
-        ) -> Any:
-            """Append the first `lengths` new keys and values of each entry."""
-
-        def attend(self, query: FloatArray, **options: Any) -> Any:
-            """Attend from the last positions to all tokens."""
-
-        def append_ragged(self, key: FloatArray, value: FloatArray, starts: ArrayLike) -> Any:
-            """Append packed keys and values."""
-
-        def attend_ragged(self, query: FloatArray, starts: ArrayLike, **options: Any) -> Any:
-            """Attend with packed queries."""
-
-        def truncate(self, length: Any) -> Any:
-            """Remove the tokens from `length` on."""
+# A KVCache, a LayerCache, or any object with their lengths, append, attend and truncate, and for
+# packed sequences append_ragged and attend_ragged.
+Cache: TypeAlias = Any
 
 
 def refuse_options_of_cache(query_offset: ArrayLike, left_padding: ArrayLike | None = None) -> None:
@@ -58,6 +38,24 @@ def refuse_options_of_cache(query_offset: ArrayLike, left_padding: ArrayLike | N
         raise ValueError("query_offset must be left out with a cache, which determines it")
 
 
+@contextmanager
+def restored_after_errors(cache: Cache | None) -> Iterator[None]:
+    """Remove the tokens that a block appends to a cache if the block fails."""
+    if cache is None:
+        yield
+        return
+    if not hasattr(cache, "lengths") or not hasattr(cache, "append"):
+        advice = ": pass caches[layer]" if hasattr(cache, "rollback") else ""
+        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}{advice}")
+    before = cache.lengths
+    try:
+        yield
+    except BaseException:
+        if (cache.lengths != before).any():
+            cache.truncate(before)
+        raise
+
+
 def attend_cached(
     cache: Cache,
     query: FloatArray,
@@ -67,10 +65,8 @@ def attend_cached(
     new_lengths: ArrayLike | None,
     rotation: Rotation | None,
     options: dict[str, Any],
-    finish: Callable[[Any], Result],
-) -> Result:
-    """Append keys and values, attend and `finish`; restore the cache if any of this fails."""
-    check_cache(cache)
+) -> Any:
+    """Append keys and values to a cache, and attend to it."""
     before = cache.lengths
     batch = query.shape[:-3]
     if batch != before.shape and not (batch == () and before.size == 1):
@@ -84,35 +80,64 @@ def attend_cached(
         rotation.turn((query, places), (key, places), cached=True)
     options = {name: option for name, option in options.items() if option is not None}
     if new_lengths is not None:
-        new_lengths = _checked_lengths(new_lengths, key.shape[-2], before.shape)
+        new = key.shape[-2]
+        numbers = batch_integers("key_lengths", new_lengths, before.shape)
+        for number in numbers.flat:
+            if not 0 <= number <= new:
+                raise ValueError(f"key_lengths must be from 0 to {new}, the new keys, got {number}")
+        new_lengths = np.broadcast_to(numbers, before.shape)
         # The cache would align the last query with the last key, which is wrong for short entries.
         options["query_offset"] = before
-    try:
-        if key.shape[-2] > 0:
-            cache.append(key, value, lengths=new_lengths)
-        return finish(cache.attend(query, **options))
-    except BaseException:
-        restore(cache, before)
-        raise
+    if key.shape[-2] > 0:
+        cache.append(key, value, lengths=new_lengths)
+    return cache.attend(query, **options)
 
 
-def check_cache(cache: Cache) -> None:
-    """Raise TypeError for an object that is not a cache."""
-    if not hasattr(cache, "lengths") or not hasattr(cache, "append"):
-        advice = ": pass caches[layer]" if hasattr(cache, "rollback") else ""
-        raise TypeError(f"cache must be a KVCache, got {type(cache).__name__}{advice}")
+def refuse_with_starts(query: FloatArray, *, is_training: bool, **given: Any) -> None:
+    """Raise ValueError for arguments that cannot be combined with `starts`."""
+    if is_training:
+        raise ValueError(
+            "starts must be left out in train() mode: pass mask=regard.masks.documents(...), which "
+            "hides the other sequences of a packed text"
+        )
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name} must be left out with starts")
+    if query.ndim != 3:
+        raise ValueError(
+            f"query must be (tokens, d_model) with starts, got {query.ndim - 3} batch axes"
+        )
 
 
-def restore(cache: Cache, lengths: Integers) -> None:
-    """Remove the tokens that were appended after the cache had these lengths."""
-    if (cache.lengths != lengths).any():
-        cache.truncate(lengths)
+def attend_packed(
+    cache: Cache | None,
+    query: FloatArray,
+    key: FloatArray,
+    value: FloatArray,
+    starts: ArrayLike,
+    *,
+    rotation: Rotation | None,
+    options: dict[str, Any],
+) -> Any:
+    """Attend with the queries of packed sequences, after appending keys and values to a cache.
 
-
-def _checked_lengths(key_lengths: ArrayLike, new: int, batch: tuple[int, ...]) -> Integers:
-    """Return the number of real new keys of each entry, or raise TypeError or ValueError."""
-    numbers = batch_integers("key_lengths", key_lengths, batch)
-    for number in numbers.flat:
-        if not 0 <= number <= new:
-            raise ValueError(f"key_lengths must be from 0 to {new}, the new keys, got {number}")
-    return np.broadcast_to(numbers, batch)
+    Arrays are (heads, tokens, head_dim), and so is the output.
+    """
+    before = None if cache is None else cache.lengths
+    tokens = query.shape[-2]
+    counts = token_counts(starts, "query", tokens, None if before is None else before.size)
+    if rotation is not None:
+        first = counts.cumsum() - counts
+        places = np.repeat((0 if before is None else before) - first, counts) + np.arange(tokens)
+        rotation.turn((query, places), (key, places), cached=cache is not None)
+    query, key, value = (array.swapaxes(0, 1) for array in (query, key, value))
+    options = {name: option for name, option in options.items() if option is not None}
+    result: Any
+    if cache is None:
+        result = scaled_dot_product_attention_ragged(query, key, value, starts, starts, **options)
+    else:
+        cache.append_ragged(key, value, starts)
+        result = cache.attend_ragged(query, starts, **options)
+    if isinstance(result, tuple):
+        return result[0].swapaxes(0, 1), *result[1:]
+    return result.swapaxes(0, 1)

@@ -10,23 +10,27 @@ from regard._arguments.arrays import single_or_double
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, flag, window_sides
 from regard._arguments.options import LayerOptions, RecordedOptions, names_of, takes_options
-from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
-from regard._weights.narrow import weight_dtype_name
-from regard.layers._backward import ForwardCall
-from regard.layers._cached import attend_cached, refuse_options_of_cache
-from regard.layers._draws import draws
+from regard.layers._cached import (
+    attend_cached,
+    attend_packed,
+    refuse_options_of_cache,
+    refuse_with_starts,
+    restored_after_errors,
+)
+from regard.layers._draws import draw, draws
 from regard.layers._gates import HeadGates
-from regard.layers._held import held_inputs, held_mask, held_options
-from regard.layers._inputs import inputs_of, numeric_offset
+from regard.layers._inputs import (
+    held_inputs,
+    inputs_of,
+    numeric_offset,
+    recording_of,
+)
 from regard.layers._named_parameters import NamedParameters
-from regard.layers._names import own_names
 from regard.layers._norms import norm_of
-from regard.layers._packed import attend_packed, refuse_with_starts
-from regard.layers._projections import LayerSizes, Projections, draw, sizes_of
-from regard.layers._recorded import recording_of
+from regard.layers._projections import LayerSizes, Projections, sizes_of
 from regard.layers._rotation import Rotation, query_positions
-from regard.layers._training import dropout_options, dropout_probability
+from regard.layers._trainable import dropout_options, dropout_probability
 from regard.positional import alibi_slopes
 
 if TYPE_CHECKING:
@@ -106,21 +110,14 @@ class MultiHeadAttention(NamedParameters):
         same parameters as these layers in PyTorch. The norms of `qk_norm` multiply by 1 at first.
     dtype : dtype, optional
         float32 or float64: the dtype of the parameters, to which inputs are converted.
-    weight_dtype : {"float16", "bfloat16", "int8"}, optional
-        Stores the four weights in 16 or 8 bits, in a half or a quarter of the memory. Biases and
-        norms stay in `dtype`, which must be float32. The layer cannot be trained then. ``"int8"``
-        stores each weight as a `QuantizedWeight`, and ``"bfloat16"`` needs the ml_dtypes package.
 
     Raises
     ------
-    ImportError
-        If `weight_dtype` is ``"bfloat16"`` and ml_dtypes is missing.
     TypeError
         If an argument has the wrong type.
     ValueError
-        If a number is out of range, `weight_dtype` is unknown or combined with a `dtype` other than
-        float32, `num_kv_heads` does not divide `num_heads`, or `num_heads` does not divide
-        `d_model` and `head_dim` is not given.
+        If a number is out of range, `num_kv_heads` does not divide `num_heads`, or `num_heads` does
+        not divide `d_model` and `head_dim` is not given.
 
     See Also
     --------
@@ -130,11 +127,6 @@ class MultiHeadAttention(NamedParameters):
     -----
     Queries, keys and values of the same input are projected in one product, and so are keys and
     values of the same memory.
-
-    A `weight_dtype` rounds only the weights. A weight w is off by at most ``abs(w) / 2048`` in
-    float16 (3e-8 below 6e-5), ``abs(w) / 256`` in bfloat16, and about 1/254 of the largest
-    magnitude of its group of 64 in int8. Products are computed in float32, as if the rounded
-    weights had been float32 from the start.
 
     The gradient of a loss with respect to the gates measures how much the loss depends on each
     head: the mean of its absolute value over many inputs is the importance of Michel et al. 2019,
@@ -182,16 +174,12 @@ class MultiHeadAttention(NamedParameters):
         dropout: float = 0.0,
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
-        weight_dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         self._sizes = sizes_of(d_model, num_heads, num_kv_heads, head_dim, d_key, d_value)
         self._is_causal = flag("is_causal", is_causal)
         self._window = None if window is None else window_sides(window)
         self._dtype = single_or_double("dtype", dtype)
-        self._weight_dtype = weight_dtype_name(weight_dtype)
-        if self._weight_dtype is not None and self._dtype != np.float32:
-            raise ValueError(f"dtype must be float32 with a weight_dtype, got {self._dtype}")
         self._rotation = (
             None if rotary is None else Rotation(rotary, self._sizes.head_dim, self._dtype)
         )
@@ -208,7 +196,7 @@ class MultiHeadAttention(NamedParameters):
             head_gates=flag("head_gates", head_gates),
             dtype=self._dtype,
         )
-        self._projections = Projections(self._sizes, own, norm, self._weight_dtype)
+        self._projections = Projections(self._sizes, own, norm)
 
     def __getstate__(self) -> dict[str, Any]:
         rotary = None if self._rotation is None else self._rotation.options
@@ -246,10 +234,7 @@ class MultiHeadAttention(NamedParameters):
         }
         options = always | {name: value for name, value in where_used.items() if value is not None}
         shown = {name: f"{value!r}" for name, value in options.items()}
-        shown["dtype"] = f"{self._dtype}"
-        return (
-            shown if self._weight_dtype is None else {**shown, "weight_dtype": self._weight_dtype}
-        )
+        return shown | {"dtype": f"{self._dtype}"}
 
     @overload
     def __call__(
@@ -397,72 +382,47 @@ class MultiHeadAttention(NamedParameters):
             sources, norms = held_inputs(sources), {}
         q, k, v = self._projections.heads(sources, threads, norms)
         shared: dict[str, Any] = {"return_weights": return_weights, "threads": threads}
-
-        def joined(result: Any) -> FloatArray | tuple[FloatArray, FloatArray]:
+        query_offset, key_lengths = given.get("query_offset", 0), given.get("key_lengths")
+        if starts is None and cache is None:
+            query_offset = numeric_offset(query_offset, key_lengths, q, k.shape[-2])
+            given["query_offset"] = query_offset
+            held = {
+                "norms": norms,
+                "rotation": self._rotation,
+                "places": self._turned(q, k, query_offset),
+                "ends": (3,) if key is None else (1, 3) if value is None else (1, 2, 3),
+                "gates": gates,
+            }
+            result: FloatArray | tuple[FloatArray, FloatArray] = self._attended(
+                sources, (q, k, v), mask, given, **shared, held=held
+            )
+            return result
+        with restored_after_errors(cache):
+            options = given | shared | {"mask": mask}
+            if starts is not None:
+                padded = {name: options.pop(name, None) for name in _PADDED}
+                refuse_with_starts(q, is_training=self.training, key=key, value=value, **padded)
+                attended = attend_packed(
+                    cache, q, k, v, starts, rotation=self._rotation, options=options
+                )
+            else:
+                for name in _PADDED:
+                    options.pop(name, None)
+                refuse_options_of_cache(query_offset, given.get("left_padding"))
+                if key is not None:
+                    self._refuse_cross_attention()
+                attended = attend_cached(
+                    cache,
+                    q,
+                    k,
+                    v,
+                    new_lengths=key_lengths,
+                    rotation=self._rotation,
+                    options=options,
+                )
             if not return_weights:
-                return self._projections.joined(result, gates, threads)
-            output, weights = result
-            return self._projections.joined(output, gates, threads), weights
-
-        if starts is not None:
-            padded = {name: given.pop(name, None) for name in _PADDED}
-            refuse_with_starts(q, is_training=self.training, key=key, value=value, **padded)
-            return attend_packed(
-                cache,
-                q,
-                k,
-                v,
-                starts,
-                rotation=self._rotation,
-                options=given | shared | {"mask": mask},
-                finish=joined,
-            )
-        query_offset, key_lengths = given.pop("query_offset", 0), given.get("key_lengths")
-        if cache is not None:
-            refuse_options_of_cache(query_offset, given.pop("left_padding", None))
-            if key is not None:
-                self._refuse_cross_attention()
-            given.pop("key_lengths", None)
-            return attend_cached(
-                cache,
-                q,
-                k,
-                v,
-                new_lengths=key_lengths,
-                rotation=self._rotation,
-                options=given | shared | {"mask": mask},
-                finish=joined,
-            )
-        query_offset = numeric_offset(query_offset, key_lengths, q, k.shape[-2])
-        places = self._turned(q, k, query_offset)
-        given["query_offset"] = query_offset
-        if norms is None:
-            return joined(scaled_dot_product_attention(q, k, v, mask, **given, **shared))
-        attended: Any = scaled_dot_product_attention(
-            q, k, v, mask, **given, **shared, return_lse=True
-        )
-        output, *weights, lse = attended
-        rows = self._projections.rows(output)
-        gated = rows if gates is None else gates.apply(rows, self._sizes.heads)
-        result = self._projections.out(gated, threads)
-        self._hold(
-            ForwardCall(
-                projections=self._projections,
-                rotation=self._rotation,
-                sources=sources,
-                ends=_ends_of_arguments(key, value),
-                heads=(q, k, v),
-                norms=norms,
-                places=places,
-                rows=rows,
-                lse=lse,
-                mask=held_mask(mask),
-                options=held_options(given),
-                names=own_names(self._projections.own),
-                gates=gates,
-            )
-        )
-        return (result, weights[0]) if return_weights else result
+                return self._projections.joined(attended, gates, threads)
+            return self._projections.joined(attended[0], gates, threads), attended[1]
 
     @refuses_unknown
     @takes_options(LayerOptions, reference="as in `regard.scaled_dot_product_attention`")
@@ -566,10 +526,3 @@ def _distances(distance_bias: Any) -> int | None:
             f"shape {np.shape(distance_bias)}: load_state_dict() writes its numbers"
         )
     return None if distance_bias is None else count("distance_bias", distance_bias, minimum=1)
-
-
-def _ends_of_arguments(key: ArrayLike | None, value: ArrayLike | None) -> tuple[int, ...]:
-    """Return the end of the inputs (query, key, value) that each argument of a call provides."""
-    if key is None:
-        return (3,)
-    return (1, 3) if value is None else (1, 2, 3)

@@ -1,19 +1,84 @@
-"""The norms of queries and keys, and their gradients."""
+"""Division by the root mean square: the function, and the norms of queries and keys."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from regard._arguments.arrays import as_native, compute_type, stored
 from regard._arguments.numbers import finite_number
 from regard.layers._linear import gradient_of_bias
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from regard.layers._linear import FloatArray
 
 _QK_NORM_EPS = 1e-6
 _OFFSETS = {"rms": 0.0, "rms_plus_one": 1.0}
+
+
+def rms_norm(
+    x: ArrayLike, weight: ArrayLike | None = None, eps: SupportsFloat = 1e-6
+) -> FloatArray:
+    r"""Divide vectors by their root mean square, and multiply them by a weight.
+
+    .. math:: y = \frac{x}{\sqrt{\operatorname{mean}(x^2) + \epsilon}} \, w
+
+    from Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., dim)
+        Vectors, along the last axis. float16 and bfloat16 are computed in float32.
+    weight : array_like, shape (dim,), optional
+        One factor for each component; 1 by default. Gemma's first three versions, Qwen3-Next and
+        Qwen3.5 multiply by 1 + weight: pass the sum. GGUF files of them contain the sum.
+    eps : float, default 1e-6
+        Added to the mean square. Model configurations specify it (``rms_norm_eps``).
+
+    Returns
+    -------
+    ndarray, shape (..., dim)
+        Has the type of `x`.
+
+    Raises
+    ------
+    TypeError
+        If an argument does not consist of real numbers.
+    ValueError
+        If `x` has no axes, `weight` has another shape, or `eps` is negative or not finite.
+
+    Examples
+    --------
+    >>> import regard
+    >>> regard.layers.rms_norm([3.0, -4.0], eps=0)
+    array([ 0.84852814, -1.13137085])
+    """
+    given = stored("x", x)
+    wide = as_native(given, compute_type(given.dtype))
+    if given.ndim == 0:
+        raise ValueError("x must have at least one axis, got a number")
+    small = finite_number("eps", eps, minimum=0)
+    if given.shape[-1] == 0:
+        return given.copy()
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore", under="ignore"):
+        # Squares of float32 fit into float64. Squares of float64 do if the largest number is 1.
+        largest: Any = 1.0
+        if wide.dtype == np.float64:
+            largest = np.abs(wide).max(axis=-1, keepdims=True)
+            largest = np.where(np.isfinite(largest) & (largest > 0), largest, 1.0)
+            wide = wide / largest
+        mean = np.mean(np.square(wide, dtype=np.float64), axis=-1, keepdims=True)
+        root = np.hypot(np.sqrt(mean), np.sqrt(small) / largest)
+        result: FloatArray = wide / root.astype(wide.dtype)
+        if weight is not None:
+            factors = stored("weight", weight)
+            if factors.shape != given.shape[-1:]:
+                raise ValueError(f"weight must be {given.shape[-1:]}, got shape {factors.shape}")
+            result *= factors.astype(wide.dtype, copy=False)
+        return result.astype(given.dtype, copy=False)
 
 
 class Norm(NamedTuple):

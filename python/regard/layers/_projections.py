@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
 from regard._arguments.arrays import compute_type
 from regard._arguments.numbers import count
-from regard._weights.narrow import narrowed, widened
-from regard._weights.quantized import QuantizedWeight, rows_of, stacked
 from regard.layers._linear import project
 from regard.layers._norms import Norm, NormResult, normalize
-from regard.layers._state import overwrite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from regard._weights.narrow import Weight
-    from regard.layers._draws import Draws
     from regard.layers._gates import HeadGates
     from regard.layers._linear import FloatArray
 
@@ -79,45 +74,29 @@ class Projections:
         The parameters, as `draw` names them. Without ``W_out``, joined heads are the output.
     norm : Norm or None
         The norm of queries and keys; None if there is none.
-    weight_dtype : str or None
-        The narrow type in which weights, but not biases and norms, are stored.
-    is_stacked : bool
-        Whether the weights of inputs of equal size become views of one array, so that one product
-        projects equal inputs.
     is_out_in : bool
-        Whether weights have shape ``(d_out, d_in)``, or ``(d_in, d_out)`` and are not stacked.
+        Whether weights have shape ``(d_out, d_in)``, or ``(d_in, d_out)`` and are not stacked. The
+        weights of inputs of equal size are views of one array, so that one product projects equal
+        inputs.
     """
 
     def __init__(
         self,
         sizes: LayerSizes,
-        own: dict[str, Any],
+        own: dict[str, FloatArray],
         norm: Norm | None,
-        weight_dtype: str | None = None,
-        is_stacked: bool = True,
         is_out_in: bool = True,
     ) -> None:
-        # Arrays, and QuantizedWeights if weight_dtype is "int8".
-        self.own: dict[str, Any] = own
-        self.sizes = sizes
+        self.own, self.sizes, self.norm, self.is_out_in = own, sizes, norm, is_out_in
         self._bounds = [0, *sizes.ends(0, 3)]  # of the inputs in stacked weights
-        self.norm = norm
-        self._weight_dtype = weight_dtype
-        if weight_dtype is not None:
-            own |= {name: self._stored(name, own[name]) for name in own}
-        self._is_stacked = is_stacked and is_out_in and len(set(sizes.inputs)) == 1
-        self.is_out_in = is_out_in
-        self._packed: dict[str, Any] = {}
-        if not self._is_stacked:
+        self._packed: dict[str, FloatArray] = {}
+        if not is_out_in or len(set(sizes.inputs)) > 1:
             return
         for letter in "Wb":
             names = [f"{letter}_{name}" for name in INPUTS if f"{letter}_{name}" in own]
             if names:
-                self._packed[letter] = _stack([own[name] for name in names])
-                own |= {
-                    name: _rows(self._packed[letter], slice(*rows))
-                    for name, rows in zip(names, pairwise(self._bounds), strict=True)
-                }
+                stack = self._packed[letter] = np.concatenate([own[name] for name in names])
+                own |= zip(names, np.split(stack, self._bounds[1:-1]), strict=True)
 
     def state(self) -> dict[str, Any]:
         """Return the arguments of the constructor, as plain values."""
@@ -125,8 +104,6 @@ class Projections:
             "sizes": tuple(self.sizes),
             "own": dict(self.own),
             "norm": None if self.norm is None else tuple(self.norm),
-            "weight_dtype": self._weight_dtype,
-            "is_stacked": self._is_stacked,
             "is_out_in": self.is_out_in,
         }
 
@@ -136,25 +113,6 @@ class Projections:
         norm = None if state["norm"] is None else Norm(*state["norm"])
         sizes = LayerSizes(*state["sizes"])
         return cls(**state | {"sizes": sizes, "own": dict(state["own"]), "norm": norm})
-
-    def widened(self) -> dict[str, FloatArray]:
-        """Return the parameters as floats; narrow parameters are copied."""
-        return {name: widened(parameter) for name, parameter in self.own.items()}
-
-    def overwrite(self, parameters: Mapping[str, FloatArray]) -> None:
-        """Write all parameters, or none if one cannot be stored in fewer bits."""
-        new = {name: self._stored(name, array) for name, array in parameters.items()}
-        # Lists, because an iterator in Python would allow Ctrl-C between two arrays.
-        overwrite(
-            [part for held in self.own.values() for part in _parts(held)],
-            [part for name in self.own for part in _parts(new[name])],
-        )
-
-    def _stored(self, name: str, parameter: Any) -> Any:
-        is_narrow = isinstance(parameter, QuantizedWeight) or parameter.dtype.itemsize == 2
-        if self._weight_dtype is None or is_narrow or not name.startswith("W_"):
-            return parameter
-        return narrowed(name, parameter, self._weight_dtype)
 
     def heads(
         self,
@@ -234,28 +192,10 @@ class Projections:
             bounds = self._bounds[first : last + 1]
             rows = slice(bounds[0], bounds[-1])
             bias = self._packed["b"][rows] if "b" in self._packed else None
-            product = project(sources[first], _rows(self._packed["W"], rows), bias, threads)
+            product = project(sources[first], self._packed["W"][rows], bias, threads)
             for begin, end in pairwise(bounds):
                 results.append(product[..., begin - rows.start : end - rows.start])
         return results
-
-
-def _stack(weights: list[Weight]) -> Weight:
-    if isinstance(weights[0], QuantizedWeight):
-        return stacked(cast("list[QuantizedWeight]", weights))
-    return np.concatenate(cast("list[FloatArray]", weights))
-
-
-def _rows(weight: Weight, rows: slice) -> Weight:
-    """Return a view of some rows."""
-    return rows_of(weight, rows) if isinstance(weight, QuantizedWeight) else weight[rows]
-
-
-def _parts(parameter: Weight) -> tuple[Any, ...]:
-    """Return the arrays that hold a parameter."""
-    if isinstance(parameter, QuantizedWeight):
-        return parameter.numbers, parameter.scales
-    return (parameter,)
 
 
 def runs(arrays: Sequence[FloatArray]) -> Iterator[tuple[int, int]]:
@@ -265,39 +205,3 @@ def runs(arrays: Sequence[FloatArray]) -> Iterator[tuple[int, int]]:
         if last == len(arrays) or arrays[last] is not arrays[first]:
             yield first, last
             first = last
-
-
-def draw(
-    sizes: LayerSizes,
-    source: Draws,
-    *,
-    qkv_bias: bool,
-    out_bias: bool,
-    norm: Norm | None,
-    distances: int | None,
-    head_gates: bool,
-    dtype: np.dtype[Any],
-) -> dict[str, FloatArray]:
-    """Draw the query, key, value and out layers.
-
-    Norms and head gates multiply by 1 at first, and biases of distances are 0.
-    """
-    joined = sizes.heads * sizes.head_dim
-    linears = [
-        (name, d_in, heads * sizes.head_dim, qkv_bias)
-        for name, d_in, heads in zip(INPUTS, sizes.inputs, sizes.counts, strict=True)
-    ]
-    own: dict[str, FloatArray] = {}
-    for name, d_in, d_out, has_bias in [*linears, ("out", joined, sizes.inputs[0], out_bias)]:
-        weight, bias = source.linear(d_in, d_out, has_bias, dtype)
-        own[f"W_{name}"] = weight
-        if bias is not None:
-            own[f"b_{name}"] = bias
-    if norm is not None:
-        neutral = np.full(sizes.head_dim, norm.neutral, dtype)
-        own |= {f"norm_{name}": neutral.copy() for name in INPUTS[:2]}
-    if distances is not None:
-        own["distance_bias"] = np.zeros((sizes.heads, 2 * distances - 1), dtype)
-    if head_gates:
-        own["head_gates"] = np.ones(sizes.heads, dtype)
-    return own

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._arguments.numbers import batch_integers, flag
 from regard.positional import rotary_cache, rotary_frequencies
+from regard.positional._rotary import rotate
 from regard.positional._scaling import numbers_of_pairs, read_rope_parameters
 
 if TYPE_CHECKING:
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 _OPTIONS = ("base", "rotary_dim", "interleaved", "inverse_frequencies", "scaling", "length")
 
 _AHEAD = 64  # additional positions in a table, after the requested positions
-
-
-class _Rotations(NamedTuple):
-    """The cosines and sines of positions from `first` on."""
-
-    first: int
-    cos: FloatArray
-    sin: FloatArray
 
 
 class Rotation:
@@ -80,10 +73,11 @@ class Rotation:
                 f"{2 * self._frequencies.size} and {head_dim}"
             )
 
-        # A table of consecutive positions, since decoding needs one more at every step.
+        # The cosines and sines of consecutive positions from a first one on, since decoding needs
+        # one more at every step.
         self._dtype = dtype
-        nothing = np.empty((0, 1, 1), dtype)
-        self._table = _Rotations(0, nothing, nothing)
+        nothing = np.empty((0, 1), dtype)
+        self._table: tuple[int, FloatArray, FloatArray] = 0, nothing, nothing
 
     def __repr__(self) -> str:
         return self._shown
@@ -107,56 +101,33 @@ class Rotation:
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
         found: dict[int, tuple[FloatArray, FloatArray]] = {}
-        # NaN and infinity are results, not warnings.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for array, places in vectors:
-                if array.size == 0:
-                    continue
-                if id(places) not in found:
-                    found[id(places)] = self._looked_up(places, frequencies)
-                self._turn(array, *found[id(places)], transposed)
+        for array, places in vectors:
+            if array.size == 0:
+                continue
+            if id(places) not in found:
+                found[id(places)] = self._looked_up(places, frequencies)
+            cos, sin = found[id(places)]
+            rotate(array, cos, -sin if transposed else sin, self._interleaved, array)
 
     def _looked_up(
         self, places: Integers, frequencies: NDArray[np.float64]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the cosines and sines of positions ``(*batch, length)`` with a heads axis."""
-        table, first, last = self._table, int(places.min()), int(places.max())
+        """Return the cosines and sines of positions ``(*batch, length)``, one for each pair."""
+        (start, cos, sin), first, last = self._table, int(places.min()), int(places.max())
         is_own = frequencies is self._frequencies
-        if not (is_own and table.first <= first and last < table.first + len(table.cos)):
+        if not (is_own and start <= first and last < start + len(cos)):
             if not is_own or last - first > 4 * places.size + _AHEAD:
-                cos, sin = self._computed(places, frequencies)
-                return _with_heads_axis(cos), _with_heads_axis(sin)
+                return self._computed(places, frequencies)
             # Include the next positions in decoding.
             ahead = np.arange(first, last + 1 + _AHEAD)
-            table = self._table = _Rotations(first, *self._computed(ahead, frequencies))
-        rows = places - table.first
-        return _with_heads_axis(table.cos[rows]), _with_heads_axis(table.sin[rows])
+            start, cos, sin = self._table = first, *self._computed(ahead, frequencies)
+        return cos[places - start], sin[places - start]
 
     def _computed(
         self, places: Integers, frequencies: NDArray[np.float64]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the factors for `_turn`: a cosine per pair, and a sine per column of a pair."""
         cos, sin = rotary_cache(places, inverse_frequencies=frequencies)
-        cos, sin = cos * self._factor, sin * self._factor
-        axis = -1 if self._interleaved else -2
-        signed = np.stack([-sin, sin], axis)
-        return np.expand_dims(cos, axis).astype(self._dtype), signed.astype(self._dtype)
-
-    def _turn(self, array: FloatArray, cos: FloatArray, sin: FloatArray, transposed: bool) -> None:
-        """Multiply pairs (a, b) by (cos, cos) and add (b, a) times (-sin, sin), in place.
-
-        With `transposed`, subtract the products with the sines.
-        """
-        pairs = self._frequencies.size
-        shape = (pairs, 2) if self._interleaved else (2, pairs)
-        own = array[..., : 2 * pairs].reshape(*array.shape[:-1], *shape)  # an axis cut is a view
-        swapped = own[..., ::-1] if self._interleaved else own[..., ::-1, :]
-        across = swapped * sin
-        own *= cos
-        if transposed:
-            own -= across
-        else:
-            own += across
+        return (cos * self._factor).astype(self._dtype), (sin * self._factor).astype(self._dtype)
 
 
 def _shown(options: Mapping[str, Any]) -> str:
@@ -167,11 +138,6 @@ def _shown(options: Mapping[str, Any]) -> str:
         if value is not None
     )
     return f"{{{', '.join(parts)}}}" if options else "True"
-
-
-def _with_heads_axis(rows: FloatArray) -> FloatArray:
-    """Return ``(*batch, length, ...)`` with a heads axis if there is a batch."""
-    return rows[..., None, :, :, :] if rows.ndim > 3 else rows
 
 
 def query_positions(query_offset: ArrayLike, shape: tuple[int, ...]) -> Integers:

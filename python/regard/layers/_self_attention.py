@@ -17,16 +17,12 @@ from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import as_mask, is_sparse
 from regard._arguments.numbers import choice, count, flag, mapping
 from regard._arguments.options import SelfAttentionOptions, takes_options
-from regard._attention.dense import scaled_dot_product_attention
 from regard._runtime.public import public
-from regard.layers._backward import ForwardCall
 from regard.layers._draws import draws
-from regard.layers._held import held_mask
-from regard.layers._inputs import vectors
+from regard.layers._inputs import recording_of, vectors
+from regard.layers._names import check_arrays, check_names
 from regard.layers._projections import INPUTS, LayerSizes, Projections
-from regard.layers._recorded import recording_of
-from regard.layers._state import can_hold, check_arrays, check_names, overwrite
-from regard.layers._training import Trainable, dropout_options, dropout_probability
+from regard.layers._trainable import Trainable, dropout_options, dropout_probability
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +40,7 @@ _INITS = ("linear", "uniform", "normal")
 
 
 class _Parameter:
-    """An attribute that reads or replaces a parameter of a layer's projections."""
+    """An attribute that reads a parameter of a layer's projections, or copies numbers into it."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -67,12 +63,11 @@ class _Parameter:
         if given.dtype.kind not in "iuf":
             raise TypeError(f"{self._name} must be an array of real numbers, got {given.dtype}")
         check_shape(self._name, given, own[self._name].shape, "the parameter")
-        replaced = {self._name: as_native(given, layer._dtype)}
-        layer._set_parameters(own | replaced, is_stacked=False)
+        layer._load({self._name: as_native(given, layer._dtype)})
 
 
 @public
-class SelfAttention(Trainable):
+class SelfAttention(Trainable["FloatArray"]):
     """Scaled dot-product attention of a sequence to itself, in one head.
 
     The layer projects ``x`` to queries, keys and values and attends::
@@ -108,7 +103,7 @@ class SelfAttention(Trainable):
     Attributes
     ----------
     W_query, W_key, W_value : numpy.ndarray
-        The weights.
+        The weights. Setting an attribute copies an array into the parameter.
     b_query, b_key, b_value : numpy.ndarray or None
         The biases, of shape ``(d_out,)``; None without `qkv_bias`.
 
@@ -176,7 +171,8 @@ class SelfAttention(Trainable):
             own[f"W_{name}"] = weight
             if bias is not None:
                 own[f"b_{name}"] = bias
-        self._set_parameters(own)
+        sizes = LayerSizes((self._d_in,) * 3, 1, 1, self._d_out)
+        self._projections = Projections(sizes, own, None, is_out_in=init == "linear")
 
     def _shown_options(self) -> dict[str, str]:
         dropout = {"dropout": f"{self._dropout}"} if self._dropout else {}
@@ -272,38 +268,19 @@ class SelfAttention(Trainable):
             inputs = inputs.copy()
         allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
         threads = options.pop("threads", None)
-        projections = self._projections
-        sources = [inputs] * 3
         # Axes before the last two are batch axes here; attention reads the last batch axis as
         # heads.
-        heads = projections.heads(sources, threads)
-        results: dict[str, Any] = {"return_weights": return_weights, "return_lse": self.training}
-        query, key, value = heads
-        attended: Any = scaled_dot_product_attention(
-            query, key, value, allowed, **options, **results, threads=threads
+        heads = self._projections.heads([inputs] * 3, threads)
+        result = self._attended(
+            [inputs] * 3,
+            heads,
+            allowed,
+            options,
+            return_weights=return_weights,
+            threads=threads,
+            held={},
         )
-        if not return_weights and not self.training:
-            return projections.rows(attended)
-        output, *more = attended
-        rows = projections.rows(output)
-        if self.training:
-            self._hold(
-                ForwardCall(
-                    projections=projections,
-                    rotation=None,
-                    sources=sources,
-                    ends=(3,),
-                    heads=heads,
-                    norms={},
-                    places=None,
-                    rows=rows.copy(),
-                    lse=more[-1],
-                    mask=held_mask(allowed),
-                    options=options,
-                    names=self._keys(),
-                )
-            )
-        return (rows, more[0][..., 0, :, :]) if return_weights else rows
+        return (result[0], result[1][..., 0, :, :]) if return_weights else result
 
     @refuses_unknown
     @takes_options(SelfAttentionOptions)
@@ -338,33 +315,6 @@ class SelfAttention(Trainable):
         allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
         query, key, _ = self._projections.heads([inputs] * 3, options.pop("threads", None))
         return recording_of(self, query, key, allowed, options)
-
-    def parameters(self) -> dict[str, FloatArray]:
-        """Return the parameters themselves, to be changed in place.
-
-        They are the arrays of the attributes; `load_state_dict` writes into them. Change them after
-        `backward`, not between a call and its `backward`, which reads them.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            The arrays that calls read, by their names in `state_dict` and `grads`.
-
-        Examples
-        --------
-        A step of gradient descent toward an output of zeros:
-
-        >>> import numpy as np
-        >>> import regard
-        >>> layer = regard.SelfAttention(3, 2, rng=0).train()
-        >>> before = layer(np.eye(3))
-        >>> _ = layer.backward(before)  # the gradient of (output ** 2).sum() / 2
-        >>> for name, parameter in layer.parameters().items():
-        ...     parameter -= 0.1 * layer.grads[name]
-        >>> bool(np.square(layer(np.eye(3))).sum() < np.square(before).sum())
-        True
-        """
-        return {key: getattr(self, attribute) for key, attribute in self._keys().items()}
 
     def state_dict(self) -> dict[str, FloatArray]:
         """Copy the parameters, with the names and shapes of a PyTorch ``state_dict``.
@@ -409,7 +359,7 @@ class SelfAttention(Trainable):
         >>> layer = regard.SelfAttention(3, 2, rng=0)
         >>> layer.load_state_dict(regard.SelfAttention(3, 2, rng=1).state_dict())
         """
-        attributes = self._keys()
+        attributes, own = self._names(), self._projections.own
         given: dict[str, ArrayLike] = {}
         for name, value in mapping("state", state).items():
             key = _long_name(name)
@@ -417,17 +367,11 @@ class SelfAttention(Trainable):
                 raise ValueError(f"state must have {key} once, got {name} as well")
             given[key if key in attributes else str(name)] = value
         check_names(attributes, given)
-        shapes = {key: self._shape(attribute) for key, attribute in attributes.items()}
+        shapes = {key: own[attribute].shape for key, attribute in attributes.items()}
         arrays = check_arrays(shapes, given, self._dtype)
-        own = self.parameters()
-        self._drop_held()
-        if all(map(can_hold, own.values(), arrays.values())):
-            overwrite(own.values(), arrays.values())
-        else:  # an attribute has been set to another array
-            new = {attributes[key]: array for key, array in arrays.items()}
-            self._set_parameters(new)
+        self._load({attributes[key]: array for key, array in arrays.items()})
 
-    def _keys(self) -> dict[str, str]:
+    def _names(self) -> dict[str, str]:
         """Return the keys of a state in PyTorch's order, with the names of their attributes."""
         if self._init != "linear":
             return {f"W_{name}": f"W_{name}" for name in INPUTS}
@@ -438,56 +382,6 @@ class SelfAttention(Trainable):
             for part, letter in parts.items()
         }
 
-    def _shape(self, attribute: str) -> tuple[int, ...]:
-        if attribute.startswith("b_"):
-            return (self._d_out,)
-        if self._init == "linear":
-            return (self._d_out, self._d_in)
-        return (self._d_in, self._d_out)
-
-    @refuses_unknown
-    def backward(self, grad: ArrayLike, *, threads: int | None = None) -> FloatArray:
-        """Compute the gradients of the last call in train mode.
-
-        The gradients of the parameters are added to `grads`. A call allows one `backward`. A
-        `backward` that fails leaves `grads` unchanged.
-
-        Parameters
-        ----------
-        grad : array_like, shape (..., seq, d_out)
-            The gradient of the loss with respect to the output of the call. Real numbers, converted
-            to the layer's dtype.
-        threads : int, optional
-            Number of threads. The gradients are bitwise the same for any number.
-
-        Returns
-        -------
-        numpy.ndarray, shape (..., seq, d_in)
-            The gradient of `x`, in the layer's dtype.
-
-        Raises
-        ------
-        RuntimeError
-            If there was no call in train mode, or its gradients have already been computed.
-        TypeError
-            If `grad` is not an array of real numbers.
-        ValueError
-            If `grad` does not have the shape of the output.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import regard
-        >>> layer = regard.SelfAttention(3, 2, rng=0).train()
-        >>> x = np.eye(3)
-        >>> layer.backward(np.ones_like(layer(x, is_causal=True))).shape
-        (3, 3)
-        >>> layer.grads["W_value.weight"].shape
-        (2, 3)
-        """
-        gradient: FloatArray = self._backward(grad, self._dtype, threads)
-        return gradient
-
     def _drawing(self, rng: Rng) -> Callable[[], tuple[FloatArray, FloatArray | None]]:
         source = draws(rng)
         d_in, d_out, dtype = self._d_in, self._d_out, self._dtype
@@ -495,13 +389,6 @@ class SelfAttention(Trainable):
             return lambda: source.linear(d_in, d_out, self._qkv_bias, dtype)
         plain = source.rand if self._init == "uniform" else source.randn
         return lambda: (plain(d_in, d_out, dtype=dtype), None)
-
-    def _set_parameters(self, own: dict[str, Any], *, is_stacked: bool = True) -> None:
-        """Replace all parameters, by the names of their attributes, in one step."""
-        sizes = LayerSizes((self._d_in,) * 3, 1, 1, self._d_out)
-        self._projections = Projections(
-            sizes, own, None, is_stacked=is_stacked, is_out_in=self._init == "linear"
-        )
 
 
 def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:

@@ -173,11 +173,12 @@ def rotary(
     if out is not None:
         check_out("out", out, source.dtype, source.shape)
     result = np.empty(source.shape, source.dtype) if out is None else out
-    _rotate(source, cos, sin, interleaved, result)
+    rotate(source, cos, sin, interleaved, result)
     return result
 
 
-def _rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Array) -> None:
+def rotate(source: Array, cos: Array, sin: Array, interleaved: bool, result: Array) -> None:
+    """Write rotated rows to `result`, which may be `source`."""
     pairs = cos.shape[-1]
     if interleaved:
         first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)

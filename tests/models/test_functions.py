@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cache_model import normal
-from regard.layers import rms_norm, sample, silu, swiglu
+from regard.layers import rms_norm
+from regard.models import sample, silu, swiglu
 
 TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from explorer_pages import Page
-from llama_models import DIM, HEADS, KV_HEADS, LAYERS, WIDTH, forward
+from llama_models import DIM, HEADS, KV_HEADS, LAYERS, WIDTH, computed, forward, write_gguf
 from llama_models import parameters as parameters_of
 from regard._cli import main
-from regard._cli.models import open_gguf, open_model, queries_and_keys
+from regard.models import load
 
 gguf = pytest.importorskip("gguf", reason='pip install ".[models]"')
 pytest.importorskip("tokenizers", reason='pip install ".[models]"')
@@ -19,6 +19,7 @@ SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm": "output_norm",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q",
@@ -88,40 +89,14 @@ def written(tmp_path):
             "tokenizer.ggml.bos_token_id": len(tokens) - 1,
         }
         facts.update(changes)
-        writer = gguf.GGUFWriter(path, facts.pop("general.architecture", architecture))
-        for name, value in facts.items():
-            if isinstance(value, str):
-                writer.add_string(name, value)
-            elif isinstance(value, list):
-                writer.add_array(name, value)
-            elif isinstance(value, bool):
-                writer.add_bool(name, value)
-            elif isinstance(value, float):
-                writer.add_float32(name, value)
-            elif value is not None:
-                writer.add_uint32(name, value)
+        architecture = facts.pop("general.architecture", architecture)
         stored = {}
         for name, array in own.items():
-            is_turned = architecture == "llama" and name.endswith(
-                ("q_proj.weight", "k_proj.weight")
-            )
+            is_turned = path.stem == "llama" and name.endswith(("q_proj.weight", "k_proj.weight"))
             stored[renamed(name)] = interleaved(array) if is_turned else array
         stored.update(tensors)
-        read = {}
-        for name, array in stored.items():
-            if array is None:
-                continue
-            read[name] = array
-            if kind is None or array.ndim < 2:
-                writer.add_tensor(name, array)
-                continue
-            blocks = gguf.quants.quantize(array, kind)
-            read[name] = gguf.quants.dequantize(blocks, kind)
-            writer.add_tensor(name, blocks, raw_dtype=kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        stored = {name: array for name, array in stored.items() if array is not None}
+        write_gguf(path, architecture, facts, stored, kind)
         return path, own
 
     return write
@@ -143,16 +118,19 @@ def close(found, exact):
 )
 def test_queries_and_keys(written, architecture, window):
     path, own = written(architecture, window=window)
-    model = open_model(path)
+    model = load(path, in_memory=False)
     numbers, texts = model.tokens(TEXT)
     tokens, _ = vocabulary()
     assert [tokens[number].replace("Ġ", " ") for number in numbers] == texts
     assert "".join(texts) == TEXT
     assert len(texts) == 8
-    queries, keys = queries_and_keys(model, numbers)
-    for query, key, exact in zip(queries, keys, forward(own, numbers, window), strict=True):
-        close(columns(query, architecture), exact[0])
-        close(columns(key, architecture), exact[1])
+    layers, logits = computed(own, numbers, window)
+    for layer, exact in zip(model.record(TEXT), layers, strict=True):
+        close(columns(layer.query, architecture), exact[0])
+        close(columns(layer.key, architecture), exact[1])
+    caches = model.caches()
+    parts = [model.logits(model([part], caches)) for part in np.split(np.array(numbers), [5, 6])]
+    close(np.concatenate(parts, axis=1)[0], logits)
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
@@ -171,36 +149,33 @@ def test_quantized_models(written, kind, monkeypatch):
         else array
         for name, array in own.items()
     }
-    model = open_gguf(path)
+    model = load(path, in_memory=False)
     numbers, _ = model.tokens(TEXT)
-    queries, keys = queries_and_keys(model, numbers)
-    for query, key, exact in zip(queries, keys, forward(rounded, numbers), strict=True):
-        close(query, exact[0])
-        close(key, exact[1])
+    for layer, exact in zip(model.record(TEXT), forward(rounded, numbers), strict=True):
+        close(layer.query, exact[0])
+        close(layer.key, exact[1])
 
 
 def test_frequencies_of_llama_3(written):
     """The file has what each frequency is divided by."""
     factors = np.array([1, 1, 2, 8], np.float32)
-    plain = open_gguf(written()[0])
-    model = open_gguf(written(tensors={"rope_freqs.weight": factors})[0])
-    numbers, _ = model.tokens(TEXT)
-    queries, _ = queries_and_keys(model, numbers, layers=[0])
-    still = model._replace(rotary={"inverse_frequencies": [1e-30] * 4})
-    unturned, _ = queries_and_keys(still, numbers, layers=[0])
-    angles = np.arange(8)[:, None] * 500.0 ** -(np.arange(4) / 4) / factors
-    pairs = unturned[0].astype(float).reshape(HEADS, 8, 4, 2)
-    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * angles)
-    close(queries[0].reshape(pairs.shape), np.stack([turned.real, turned.imag], axis=-1))
-    assert plain.rotary["base"] == 500.0
+    path, own = written(tensors={"rope_freqs.weight": factors})
+    query = load(path).record(TEXT, layers=[0])[0].query
+    angles = np.arange(8)[:, None] * 500.0 ** -(np.arange(4) / 4)
+    # Turning back by all of the angle, and forward by the part that the factors leave.
+    (exact, _), *_ = forward(own, load(path).tokens(TEXT)[0])
+    turned = (exact[..., :4] + 1j * exact[..., 4:]) * np.exp(1j * (angles / factors - angles))
+    close(columns(query, "llama"), np.concatenate([turned.real, turned.imag], axis=-1))
 
 
 def test_linear_scaling(written):
     changes = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
-    model = open_gguf(written(changes=changes)[0])
-    assert model.rotary["scaling"] == {"rope_type": "linear", "factor": 4.0}
-    numbers, _ = model.tokens(TEXT)
-    assert np.isfinite(queries_and_keys(model, numbers)[0][-1]).all()
+    path, own = written(changes=changes)
+    query = load(path).record(TEXT, layers=[0])[0].query
+    angles = np.arange(8)[:, None] * 500.0 ** -(np.arange(4) / 4)
+    (exact, _), *_ = forward(own, load(path).tokens(TEXT)[0])
+    turned = (exact[..., :4] + 1j * exact[..., 4:]) * np.exp(1j * (angles / 4 - angles))
+    close(columns(query, "llama"), np.concatenate([turned.real, turned.imag], axis=-1))
 
 
 def test_the_command_writes_a_page(written, tmp_path):
@@ -209,7 +184,7 @@ def test_the_command_writes_a_page(written, tmp_path):
     assert main(["explore", str(path), TEXT, "-o", str(page), "--layers", "1-2"]) == 0
     found = Page.of_file(page)
     assert found.facts["tokens"]["key"] == ["wd", " wb", " we", " wb", " wf", " wj", " wc", " wg"]
-    numbers = open_gguf(path).tokens(TEXT)[0]
+    numbers = load(path, in_memory=False).tokens(TEXT)[0]
     for number, (query, key) in enumerate(list(forward(own, numbers))[1:]):
         scores = query @ np.repeat(key, 2, axis=0).swapaxes(1, 2) / np.sqrt(DIM)
         powers = np.where(np.tri(8, dtype=bool), np.exp(scores), 0)
@@ -239,7 +214,7 @@ def test_how_numbers_are_split(written, pre, begins, parts):
     }
     for told in (None, not begins):
         more = {} if told is None else {"tokenizer.ggml.add_bos_token": told}
-        numbers, texts = open_gguf(written(changes=changes | more)[0]).tokens("1234")
+        numbers, texts = load(written(changes=changes | more)[0], in_memory=False).tokens("1234")
         wanted = [part for part in parts if part != "<s>"]
         wanted = ["<s>", *wanted] if (begins if told is None else told) else wanted
         assert texts == [tokens[number] for number in numbers] == wanted
@@ -279,7 +254,7 @@ def test_tokens_by_score(written):
         "tokenizer.ggml.token_type": [UNKNOWN, CONTROL] + [BYTE] * 256 + [NORMAL] * len(words),
         "tokenizer.ggml.bos_token_id": 1,
     }
-    model = open_gguf(written(changes=changes)[0])
+    model = load(written(changes=changes)[0], in_memory=False)
     for _ in range(200):
         text = "".join(rng.choice([*"abcd "], rng.integers(1, 30)))
         numbers, texts = model.tokens(text)
@@ -294,12 +269,12 @@ def test_tokens_by_score(written):
         "tokenizer.ggml.add_space_prefix": False,
         "tokenizer.ggml.add_bos_token": False,
     }
-    numbers, _ = open_gguf(written(changes=plain)[0]).tokens("a")
+    numbers, _ = load(written(changes=plain)[0], in_memory=False).tokens("a")
     assert [tokens[number] for number in numbers] == ["a"]
 
 
 def test_control_tokens_in_a_text_are_tokens(written):
-    numbers, texts = open_gguf(written()[0]).tokens("wa<begin>wb")
+    numbers, texts = load(written()[0], in_memory=False).tokens("wa<begin>wb")
     assert texts == ["wa", "<begin>", "wb"]
     assert numbers[1] == len(vocabulary()[0]) - 1
 
@@ -324,7 +299,7 @@ REFUSED = [
     ({f"{TOKENIZER}merges": ["w"]}, {}, "merges must be pairs of tokens that make a token"),
     ({f"{TOKENIZER}model": "llama"}, {}, "tokenizer.ggml.scores must be a list of float, got no"),
     ({}, {"rope_freqs.weight": np.ones(3, np.float32)}, "rope_freqs.weight must have shape (4,)"),
-    ({}, {"token_embd.weight": None}, "no parameter whose name begins with 'token_embd.weight'"),
+    ({}, {"token_embd.weight": None}, "the file must have the parameter token_embd.weight"),
 ]
 
 
@@ -332,7 +307,7 @@ REFUSED = [
 def test_files_that_are_refused(written, changes, tensors, message, capsys):
     path, _ = written(changes=changes, tensors=tensors)
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
-        open_gguf(path)
+        load(path, in_memory=False)
     assert str(path) in str(raised.value)
     assert main(["explore", str(path), "wa", "-o", str(path.parent / "page.html")]) == 1
     assert message in capsys.readouterr().err
@@ -350,15 +325,14 @@ def test_files_that_are_refused(written, changes, tensors, message, capsys):
         ({"blk.0.attn_q.weight": np.ones((3, WIDTH), np.float32)}, "attn_q.weight must have shape"),
         (
             {"token_embd.weight": np.ones((4, WIDTH), np.float32)},
-            "but the model has 4: they belong",
+            "they belong to different models",
         ),
     ],
 )
 def test_parameters_that_do_not_fit(written, tensors, message):
     path, _ = written(tensors=tensors)
-    model = open_gguf(path)
     with pytest.raises(ValueError, match=re.escape(message)):
-        queries_and_keys(model, model.tokens(TEXT)[0])
+        load(path).record(TEXT)
 
 
 def test_a_truncated_file(written):
@@ -366,4 +340,4 @@ def test_a_truncated_file(written):
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(ValueError, match="but the file ends at"):
-        open_model(path)
+        load(path, in_memory=False)

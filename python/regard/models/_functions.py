@@ -16,69 +16,8 @@ if TYPE_CHECKING:
     FloatArray = NDArray[Any]
 
 
-def rms_norm(
-    x: ArrayLike, weight: ArrayLike | None = None, eps: SupportsFloat = 1e-6
-) -> FloatArray:
-    r"""Divide vectors by their root mean square, and multiply them by a weight.
-
-    .. math:: y = \frac{x}{\sqrt{\operatorname{mean}(x^2) + \epsilon}} \, w
-
-    from Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
-
-    Parameters
-    ----------
-    x : array_like, shape (..., dim)
-        Vectors, along the last axis. float16 and bfloat16 are computed in float32.
-    weight : array_like, shape (dim,), optional
-        One factor for each component; 1 by default. Gemma's first three versions, Qwen3-Next and
-        Qwen3.5 multiply by 1 + weight: pass the sum. GGUF files of them contain the sum.
-    eps : float, default 1e-6
-        Added to the mean square. Model configurations specify it (``rms_norm_eps``).
-
-    Returns
-    -------
-    ndarray, shape (..., dim)
-        Has the type of `x`.
-
-    Raises
-    ------
-    TypeError
-        If an argument does not consist of real numbers.
-    ValueError
-        If `x` has no axes, `weight` has another shape, or `eps` is negative or not finite.
-
-    Examples
-    --------
-    >>> import regard
-    >>> regard.layers.rms_norm([3.0, -4.0], eps=0)
-    array([ 0.84852814, -1.13137085])
-    """
-    given, wide = _widened("x", x)
-    if given.ndim == 0:
-        raise ValueError("x must have at least one axis, got a number")
-    small = finite_number("eps", eps, minimum=0)
-    if given.shape[-1] == 0:
-        return given.copy()
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore", under="ignore"):
-        # Squares of float32 fit into float64. Squares of float64 do if the largest number is 1.
-        largest: Any = 1.0
-        if wide.dtype == np.float64:
-            largest = np.abs(wide).max(axis=-1, keepdims=True)
-            largest = np.where(np.isfinite(largest) & (largest > 0), largest, 1.0)
-            wide = wide / largest
-        mean = np.mean(np.square(wide, dtype=np.float64), axis=-1, keepdims=True)
-        root = np.hypot(np.sqrt(mean), np.sqrt(small) / largest)
-        result: FloatArray = wide / root.astype(wide.dtype)
-        if weight is not None:
-            factors = stored("weight", weight)
-            if factors.shape != given.shape[-1:]:
-                raise ValueError(f"weight must be {given.shape[-1:]}, got shape {factors.shape}")
-            result *= factors.astype(wide.dtype, copy=False)
-        return result.astype(given.dtype, copy=False)
-
-
 def silu(x: ArrayLike) -> FloatArray:
-    r"""Multiply numbers by their sigmoid.
+    r"""Multiply numbers by their sigmoid (experimental).
 
     .. math:: y = \frac{x}{1 + e^{-x}}
 
@@ -88,25 +27,21 @@ def silu(x: ArrayLike) -> FloatArray:
     Parameters
     ----------
     x : array_like
-        float16 and bfloat16 are computed in float32.
+        Real numbers. float16 and bfloat16 are computed in float32.
 
     Returns
     -------
     ndarray
         Has the shape and type of `x`. No exponential overflows.
 
-    Raises
-    ------
-    TypeError
-        If `x` does not consist of real numbers.
-
     Examples
     --------
     >>> import regard
-    >>> regard.layers.silu([-1.0, 0.0, 1.0]).round(4)
+    >>> regard.models.silu([-1.0, 0.0, 1.0]).round(4)
     array([-0.2689,  0.    ,  0.7311])
     """
-    given, wide = _widened("x", x)
+    given = stored("x", x)
+    wide = as_native(given, compute_type(given.dtype))
     small = np.exp(-np.abs(wide))  # e^-x or e^x, whichever does not overflow
     with np.errstate(invalid="ignore"):  # -inf * 0, whose limit is 0
         product = np.asarray(wide * np.where(wide < 0, small, 1))
@@ -116,7 +51,7 @@ def silu(x: ArrayLike) -> FloatArray:
 
 
 def swiglu(gate: ArrayLike, up: ArrayLike) -> FloatArray:
-    r"""Multiply numbers by the SiLU of others, as between the matrices of a feed-forward layer.
+    r"""Multiply numbers by the SiLU of others, as feed-forward layers do (experimental).
 
     .. math:: y = \operatorname{silu}(g) \, u
 
@@ -125,8 +60,7 @@ def swiglu(gate: ArrayLike, up: ArrayLike) -> FloatArray:
     Parameters
     ----------
     gate, up : array_like
-        The products of the input with the gate's weight, and with the other weight. They must have
-        the same shape.
+        Real numbers of the same shape: the products of the input with two weights.
 
     Returns
     -------
@@ -135,15 +69,13 @@ def swiglu(gate: ArrayLike, up: ArrayLike) -> FloatArray:
 
     Raises
     ------
-    TypeError
-        If an argument does not consist of real numbers.
     ValueError
         If the shapes differ.
 
     Examples
     --------
     >>> import regard
-    >>> regard.layers.swiglu([1.0, -1.0], [2.0, 2.0]).round(4)
+    >>> regard.models.swiglu([1.0, -1.0], [2.0, 2.0]).round(4)
     array([ 1.4621, -0.5379])
     """
     gates, ups = stored("gate", gate), stored("up", up)
@@ -165,7 +97,7 @@ def sample(
     top_p: SupportsFloat | None = None,
     rng: Any = None,
 ) -> Any:
-    """Draw the next token of each row of logits.
+    """Draw the next token of each row of logits (experimental).
 
     Parameters
     ----------
@@ -189,19 +121,16 @@ def sample(
 
     Raises
     ------
-    TypeError
-        If an argument has the wrong type.
     ValueError
-        If a row has a NaN, +inf or no finite logit; if there are no tokens; if a number is out of
-        range.
+        If a row has a NaN, +inf or no finite logit, or a number is out of range.
 
     Examples
     --------
     >>> import regard
     >>> logits = [[2.0, 1.0, 0.0, -1.0], [0.0, 0.0, 3.0, 0.0]]
-    >>> regard.layers.sample(logits, temperature=0)
+    >>> regard.models.sample(logits, temperature=0)
     array([0, 2])
-    >>> regard.layers.sample(logits[0], 0.8, top_k=3, top_p=0.9, rng=0)
+    >>> regard.models.sample(logits[0], 0.8, top_k=3, top_p=0.9, rng=0)
     0
     """
     heat = finite_number("temperature", temperature, minimum=0)
@@ -245,9 +174,3 @@ def _pick(chances: FloatArray, most: int | None, share: float | None, number: fl
         tokens = tokens[: 1 + np.count_nonzero(below[:-1] < share * below[-1])]
     below = np.cumsum(chances[tokens])
     return int(tokens[np.searchsorted(below, number * below[-1], side="right")])
-
-
-def _widened(name: str, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return an array, and the same numbers in the type to compute in."""
-    given = stored(name, x)
-    return given, as_native(given, compute_type(given.dtype))

@@ -8,7 +8,7 @@ import pytest
 from explorer_pages import Page
 from llama_models import DIM, HEADS, KV_HEADS, LAYERS, TEXT, WIDTH, WORDS, forward, parameters
 from regard._cli import main
-from regard._cli.models import open_hugging_face, queries_and_keys
+from regard.models import load
 
 safetensors = pytest.importorskip("safetensors.numpy", reason='pip install ".[models]"')
 tokenizers = pytest.importorskip("tokenizers", reason='pip install ".[models]"')
@@ -60,24 +60,23 @@ def folder(tmp_path):
 )
 def test_queries_and_keys(folder, changes, window):
     own, path = folder(**changes)
-    model = open_hugging_face(path)
+    model = load(path, in_memory=False)
     numbers, texts = model.tokens(TEXT)
     assert numbers == [3, 1, 4, 1, 5, 9, 2, 6]
     assert texts == TEXT.split()
-    queries, keys = queries_and_keys(model, numbers)
-    for query, key, exact in zip(queries, keys, forward(own, numbers, window), strict=True):
-        assert np.allclose(query, exact[0], rtol=1e-4, atol=1e-3 * np.abs(exact[0]).max())
-        assert np.allclose(key, exact[1], rtol=1e-4, atol=1e-3 * np.abs(exact[1]).max())
+    for layer, exact in zip(model.record(TEXT), forward(own, numbers, window), strict=True):
+        for array, wanted in zip((layer.query, layer.key), exact, strict=True):
+            assert np.allclose(array, wanted, rtol=1e-4, atol=1e-3 * np.abs(wanted).max())
 
 
 def test_layers_that_are_not_wanted_are_left_out(folder):
-    model = open_hugging_face(folder()[1])
+    model = load(folder()[1], in_memory=False)
     calls = []
-    queries, keys = queries_and_keys(model, [3, 1], lambda *each: calls.append(each), layers=[1])
-    every = queries_and_keys(model, [3, 1])
-    assert len(queries) == len(keys) == 1
-    assert np.array_equal(queries[0], every[0][1])
-    assert np.array_equal(keys[0], every[1][1])
+    recording = model.record("w3 w1", layers=[1], progress=lambda *each: calls.append(each))
+    every = model.record("w3 w1")
+    assert recording.names == ("1",)
+    assert np.array_equal(recording[0].query, every["1"].query)
+    assert np.array_equal(recording[0].key, every["1"].key)
     assert calls == [(1, 2), (2, 2)]
 
 
@@ -89,36 +88,39 @@ def test_layers_that_are_not_wanted_are_left_out(folder):
         ({"hidden_act": "gelu"}, "hidden_act must be 'silu'"),
         ({"rms_norm_eps": None}, "rms_norm_eps must be present"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
+        (
+            {"layer_types": ["full_attention"]},
+            "layer_types must have one entry for each of 3 layers",
+        ),
     ],
 )
 def test_configurations_that_are_refused(folder, changes, message):
     _, path = folder(**changes)
     with pytest.raises(ValueError, match=message):
-        open_hugging_face(path)
+        load(path, in_memory=False)
 
 
 def test_parameters_that_do_not_fit(folder):
     own, path = folder(num_attention_heads=2, num_key_value_heads=2)
     with pytest.raises(ValueError, match=r"q_proj\.weight must have shape \(16, 24\), got"):
-        queries_and_keys(open_hugging_face(path), [1])
+        load(path)
     del own["model.layers.1.mlp.up_proj.weight"]
     _, path = folder(own)
     with pytest.raises(ValueError, match=r"layer 1 must have .* missing: model\.layers\.1\.mlp"):
-        queries_and_keys(open_hugging_face(path), [1])
+        load(path)
     with pytest.raises(ValueError, match="they belong to different models"):
-        queries_and_keys(open_hugging_face(path), [WORDS])
+        load(path, in_memory=False)([[WORDS]], [])
 
 
-def test_the_command_shows_layers_of_one_window(folder, tmp_path, capsys):
+def test_the_command_shows_layers_of_different_windows(folder, tmp_path):
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
     _, path = folder(model_type="qwen3", sliding_window=3, layer_types=kinds)
     page = tmp_path / "page.html"
     command = ["explore", str(path), TEXT, "-o", str(page), "--layers"]
-    assert main([*command, "0-1"]) == 1
-    assert "got windows 3, None: name layers of the same window" in capsys.readouterr().err
-    assert main([*command, "0,2"]) == 0
+    assert main([*command, "1,2"]) == 0
     explorer = Page.of_file(page)
-    assert [layer["name"] for layer in explorer.facts["layers"]] == ["0", "2"]
+    assert [layer["name"] for layer in explorer.facts["layers"]] == ["1", "2"]
+    assert (explorer.map(0, 0)["weights"] > 0).sum() == 8 * 9 // 2
     assert (explorer.map(1, 0)["weights"] > 0).sum() == 1 + 2 + 6 * 3
 
 
@@ -127,7 +129,7 @@ def test_files_beside_the_model(folder, name):
     _, path = folder()
     (path.parent / name).write_text("{")
     with pytest.raises(ValueError, match=rf"{name} is not "):
-        open_hugging_face(path)
+        load(path, in_memory=False)
     (path.parent / name).unlink()
     with pytest.raises(FileNotFoundError, match=rf"{name} is missing: the model's file needs"):
-        open_hugging_face(path)
+        load(path, in_memory=False)

@@ -1,0 +1,101 @@
+"""Files of parameters, which are read one at a time."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard._arguments.numbers import listed
+from regard._weights.narrow import narrow_weight
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from regard._weights.narrow import Weight
+
+
+class UnreadableTensorError(Exception):
+    """A tensor has an unsupported type, but the rest of the file can be read."""
+
+
+class ParameterFile:
+    """A file whose header is read once, however often parameters are read."""
+
+    metadata: dict[str, Any]
+    names: Collection[str]
+
+    def __init__(self, name: str) -> None:
+        mode = os.stat(name).st_mode
+        # Opening a pipe would wait for the other end, and a device has no size.
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise ValueError(f"{name}: is not a plain file, but a device, a pipe or a socket")
+        with open(name, "rb"):  # the packages' errors for such files do not name them
+            pass
+        self.name = name
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        raise NotImplementedError
+
+    def is_float(self, tensor: str) -> bool:
+        """Return whether a tensor can be stored in fewer bits."""
+        raise NotImplementedError
+
+    def rows(self, tensor: str, part: slice) -> NDArray[Any]:
+        """Return rows of a tensor ``(rows, columns)`` in a new array, in at least 32 bits."""
+        raise NotImplementedError
+
+    def numbers(self, tensor: str, begin: int, dtype: Any, count: int) -> NDArray[Any]:
+        """Read `count` numbers of a tensor from byte `begin` of the file on."""
+        array = np.fromfile(self.name, dtype, count, offset=begin)
+        if array.size != count:
+            raise ValueError(f"{self.name}: the file became shorter while {tensor} was read")
+        return array
+
+    def read(self, tensor: str, weight_dtype: str | None) -> Weight:
+        """Return a tensor. A matrix of floats is read a few rows at a time as `weight_dtype`."""
+        shape = self.shape(tensor)
+        try:
+            np.broadcast_to(0, shape)
+        except ValueError as error:  # more axes than NumPy supports
+            raise ValueError(
+                f"{self.name}: tensor {tensor!r} has the impossible shape {list(shape)}: {error}"
+            ) from None
+        if weight_dtype is not None and len(shape) == 2 and self.is_float(tensor):
+            where = f"{self.name}: tensor {tensor!r}"
+            return narrow_weight(where, shape, weight_dtype, lambda part: self.rows(tensor, part))
+        return self.rows(tensor, slice(0, math.prod(shape[:-1]))).reshape(shape)
+
+    def parameters(
+        self, prefix: str = "", weight_dtype: str | None = None, stacklevel: int = 3
+    ) -> dict[str, Any]:
+        """Return the parameters whose names begin with a prefix.
+
+        One warning, attributed as `stacklevel` specifies, names the tensors of unsupported types.
+        Raises ValueError if no name begins with `prefix`, or if no tensor with it can be read.
+        """
+        wanted = [name for name in self.names if name.startswith(prefix)]
+        if prefix and not wanted:
+            raise ValueError(
+                f"{self.name}: the file has no parameter whose name begins with {prefix!r}"
+            )
+        parameters, reasons = {}, []
+        for name in wanted:
+            try:
+                parameters[name] = self.read(name, weight_dtype)
+            except UnreadableTensorError as error:
+                reasons.append(f"tensor {name!r} {error}")
+        if reasons and not parameters:
+            raise ValueError(f"{self.name}: {listed(reasons)}")
+        if reasons:
+            warnings.warn(
+                f"{self.name}: skipped {listed(reasons)}", UserWarning, stacklevel=stacklevel
+            )
+        return parameters

@@ -1,0 +1,133 @@
+"""Models in Hugging Face folders: model.safetensors, config.json and tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from regard._arguments.numbers import count, finite_number, listed
+from regard._runtime.optional import needed
+from regard.checkpoints._safetensors import SafetensorsFile
+from regard.models._parameters import HUGGING_FACE, Parameters, Sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Decoders with RMS norms before attention and before a gated feed-forward layer.
+_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+_BESIDE = "the model's file needs its config.json and tokenizer.json next to it"
+
+
+def open_hugging_face(name: str, weight_dtype: str | None) -> tuple[Sizes, Parameters, Any]:
+    """Return the model of a folder, or of a safetensors file in it.
+
+    Raises OSError if a file is missing or unreadable, and ValueError if the model does not belong
+    to the Llama family.
+    """
+    folder = name if os.path.isdir(name) else os.path.dirname(name)
+    config = _config(os.path.join(folder, "config.json"))
+    tokenizer = _tokenizer(os.path.join(folder, "tokenizer.json"))
+    ends = config.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    layers = config["num_hidden_layers"]
+    sizes = Sizes(
+        name=os.path.basename(os.path.abspath(folder)),
+        layers=layers,
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        head_dim=config["head_dim"],
+        width=config["hidden_size"],
+        epsilon=finite_number("config.json's rms_norm_eps", config["rms_norm_eps"], 0),
+        rotary=_rotary(config),
+        windows=_windows(config, layers),
+        context_length=config.get("max_position_embeddings"),
+        end_tokens=frozenset(end for end in ends if isinstance(end, int)),
+    )
+    paths = [name] if name != folder else _parts(folder)
+    files = [SafetensorsFile(path, "a model") for path in paths]
+    return sizes, Parameters(folder or ".", files, HUGGING_FACE, sizes, weight_dtype), tokenizer
+
+
+def _parts(folder: str) -> list[str]:
+    """Return the paths of the safetensors files of a folder."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if not os.path.exists(index):
+        return [os.path.join(folder, "model.safetensors")]
+    names = _json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(part, str) for part in names.values()):
+        raise ValueError(f"{index}: weight_map must name the files of the parameters")
+    return [os.path.join(folder, os.path.basename(part)) for part in dict.fromkeys(names.values())]
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing: {_BESIDE}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a JSON object, but a {type(content).__name__}")
+    return content
+
+
+def _config(path: str) -> dict[str, Any]:
+    """Return a configuration with defaults, or raise OSError, TypeError or ValueError."""
+    config = _json(path)
+    if config.get("model_type") not in _MODEL_TYPES:
+        raise ValueError(
+            f"{path}: model_type must be one of {listed(_MODEL_TYPES)}, got "
+            f"{config.get('model_type')!r}"
+        )
+    if config.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"{path}: hidden_act must be 'silu', got {config['hidden_act']!r}")
+    for key in ("num_hidden_layers", "num_attention_heads", "hidden_size", "rms_norm_eps"):
+        if key not in config:
+            raise ValueError(f"{path}: {key} must be present, got a configuration without it")
+        if key != "rms_norm_eps":
+            config[key] = count(f"{path}'s {key}", config[key], minimum=1)
+    heads = config["num_attention_heads"]
+    for key, default in (
+        ("num_key_value_heads", heads),
+        ("head_dim", config["hidden_size"] // heads),
+    ):
+        given = config.get(key)
+        config[key] = count(f"{path}'s {key}", default if given is None else given, minimum=1)
+    return config
+
+
+def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the rotary embedding, from either of two configuration formats."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    options: dict[str, Any] = {}
+    if "rope_theta" in config:
+        options["base"] = config["rope_theta"]
+    if scaling:
+        longest = config.get("max_position_embeddings")
+        options["scaling"] = {"max_position_embeddings": longest, **scaling}
+        if "rope_theta" in scaling:
+            options.pop("base", None)
+    return options
+
+
+def _windows(config: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    kinds = config.get("layer_types") or ["sliding_attention"] * layers
+    if len(kinds) != layers:
+        raise ValueError(
+            f"config.json's layer_types must have one entry for each of {layers} layers, got "
+            f"{len(kinds)}"
+        )
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _tokenizer(path: str) -> Any:
+    library = needed("tokenizers", "a model's file", "models")
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{path} is missing: {_BESIDE}")
+    try:
+        return library.Tokenizer.from_file(path)
+    except Exception as error:  # the library raises no more specific type
+        raise ValueError(f"{path} is not a tokenizer's file: {error}") from None

@@ -1,0 +1,206 @@
+"""Language models continue texts: the API and the command, with models of random numbers."""
+
+import json
+
+import numpy as np
+import pytest
+
+import regard
+import tiny_llama
+from llama_models import DIM, HEADS, KV_HEADS, LAYERS, WIDTH, WORDS, computed, parameters
+from regard._cli import main
+
+safetensors = pytest.importorskip("safetensors.numpy")
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("gguf")
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": DIM,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+    "eos_token_id": [],
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a function that writes a model's folder, in one or more safetensors files."""
+
+    def write(own, parts=1, **changes):
+        path = tmp_path / "model"
+        path.mkdir()
+        names = [f"model-{part}.safetensors" for part in range(parts)]
+        if parts == 1:
+            names = ["model.safetensors"]
+        else:
+            index = {name: names[i % parts] for i, name in enumerate(own)}
+            (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+        for number, name in enumerate(names):
+            part = {each: own[each] for each in list(own)[number::parts]}
+            safetensors.save_file(part, path / name)
+        (path / "config.json").write_text(json.dumps(CONFIG | changes))
+        encoder = tokenizers.models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0")
+        tokenizer = tokenizers.Tokenizer(encoder)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        tokenizer.save(str(path / "tokenizer.json"))
+        return path
+
+    return write
+
+
+def own_parameters(head=False):
+    own = parameters(np.random.default_rng(0), "llama")
+    if head:
+        shape = own["model.embed_tokens.weight"].shape
+        own["lm_head.weight"] = np.random.default_rng(1).standard_normal(shape, np.float32)
+    return own
+
+
+def by_the_book(own, tokens, count):
+    """Return the most likely continuation."""
+    tokens = list(tokens)
+    for _ in range(count):
+        tokens.append(int(computed(own, tokens)[1][-1].argmax()))
+    return tokens[-count:]
+
+
+@pytest.mark.parametrize(("parts", "head"), [(1, False), (1, True), (3, True)])
+def test_the_most_likely_tokens(folder, parts, head):
+    own = own_parameters(head)
+    path = folder(own, parts)
+    wanted = [f"w{token}" for token in by_the_book(own, [3, 1, 4], 12)]
+    for in_memory in (True, False):
+        model = regard.models.load(path, in_memory=in_memory)
+        assert "".join(model.generate("w3 w1 w4", 12)).split() == wanted
+        assert "".join(model.generate([3, 1, 4], 12, dtype="float64")).split() == wanted
+    assert model.num_parameters == sum(array.size for array in own.values())
+    assert repr(model) == (
+        f"Model('model', num_layers={LAYERS}, num_heads={HEADS}, num_kv_heads={KV_HEADS}, "
+        f"head_dim={DIM})"
+    )
+
+
+def test_a_text_ends_with_an_end_token(folder):
+    own = own_parameters()
+    written = by_the_book(own, [3, 1, 4], 8)
+    model = regard.models.load(folder(own, eos_token_id=written[4]))
+    before = written[: written.index(written[4])]
+    assert "".join(model.generate([3, 1, 4], 8)).split() == [f"w{token}" for token in before]
+    assert list(model.generate([3, 1, 4], 0)) == []
+
+
+@pytest.mark.parametrize("weight_dtype", ["float16", "bfloat16", "int8"])
+def test_weights_in_fewer_bits(folder, weight_dtype):
+    """Logits are those of the rounded weights in float32."""
+    own = own_parameters()
+    path = folder(own)
+    stored, _ = regard.checkpoints.load_safetensors(
+        path / "model.safetensors", weight_dtype=weight_dtype
+    )
+    model = regard.models.load(path, weight_dtype=weight_dtype)
+    rounded = {
+        name: array.dequantize() if weight_dtype == "int8" and array.ndim == 2 else array
+        for name, array in stored.items()
+    }
+    logits = model.logits(model([[3, 1, 4, 1, 5]], model.caches()))[0]
+    exact = computed(rounded, [3, 1, 4, 1, 5])[1]
+    assert np.allclose(logits, exact, rtol=1e-4, atol=1e-3 * np.abs(exact).max())
+
+
+def test_draws_depend_on_the_generator_alone():
+    model = tiny_llama.tiny_llama()
+    draws = [
+        "".join(model.generate("Once", 20, temperature=1.5, top_k=50, rng=seed))
+        for seed in (0, 0, 1)
+    ]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_characters_come_whole():
+    model = tiny_llama.tiny_llama()
+    tokens = model.tokenizer.encode("naïve 日本 🙂!").ids
+    parts = list(model.decode_stream(tokens, after=model.tokenizer.encode("Say: ").ids))
+    assert "".join(parts) == "naïve 日本 🙂!"
+    assert "🙂" in parts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (("",), {}, ValueError, "prompt must have at least one token, got none"),
+        (([],), {}, ValueError, "prompt must have at least one token, got none"),
+        (([1.5],), {}, TypeError, "prompt must"),
+        ((None,), {}, TypeError, "prompt must"),
+        (("a", -1), {}, ValueError, "max_tokens must be at least 0, got -1"),
+        (("a",), {"temperature": -1}, ValueError, "temperature must be at least 0"),
+        (("a",), {"top_p": 2}, ValueError, "top_p must be at most 1, got 2"),
+        (("a",), {"rng": "x"}, TypeError, "rng must be None, an int"),
+        (("a",), {"dtype": "int3"}, (TypeError, ValueError), "dtype must be"),
+    ],
+)
+def test_arguments_that_are_refused(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        tiny_llama.tiny_llama().generate(*arguments, **options)
+
+
+def test_calls_that_are_refused():
+    model = tiny_llama.tiny_llama()
+    with pytest.raises(ValueError, match=r"tokens must be from 0 to 258, .*, got 999"):
+        list(model.generate([999]))
+    with pytest.raises(ValueError, match=r"tokens must have shape \(batch, new\), got \(2,\)"):
+        model([1, 2], model.caches())
+    with pytest.raises(ValueError, match=r"layers must be .* 2, got 3"):
+        model.record("a", layers=[3])
+    for text, layers, message in (("", None, "text must"), ("a", [], "layers must name")):
+        with pytest.raises(ValueError, match=message):
+            model.record(text, layers=layers)
+
+
+def test_the_command_prints_the_text(folder, capsys):
+    own = own_parameters()
+    path = folder(own)
+    command = ["generate", str(path), "w3", "w1 w4", "--tokens", "6", "--weights", "float32"]
+    assert main(command) == 0
+    wanted = [f"w{token}" for token in by_the_book(own, [3, 1, 4], 6)]
+    assert capsys.readouterr().out.split() == ["w3", "w1", "w4", *wanted]
+    drawn = []
+    for seed in ("0", "0", "1"):
+        assert main([*command, "--temperature", "3", "--seed", seed, "--window", "4"]) == 0
+        drawn.append(capsys.readouterr().out)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_command_escapes_what_a_terminal_would_obey(folder, capsys):
+    path = folder(own_parameters())
+    assert main(["generate", str(path), "w3\tw1\n\x1b[2J", "--tokens", "1"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("w3\tw1\n\\x1b[2J")
+    assert "\x1b" not in text
+
+
+def test_the_command_refuses(folder, tmp_path, capsys):
+    path = folder(own_parameters())
+    (tmp_path / "text.txt").write_text("Once upon a time")
+    (tmp_path / "empty").mkdir()
+    for arguments, status, message in (
+        (["none.gguf", "a"], 2, "'none.gguf' is not a file"),
+        ([str(path)], 2, "argument text: it must follow the model's file"),
+        ([str(path), " "], 2, "the text has no words"),
+        ([str(path), "a", "--tokens", "0"], 2, "must be from 1"),
+        ([str(path), "a", "--top-p", "2"], 1, "top_p must be at most 1"),
+        ([str(tmp_path / "text.txt"), "a"], 1, "path must be a GGUF file, a folder"),
+        ([str(tmp_path / "empty"), "a"], 1, "config.json is missing"),
+    ):
+        assert main(["generate", *arguments]) == status, arguments
+        assert message in " ".join(capsys.readouterr().err.split())
+    (path / "tokenizer.json").unlink()
+    assert main(["generate", str(path), "a"]) == 1
+    assert "tokenizer.json is missing" in capsys.readouterr().err
+    (path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError):
+        regard.models.load(path)
