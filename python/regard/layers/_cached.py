@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from regard._arguments.arrays import as_array
-from regard._arguments.numbers import batch_integers
-from regard._arguments.starts import token_counts
+from regard._arguments.numbers import batch_integers, token_counts
 from regard._attention.ragged import scaled_dot_product_attention_ragged
 
 if TYPE_CHECKING:
