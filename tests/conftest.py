@@ -1,3 +1,4 @@
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -182,6 +183,20 @@ def run_python(tmp_path):
         )
 
     return run
+
+
+@pytest.fixture
+def start():
+    """Start a process, which is killed when the test ends. `with subprocess.Popen` would wait for
+    it forever after an assertion that failed."""
+    with contextlib.ExitStack() as stack:
+
+        def run(command, **options):
+            process = stack.enter_context(subprocess.Popen(command, **options))
+            stack.callback(process.kill)
+            return process
+
+        yield run
 
 
 @pytest.fixture
