@@ -141,15 +141,23 @@ def test_derivatives_along_random_directions(case, check, target):
 @pytest.mark.parametrize(
     ("check", "name"),
     [
-        (check_gradients, "backward"),
-        (check_tangents, "jvp"),
+        (check_gradients, "scaled_dot_product_attention_backward"),
+        (check_tangents, "attention_formula"),
+        (check_double_gradients, "attention_formula"),
     ],
 )
 def test_a_scale_that_is_wrong_by_a_millionth_is_found(check, name, settings, monkeypatch):
-    name = f"scaled_dot_product_attention_{name}"
-    call = getattr(regard, name)
+    owner = regard if hasattr(regard, name) else regard.torch._autograd
+    call = getattr(owner, name)
     problem = built(Case("scale", *SHAPES, scale=1.0))
     check(problem, **settings)
-    monkeypatch.setattr(regard, name, lambda *a, **o: call(*a, **o | {"scale": 1 + 1e-6}))
+
+    def wrong(*given, **options):
+        if owner is regard:
+            return call(*given, **options | {"scale": 1 + 1e-6})
+        *arrays, options, factors = given
+        return call(*arrays, options | {"scale": 1 + 1e-6}, factors)
+
+    monkeypatch.setattr(owner, name, wrong)
     with pytest.raises(RuntimeError, match="mismatch for output"):
         check(problem, **settings)

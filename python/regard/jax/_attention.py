@@ -67,8 +67,7 @@ def scaled_dot_product_attention(
         If shapes disagree or a number is out of range.
     NotImplementedError
         If a gradient is requested with ``precision="int8"`` or with respect to `scale` or
-        `softcap`, or a gradient of gradients with a `precision` or with respect to an input other
-        than query, key and value.
+        `softcap`, or a gradient of gradients with a `precision`.
 
     See Also
     --------
@@ -83,13 +82,13 @@ def scaled_dot_product_attention(
     Gradients are available with respect to query, key, value, a float mask, `alibi_slopes`,
     `distance_bias` and `sinks`, through the output and lse. Only requested gradients are computed.
     Gradients of gradients, such as `jax.grad` of `jax.grad` and `jax.jacrev` of `jax.jacrev`, are
-    available with respect to query, key and value; all other inputs must be constants. Forward mode
-    (`jax.jvp`, `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an
-    error. `scale` and `softcap` have no gradients. A single number is a constant of the program; an
-    array with one number per head may be traced.
+    those of JAX's own operations, which need memory for all scores. Forward mode (`jax.jvp`,
+    `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an error. `scale`
+    and `softcap` have no gradients. A single number is a constant of the program; an array with one
+    number per head may be traced.
 
-    XLA rejects a program for a device other than the CPU, since it finds "regard_attention" only
-    on the CPU.
+    A compiled program calls Python in this process, so it cannot be serialized, and JAX does not
+    keep it in its compilation cache.
 
     Regard reads and writes XLA's arrays in place: neither inputs nor results are copied.
     ``jax.vmap`` merges all mapped calls into one call, with the same bits as separate calls, except

@@ -1,24 +1,32 @@
-"""The computations that XLA runs: the NumPy calls, with the axes that `jax.vmap` adds."""
+"""The computations that XLA runs: the NumPy calls, with the axes that `jax.vmap` adds.
+
+XLA calls them with its buffers, which they read and write in place. `jax.pure_callback` would copy
+both, and creates JAX arrays within the callback, which can deadlock waiting for a thread that the
+callback itself occupies. A computation must not call JAX.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import astuple, dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+import atexit
+import ctypes
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental.buffer_callback import buffer_callback
 
 from regard._arguments.masks import Masks
 from regard._arguments.option_table import ARRAY_OPTIONS, DIFFERENTIABLE, OPTIONS
 from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
-from regard._gradients.jvp import scaled_dot_product_attention_jvp
 from regard.jax import _sparse
-from regard.jax._second_order import double_backward
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,19 +34,32 @@ if TYPE_CHECKING:
     Arrays = dict[str, Any]
     Options = dict[str, Any]
 
-_ROLES = ("query", "key", "value")
 # The two kinds of masks have separate names, since a call may have both.
-DIFFERENTIABLE_INPUTS = (*_ROLES, "float_mask", *DIFFERENTIABLE)
+DIFFERENTIABLE_INPUTS = ("query", "key", "value", "float_mask", *DIFFERENTIABLE)
 # The array options without a batch axis.
 _OF_ALL_ENTRIES = {
     "dropout_seed",
     *(name for name in ARRAY_OPTIONS if "batch" not in OPTIONS[name].axes),
 }
+# FE_DFL_ENV of C's <fenv.h>, and a size larger than any fenv_t.
+_DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
+_ROOM_FOR_ENVIRONMENT = 256
+_libm = ctypes.PyDLL(None)
+
+
+class Result(NamedTuple):
+    """The shape and type of an array that a computation returns."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
 class Computation:
-    """A function of named arrays, with everything that is known when a program is traced."""
+    """A function of named arrays, with everything that is known when a program is traced.
+
+    JAX compiles equal computations once.
+    """
 
     function: str
     """One of the names in `_FUNCTIONS`."""
@@ -47,18 +68,21 @@ class Computation:
     """The number of axes of query, key and value, without the axes that `jax.vmap` adds."""
     options: tuple[tuple[str, Any], ...]
 
-    def as_text(self) -> str:
-        """Serialize to a text that `of_text` reads."""
-        return json.dumps(astuple(self))
+    def of(self, results: tuple[Result, ...], arrays: Sequence[Any]) -> list[Any]:
+        """Compute with JAX arrays, now or when XLA runs.
 
-    @staticmethod
-    @lru_cache(maxsize=256)
-    def of_text(text: str) -> Computation:
-        """Read a text that `as_text` returned."""
-        return Computation(*json.loads(text))
+        Under `jax.vmap`, all arrays have an additional leading axis, of size 1 in unmapped arrays.
+        """
+        if all(0 in result.shape for result in results):
+            return [jnp.zeros(*result) for result in results]
+        _finish_at_exit()
+        types = [jax.ShapeDtypeStruct(*result) for result in results]
+        return list(buffer_callback(self, types, vmap_method="expand_dims")(*arrays))
 
-    def __call__(self, arrays: Sequence[Array], results: Sequence[Array]) -> None:
+    def __call__(self, _: Any, results: Sequence[Any], *buffers: Any) -> None:
         """Fill the results of all mapped calls, with one call if their entries are independent."""
+        arrays = [np.asarray(buffer) for buffer in buffers]
+        results = [np.asarray(buffer) for buffer in results]
         given = dict(zip(self.names, arrays, strict=True))
         added = given["query"].ndim - self.axes
         mapped = np.broadcast_shapes(*(array.shape[:added] for array in arrays))
@@ -68,12 +92,13 @@ class Computation:
         }
         # These options cannot differ between batch entries, and dropout counts the entries.
         is_apart = not _OF_ALL_ENTRIES & (given.keys() | dict(self.options).keys())
-        if not mapped or is_apart:
-            self._compute(given, results)
-            return
-        for index in np.ndindex(*mapped):
-            entry = {name: array[index] for name, array in given.items()}
-            self._compute(entry, [result[index] for result in results])
+        with _ieee_arithmetic():
+            if not mapped or is_apart:
+                self._compute(given, results)
+                return
+            for index in np.ndindex(*mapped):
+                entry = {name: array[index] for name, array in given.items()}
+                self._compute(entry, [result[index] for result in results])
 
     def _compute(self, given: Arrays, results: Sequence[Array]) -> None:
         options = dict(self.options)
@@ -87,6 +112,43 @@ class Computation:
             shown = _sparse.sparse_of([given.pop(name) for name in _sparse.NAMES], numbers)
         options["mask"] = Masks(shown, given.pop("float_mask", None)).argument
         _FUNCTIONS[self.function](given, options, results)
+
+
+@contextmanager
+def _ieee_arithmetic() -> Iterator[None]:
+    """Enable subnormal numbers, which XLA's threads treat as zeros."""
+    before = ctypes.create_string_buffer(_ROOM_FOR_ENVIRONMENT)
+    _libm.fegetenv(before)
+    _libm.fesetenv(_DEFAULT_ENVIRONMENT)
+    try:
+        yield
+    finally:
+        _libm.fesetenv(before)
+
+
+@cache
+def _finish_at_exit() -> None:
+    atexit.register(_finish)
+
+
+def _finish() -> None:
+    """Wait for the programs of this thread, which need Python in order to return.
+
+    XLA runs the programs that a thread starts in their order. Another reference keeps a client
+    alive, because a destroyed client joins the threads of the programs of other threads, which may
+    wait for Python.
+    """
+    nothing = np.zeros((), np.float32)
+    with suppress(RuntimeError):  # JAX is configured without a CPU backend
+        for device in jax.local_devices(backend="cpu"):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(device.client))
+            with jax.default_device(device):
+                last = buffer_callback(_do_nothing, jax.ShapeDtypeStruct((), np.float32))
+                jax.block_until_ready(last(nothing))
+
+
+def _do_nothing(*_: Any) -> None:
+    """Fill nothing."""
 
 
 def _attend(given: Arrays, options: Options, results: Sequence[Array]) -> None:
@@ -105,39 +167,17 @@ def _attend_with_residual(given: Arrays, options: Options, results: Sequence[Arr
     lse[np.isneginf(lse)] = np.finfo(lse.dtype).min
 
 
-def _of_residual(lse: Array) -> Array:
-    """Return the lse of a residual, which is -inf in fully masked rows."""
-    return np.where(lse == np.finfo(lse.dtype).min, -np.inf, lse).astype(lse.dtype, copy=False)
-
-
 def _backward(given: Arrays, options: Options, results: Sequence[Array]) -> None:
     """Fill the gradients of the inputs that the option `with_respect_to` names."""
-    given["lse"] = _of_residual(given["lse"])
+    lse = given["lse"]
+    given["lse"] = np.where(lse == np.finfo(lse.dtype).min, lse.dtype.type(-np.inf), lse)
     names = [name.removeprefix("float_") for name in options.pop("with_respect_to")]
     out = AttentionGradients(**dict(zip(names, results, strict=True)))
     scaled_dot_product_attention_backward(**given, **options, with_respect_to=names, out=out)
-
-
-def _double_backward(given: Arrays, options: Options, results: Sequence[Array]) -> None:
-    """Fill the gradients of the gradients of query, key and value.
-
-    They are taken with respect to the gradient of the output, query, key, value, and the gradient
-    of lse if there is one. The last is the derivative of lse along the gradients' gradients.
-    """
-    filled = double_backward(given, options)
-    if "grad_lse" in given:
-        arguments = {role: given[role] for role in _ROLES} | options | {"return_lse": True}
-        arguments |= {f"tangent_{role}": given[f"grad_grad_{role}"] for role in _ROLES}
-        *_, of_lse = scaled_dot_product_attention_jvp(**arguments)
-        filled.append(of_lse)
-    with np.errstate(over="ignore"):  # of 16 bits
-        for result, computed in zip(results, filled, strict=True):
-            result[...] = computed
 
 
 _FUNCTIONS = {
     "attend": _attend,
     "attend_with_residual": _attend_with_residual,
     "backward": _backward,
-    "double_backward": _double_backward,
 }

@@ -1,4 +1,7 @@
-"""Attention with first and second gradients, as custom derivatives for JAX."""
+"""Attention with its gradients, as custom derivatives for JAX.
+
+Gradients of gradients are those of the formula.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from regard.jax._computation import DIFFERENTIABLE_INPUTS, Computation
-from regard.jax._ffi import Result, call
+from regard._gradients.formula import attention_formula
+from regard.jax._computation import DIFFERENTIABLE_INPUTS, Computation, Result
 
 if TYPE_CHECKING:
     Arrays = dict[str, Any]
@@ -35,7 +39,7 @@ def _called(
 ) -> list[Any]:
     options = {**dict(known.options), **more}
     what = Computation(function, tuple(arrays), known.axes, tuple(options.items()))
-    return call(what, results, list(arrays.values()))
+    return what.of(results, list(arrays.values()))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -89,44 +93,77 @@ def _gradients(known: TracedCall, wanted: tuple[str, ...], given: Arrays) -> Arr
 def _gradients_kept(
     known: TracedCall, wanted: tuple[str, ...], given: Arrays
 ) -> tuple[Arrays, Arrays]:
-    for name in DIFFERENTIABLE_INPUTS:
-        if name in given and name not in _ROLES and given[name].perturbed:
-            _refuse(name)
-    values = {name: array.value for name, array in given.items()}
-    return _gradients(known, wanted, values), values
+    return _gradients(known, wanted, given), given
 
 
 def _gradients_pulled(
     known: TracedCall, wanted: tuple[str, ...], given: Arrays, grads: Arrays
 ) -> tuple[Arrays]:
-    along = {}
-    for name, grad in grads.items():
-        if isinstance(grad, SymbolicZero):
-            continue
-        if name not in _ROLES:
-            _refuse(name)
-        along[f"grad_grad_{name}"] = grad
-    along = {
-        name: along.get(name, jnp.zeros_like(given[name.removeprefix("grad_grad_")]))
-        for name in map("grad_grad_{}".format, _ROLES)
-    }
-    names = ["grad_output", *_ROLES, *(["grad_lse"] if "grad_lse" in given else [])]
-    results = tuple(Result(given[name].shape, given[name].dtype) for name in names)
     if dict(known.options).get("precision") is not None:
         raise NotImplementedError(
             "precision must be None in gradients of gradients, which are always exact"
         )
-    computed = _called("double_backward", known, along | given, results)
-    of_inputs = dict(zip(names, computed, strict=True))
-    return ({name: of_inputs.get(name) for name in given},)
+    types = {name: x.dtype for name, x in given.items()}
+    given = {name: _wide(known, x) for name, x in given.items()}
+    names = ("grad_output", "grad_lse", *DIFFERENTIABLE_INPUTS)
+    inputs = {name: given[name] for name in names if name in given}
+
+    def gradients(inputs: Arrays) -> Arrays:
+        def attention(some: Arrays) -> tuple[Any, Any]:
+            return _by_formula(known, given | inputs | some)
+
+        results, pull = jax.vjp(attention, {name: inputs[name] for name in wanted})
+        of_lse = inputs.get("grad_lse", jnp.zeros_like(results[1]))
+        found: Arrays = pull((inputs["grad_output"], of_lse))[0]
+        return found
+
+    (found,) = jax.vjp(gradients, inputs)[1]({n: _wide(known, x) for n, x in grads.items()})
+    return ({name: found[name].astype(types[name]) if name in found else None for name in types},)
 
 
-def _refuse(name: str) -> None:
-    name = name.removeprefix("float_")
-    raise NotImplementedError(
-        f"{name} must be a constant in gradients of gradients, which regard computes for "
-        f"query, key and value only: pass jax.lax.stop_gradient({name})"
+def _wide(known: TracedCall, array: Any) -> Any:
+    """Return an array in the type of the arithmetic, in which sums are not rounded."""
+    is_real = jnp.issubdtype(array.dtype, jnp.floating)
+    return array.astype(known.lse.dtype) if is_real else array
+
+
+def _by_formula(known: TracedCall, given: Arrays) -> tuple[Any, Any]:
+    """Compute output and lse by JAX's own operations, which have all derivatives."""
+    options = dict(known.options) | given
+    for name in ("scale", "softcap"):
+        if isinstance(options.get(name), tuple):
+            options[name] = jnp.asarray(options[name], known.lse.dtype)
+    if "sparse_mask" in options:
+        names: tuple[str, ...] = ("mask_starts", "mask_spans", "mask_bits", "sparse_mask")
+        options["bool_mask"] = _is_weighted(known, given, names)
+    factors = None
+    if options.get("dropout_p"):
+        names = ("dropout_p", "dropout_seed", "dropout_origin", "query_offset", "key_lengths")
+        factors = _is_weighted(known, given, names) / (1 - options["dropout_p"])
+        factors = factors.astype(known.lse.dtype)
+    return attention_formula(jnp, *map(options.pop, _ROLES), options, factors)
+
+
+def _is_weighted(known: TracedCall, given: Arrays, names: tuple[str, ...]) -> Any:
+    """Return which weights are not 0 if scores are equal, with only some of the options.
+
+    They are the output of attention to the identity.
+    """
+    kv_len = given["key"].shape[-2]
+    alone = known._replace(
+        options=tuple((name, x) for name, x in known.options if name in names),
     )
+    arrays = {
+        "query": jnp.zeros((*known.lse.shape, 1), np.float32),
+        "key": jnp.zeros((1,) * (known.axes - 2) + (kv_len, 1), np.float32),
+        "value": jnp.eye(kv_len, dtype=np.float32).reshape(
+            (1,) * (known.axes - 2) + (kv_len, kv_len)
+        ),
+    }
+    arrays |= {name: given[name] for name in names if name in given}
+    result = Result((*known.lse.shape, kv_len), np.dtype(np.float32))
+    (output,) = _called("attend", alone, arrays, (result,))
+    return output != 0
 
 
 def _filled(grad: Any) -> Any:
@@ -134,4 +171,4 @@ def _filled(grad: Any) -> Any:
 
 
 attention.defvjp(_attention_kept, _attention_pulled, symbolic_zeros=True)
-_gradients.defvjp(_gradients_kept, _gradients_pulled, symbolic_zeros=True)
+_gradients.defvjp(_gradients_kept, _gradients_pulled)

@@ -13,7 +13,7 @@ from regard._arguments.masks import Masks, as_mask, is_sparse, parts_of
 from regard._arguments.option_table import ARRAY_OPTIONS, OPTIONS
 from regard._attention.check import check_call
 from regard.jax import _sparse
-from regard.jax._ffi import Result
+from regard.jax._computation import Result
 from regard.jax._gradients import TracedCall
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from regard._runtime.public import publish as _publish
 
 _needed("torch", "regard.torch", "torch")
 
-from regard.torch import _batching, _derivatives, _fake, _flops, _kernels  # noqa: E402, F401
 from regard.torch._attention import scaled_dot_product_attention  # noqa: E402
 from regard.torch._block_mask import block_mask  # noqa: E402
 from regard.torch._counting import ReplacedCalls  # noqa: E402

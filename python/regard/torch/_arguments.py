@@ -11,10 +11,11 @@ from torch import Tensor
 
 from regard._arguments.masks import is_sparse
 from regard.torch._block_mask import is_block_mask
-from regard.torch._causal_bias import is_causal_bias
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _NAMES = ("query", "key", "value")
+# Importing it takes a second. If it has not been imported, no causal bias can exist.
+_BIAS_MODULE = "torch.nn.attention.bias"
 
 
 def autocast(tensor: Any) -> Any:
@@ -25,6 +26,41 @@ def autocast(tensor: Any) -> Any:
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return tensor
     return tensor if tensor.dtype is torch.float64 else tensor.to(torch.get_autocast_dtype(kind))
+
+
+def is_causal_bias(given: Any) -> bool:
+    """Return whether an argument is a `CausalBias`."""
+    module = sys.modules.get(_BIAS_MODULE)
+    return module is not None and isinstance(given, module.CausalBias)
+
+
+def offset_of(
+    bias: Any, query: Tensor, key: Tensor, *, is_causal: Any = False, query_offset: Any = 0
+) -> int:
+    """Return the `query_offset` that is equivalent, with `is_causal`, to a `CausalBias`.
+
+    Raises TypeError or ValueError if the bias is for other lengths, or if the call also sets one of
+    the two options.
+    """
+    variant = getattr(bias, "variant", None)
+    if variant is None:
+        raise TypeError(
+            "attn_mask must be a CausalBias as causal_lower_right and causal_upper_left return it, "
+            "got the result of an operation on a CausalBias, which has no elements"
+        )
+    if is_causal is not False or type(query_offset) is not int or query_offset:
+        raise ValueError(
+            "attn_mask is a CausalBias, which sets is_causal and query_offset: they must be left "
+            f"out, got is_causal={is_causal!r} and query_offset={query_offset!r}"
+        )
+    lengths = bias.seq_len_q, bias.seq_len_kv
+    if lengths != (query.shape[-2], key.shape[-2]):
+        raise ValueError(
+            "attn_mask must be a CausalBias for the lengths of query and key, "
+            f"({query.shape[-2]}, {key.shape[-2]}), got lengths {lengths}"
+        )
+    is_lower_right = variant is sys.modules[_BIAS_MODULE].CausalVariant.LOWER_RIGHT
+    return lengths[1] - lengths[0] if is_lower_right else 0
 
 
 def check_dense(name: str, tensor: Tensor) -> None:

@@ -11,15 +11,15 @@ from regard.torch._arguments import (
     TYPES,
     autocast,
     check_tensors,
+    is_causal_bias,
+    offset_of,
     repeat_heads,
     repeat_key_heads,
 )
-from regard.torch._attend import attend, split_options
-from regard.torch._causal_bias import is_causal_bias, offset_of
-from regard.torch._direct import PLAIN, is_eager, plain_call
-from regard.torch._nested import attend_nested, is_jagged
+from regard.torch._autograd import PLAIN
+from regard.torch._call import attend_checked, plain_call, split_options
 from regard.torch._observing import OBSERVERS
-from regard.torch._operators import dense
+from regard.torch._ragged import attend_nested, is_jagged
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -163,9 +163,8 @@ def scaled_dot_product_attention(
     given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         query, key, value = map(autocast, (query, key, value))
-    is_direct = type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN and is_eager()
     if not (
-        is_direct
+        type(query) is type(key) is type(value) is torch.Tensor
         and query.dtype is key.dtype is value.dtype
         and query.dtype in TYPES
         and query.is_cpu
@@ -196,8 +195,7 @@ def scaled_dot_product_attention(
             key, value = repeat_key_heads(query, key, value)
     elif not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         query, key, value = repeat_heads(query, key, value)
-    return attend(
-        dense,
+    return attend_checked(
         (query, key, value),
         given,
         attn_mask,
@@ -205,5 +203,4 @@ def scaled_dot_product_attention(
         is_causal,
         scale,
         return_lse=return_lse,
-        is_direct=is_direct,
     )

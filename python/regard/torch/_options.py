@@ -1,170 +1,183 @@
-"""Convert the options of a call for the operators, and for the calls on NumPy arrays."""
+"""The options of a call as arguments of the operators, and as keywords of the NumPy calls.
+
+An operator has query, key and value, the tensors `TENSORS` or None, a list of integers, a list of
+real numbers, and a list of their names: of the integers, then of the real numbers, followed by
+words of the form ``name=value``. The integers of one option have the same name.
+
+A sparse mask is three tensors that share the memory of its arrays, so that a graph may contain
+them, and some integers. A score function is its addresses. An operator may run long after the call
+that recorded it, and any number of times. Functions that were given to an operator are therefore
+kept alive until the process ends. The kernels call only addresses of functions that are kept, and
+never an address that a graph brought from another process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling, is_exporting
 
-from regard._arguments.masks import Masks
+import regard
+from regard._arguments.arrays import shown
+from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.numbers import MOST, count, flag, offsets, real_number
-from regard._arguments.option_table import OPTIONS, Subject
-from regard.torch._memory import NO_TENSORS, as_array, as_optional_array
-from regard.torch._operators import (
-    INPUTS,
-    NUMBER_OR_TENSOR,
-    OPTION_NAMES,
-    SPARSE_NUMBERS,
-    Layout,
-    dense,
-    tensor_name,
-)
-from regard.torch._score_function import addresses_of, score_function_of
-from regard.torch._sparse import shown_fields, shown_of
+from regard._arguments.option_table import OPTIONS
+from regard._arguments.options import GradientOptions, names_of
+from regard.torch._memory import as_array
 
-_MAX_SEED = 2**64 - 1
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
-_TYPES = {name: OPTIONS[name].type for name in OPTION_NAMES}
-# The arguments of a call without options. An offset defaults to a number; None means "end".
-_DEFAULTS = dict.fromkeys(dense.Call._fields)
-_DEFAULTS |= {
-    name: list(OPTIONS[name].default) if option_type == "origin" else OPTIONS[name].default
-    for name, option_type in _TYPES.items()
-    if name in _DEFAULTS
-}
-_DEFAULTS |= {SPARSE_NUMBERS: [], "score_function": []}
-_DROPOUT = frozenset(n for n in OPTION_NAMES if OPTIONS[n].subject is Subject.DROPOUT)
-# Options that may be tensors without a gradient, and advice if a gradient is needed.
-WITHOUT_GRADIENT = {
+_TYPES = {name: OPTIONS[name].type for name in names_of(GradientOptions)}
+# The differentiable tensors.
+INPUTS = ("query", "key", "value", "float_mask")
+INPUTS += tuple(name for name in _TYPES if OPTIONS[name].is_differentiable)
+STARTS = ("query_starts", "key_starts")
+_SPARSE = ("mask_starts", "mask_spans", "mask_bits")
+_NUMBERS_OR_TENSORS = ("integers", "number_or_numbers", "seed")
+# The tensors that a call may have in addition to query, key and value.
+TENSORS = (*INPUTS[3:], "bool_mask", *_SPARSE, *STARTS)
+TENSORS += tuple(name for name, kind in _TYPES.items() if kind in _NUMBERS_OR_TENSORS)
+_WITHOUT_GRADIENT = {
     "scale": "multiply query by it instead, or pass it as .detach()",
     "softcap": "pass it as .detach()",
 }
 
 
-def call_with(
-    layout: Layout,
-    tensors: tuple[Tensor, ...],
-    masks: tuple[Any, Tensor | None],
-    options: dict[str, Any],
-) -> Any:
-    """Return the arguments of the operators from the arguments of the public function.
+def checked(
+    masks: tuple[Any, Tensor | None], options: dict[str, Any], device: torch.device
+) -> dict[str, Any]:
+    """Return the options with values of the types that calls have, and the masks by kind.
 
-    `tensors` are query, key and value, followed by the starts of packed sequences. `masks` are the
-    bool or sparse mask and the float mask, and `options` are the options that are not None. An
-    argument of the wrong type raises TypeError. The kernels check the values.
+    `masks` are the bool or sparse mask and the float mask, and `options` are the options that are
+    not None. An argument of the wrong type raises TypeError. The kernels check the values.
     """
-    query = tensors[0]
-    names = ("query", "key", "value", *layout.starts)
-    fields = {**_DEFAULTS, **dict(zip(names, tensors, strict=True)), **shown_fields(masks[0])}
-    fields["float_mask"] = masks[1]
+    visible, bias = masks
+    found: dict[str, Any] = {}
+    if visible is not None:
+        found["mask" if is_sparse(visible) else "bool_mask"] = visible
+    if bias is not None:
+        found["float_mask"] = bias
     for name, given in options.items():
-        option_type = _TYPES[name]
-        if option_type in ("numbers", "table"):
-            fields[name] = tensor_of(name, given, query.device, torch.float64)
-        elif option_type == "integers":
-            fields[name], fields[tensor_name(name)] = _number_or_tensor(name, given, query.device)
-        elif option_type == "number_or_numbers":
-            fields[name], fields[tensor_name(name)] = _real_or_tensor(name, given, query.device)
-        elif option_type == "function":
-            fields[name] = addresses_of(given)
-        elif option_type == "sides":
-            fields[f"{name}_left"], fields[f"{name}_right"] = _sides(given)
-        elif option_type == "seed":
-            fields[name] = _seed_tensor(given)
-        elif option_type == "origin":
-            fields[name] = _origin(given)
-        elif type(given) not in NO_TENSORS and isinstance(given, Tensor):
+        kind = _TYPES[name]
+        is_numbers = isinstance(given, (Tensor, np.ndarray, list, tuple))
+        if kind in ("numbers", "table") or (kind == "number_or_numbers" and is_numbers):
+            found[name] = tensor_of(name, given, device, torch.float64)
+        elif kind == "integers" and isinstance(given, str):
+            offsets(given, 0)  # raises TypeError unless it is "end"
+            found[name] = given
+        elif kind == "integers" and not _is_integer(given):
+            found[name] = tensor_of(name, given, device)
+        elif kind == "function":
+            found[name] = _checked_function(given)
+        elif kind == "sides":
+            found[name] = _sides(given)
+        elif kind == "seed":
+            found[name] = _seed_tensor(given)
+        elif kind == "origin":
+            found[name] = _origin(given)
+        elif isinstance(given, Tensor):
             raise TypeError(f"{name} must be a number, got a tensor, whose gradient would be lost")
-        elif isinstance(given, _SYMBOLIC) or is_compiling():
-            fields[name] = given
+        elif kind == "choice" or is_compiling() or isinstance(given, _SYMBOLIC):
+            found[name] = given
+        elif kind in ("number", "number_or_numbers"):
+            found[name] = real_number(name, given)
+        elif kind == "flag":
+            found[name] = flag(name, given)
         else:
-            fields[name] = _SCALARS.get(option_type, _unchanged)(name, given)
-    return layout.Call(**fields)
+            found[name] = _integer(name, given)
+    return found
 
 
-def _unchanged(name: str, given: Any) -> Any:
-    return given
+def packed(found: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of the operators after query, key and value for checked options."""
+    tensors: dict[str, Tensor] = {}
+    integers: list[tuple[str, Any]] = []
+    reals: list[tuple[str, Any]] = []
+    words: list[str] = []
+    for name, given in found.items():
+        if name == "mask":
+            rows, block = given._rows, given._block or (0, 0)
+            arrays = rows.starts, rows.spans, rows.bits
+            tensors.update(zip(_SPARSE, map(_shared, arrays), strict=True))
+            layout = rows.row_queries, rows.first_query, rows.first_key, *block
+            integers += [("mask_numbers", number) for number in (*rows.shape[-2:], *layout)]
+        elif name == "score_function" and not isinstance(given, tuple):
+            integers += [(name, number) for number in _kept(given)]
+        elif name == "window":
+            sides = zip(("left", "right"), given, strict=True)
+            integers += [(f"window_{side}", each) for side, each in sides if each is not None]
+        elif isinstance(given, Tensor):
+            tensors[name] = given
+        elif isinstance(given, tuple):
+            integers += [(name, number) for number in given]
+        elif isinstance(given, (float, torch.SymFloat)):
+            reals.append((name, given))
+        elif isinstance(given, (int, torch.SymInt)):
+            integers.append((name, int(given) if isinstance(given, bool) else given))
+        else:
+            words.append(f"{name}={given}")
+    names = [*(name for name, _ in (*integers, *reals)), *words]
+    numbers = [number for _, number in integers], [number for _, number in reals]
+    return *map(tensors.get, TENSORS), names, *numbers
 
 
-def keywords_of(call: Any) -> dict[str, Any]:
-    """Return the keywords of the calls on NumPy arrays from the arguments of the operators."""
-    fields = call._asdict()
-    masks = Masks(shown_of(call), as_optional_array(call.float_mask))
-    keywords: dict[str, Any] = {} if masks.argument is None else {"mask": masks.argument}
-    unused = set() if call.dropout_p else set(_DROPOUT)
-    if call.score_function:
-        unused.discard("dropout_origin")
-    for name, option_type in _TYPES.items():
-        if option_type == "sides":
-            sides = fields[f"{name}_left"], fields[f"{name}_right"]
-            if sides != (None, None):
-                keywords[name] = sides
-            continue
-        given = fields[name]
-        if option_type in NUMBER_OR_TENSOR and given is None:
-            given = fields[tensor_name(name)]
-            if given is None and OPTIONS[name].default is not None:
-                given = "end"
-        if given is None or given is _DEFAULTS[name] or name in unused:
-            continue
-        if option_type == "function":
-            if not given:
-                continue
-            given = score_function_of(given)
-        elif option_type == "seed":
-            given = int(given) % 2**64
-        elif type(given) not in NO_TENSORS and isinstance(given, Tensor):
-            given = as_array(given)
-        elif option_type == "origin":
-            given = tuple(given)
-        keywords[name] = given
-    return keywords
+def unpacked(*given: Any) -> dict[str, Any]:
+    """Return checked options from the arguments that `packed` returns.
+
+    The parts of sparse masks and score functions keep their own names, because tensors of a
+    compiler have no elements.
+    """
+    *tensors, names, integers, reals = given
+    values = (*integers, *reals)
+    each: dict[str, tuple[Any, ...]] = {}
+    for name, value in zip(names, values, strict=False):
+        each[name] = (*each.get(name, ()), value)
+    found = {name: numbers[0] if len(numbers) == 1 else numbers for name, numbers in each.items()}
+    found |= dict(word.split("=", 1) for word in names[len(values) :])
+    found |= {n: x for n, x in zip(TENSORS, tensors, strict=True) if x is not None}
+    sides = found.pop("window_left", None), found.pop("window_right", None)
+    if sides != (None, None):
+        found["window"] = sides
+    if "is_causal" in found:
+        found["is_causal"] = bool(found["is_causal"])
+    return found
+
+
+def numpy_keywords(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords of the NumPy calls for checked or unpacked options."""
+    words = {
+        name: as_array(option) if isinstance(option, Tensor) else option
+        for name, option in found.items()
+    }
+    if "dropout_seed" in words:
+        words["dropout_seed"] = int(words["dropout_seed"]) % 2**64
+    if isinstance(words.get("score_function"), tuple):
+        words["score_function"] = score_function_of(words["score_function"])
+    visible = words.pop("mask", words.pop("bool_mask", None))
+    if "mask_numbers" in words:
+        visible = _sparse_of([words.pop(name) for name in _SPARSE], words.pop("mask_numbers"))
+    mask = Masks(visible, words.pop("float_mask", None)).argument
+    return words if mask is None else words | {"mask": mask}
 
 
 def numpy_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Replace the tensors among the options with arrays."""
+    """Replace the tensors among the options of the public function with arrays."""
     arrays: dict[str, Any] = {}
     for name, option in options.items():
         if not isinstance(option, Tensor):
             arrays[name] = option
         elif name == "dropout_seed":
             arrays[name] = int(_seed_tensor(option)) % 2**64
-        elif option.is_cpu:
-            arrays[name] = as_array(option)
         else:
-            raise ValueError(f"{name} must be on the device of query, cpu, got {option.device}")
+            arrays[name] = as_array(option)
     return arrays
-
-
-def _number_or_tensor(
-    name: str, given: Any, device: torch.device
-) -> tuple[int | None, Tensor | None]:
-    """Return an integer option as a number or as a tensor with one number per batch entry.
-
-    If both are None, the option is "end".
-    """
-    if isinstance(given, str) and name == "query_offset":
-        offsets(given, 0)
-        return None, None
-    if isinstance(given, (int, torch.SymInt)) and not isinstance(given, bool):
-        return _integer(name, given), None
-    return None, tensor_of(name, given, device)
-
-
-def _real_or_tensor(
-    name: str, given: Any, device: torch.device
-) -> tuple[float | None, Tensor | None]:
-    """Return a real option as a number or as a tensor with one number per head."""
-    if isinstance(given, (Tensor, np.ndarray, list, tuple)):
-        return None, tensor_of(name, given, device, torch.float64)
-    if isinstance(given, _SYMBOLIC) or is_compiling():
-        return given, None
-    return real_number(name, given), None
 
 
 def check_without_gradient(name: str, tensor: Tensor) -> None:
@@ -172,20 +185,8 @@ def check_without_gradient(name: str, tensor: Tensor) -> None:
     if name not in INPUTS and tensor.requires_grad and torch.is_grad_enabled():
         raise TypeError(
             f"{name} must be a number or a tensor that requires no gradient, got a tensor, whose "
-            f"gradient would be lost; {WITHOUT_GRADIENT.get(name, 'pass it as .detach()')}"
+            f"gradient would be lost; {_WITHOUT_GRADIENT.get(name, 'pass it as .detach()')}"
         )
-
-
-def _integer(name: str, given: Any) -> Any:
-    """Return a 64-bit or symbolic integer, or raise TypeError or ValueError."""
-    if isinstance(given, torch.SymInt) or is_compiling():
-        return given
-    if isinstance(given, Tensor):
-        raise TypeError(f"{name} must be an int, got a tensor")
-    number = count(name, given, minimum=-MOST - 1)
-    if number > MOST or number < -MOST - 1:
-        raise ValueError(f"{name} must fit in 64 bits, got {number}")
-    return number
 
 
 def tensor_of(
@@ -207,12 +208,6 @@ def tensor_of(
     return given
 
 
-def _is_sequence(given: Any) -> bool:
-    """Return whether this is a Python sequence, or an array with one axis."""
-    is_array = isinstance(given, np.ndarray) and given.ndim == 1
-    return is_array or isinstance(given, (tuple, list, range))
-
-
 def _has_bools(given: Any) -> bool:
     """Return whether there is a bool among numbers, which PyTorch would convert."""
     if isinstance(given, (np.ndarray, np.generic)):
@@ -222,23 +217,44 @@ def _has_bools(given: Any) -> bool:
     return isinstance(given, bool)
 
 
-def _sides(window: Any) -> tuple[int | None, int | None]:
+def _is_integer(given: Any) -> bool:
+    return isinstance(given, (int, torch.SymInt)) and not isinstance(given, bool)
+
+
+def _integer(name: str, given: Any) -> Any:
+    """Return a 64-bit or symbolic integer, or raise TypeError or ValueError."""
+    if isinstance(given, torch.SymInt) or is_compiling():
+        return given
+    if isinstance(given, Tensor):
+        raise TypeError(f"{name} must be an int, got a tensor")
+    number = count(name, given, minimum=-MOST - 1)
+    if number > MOST:
+        raise ValueError(f"{name} must fit in 64 bits, got {number}")
+    return number
+
+
+def _is_sequence(given: Any) -> bool:
+    """Return whether this is a Python sequence, or an array with one axis."""
+    is_array = isinstance(given, np.ndarray) and given.ndim == 1
+    return is_array or isinstance(given, (tuple, list, range))
+
+
+def _sides(window: Any) -> tuple[int | None, ...]:
     """Return how far a window extends to each side, or raise TypeError or ValueError."""
     if not _is_sequence(window):
         raise TypeError(f"window must be a pair (left, right) of integers or None, got {window!r}")
     if len(window) != 2:
         raise ValueError(f"window must be a pair (left, right), got {len(window)} elements")
-    left, right = (None if side is None else _integer("window", side) for side in window)
-    return left, right
+    return tuple(None if side is None else _integer("window", side) for side in window)
 
 
-def _origin(given: Any) -> list[int]:
-    """Return the dropout origin as a list, or raise TypeError or ValueError."""
+def _origin(given: Any) -> tuple[int, ...]:
+    """Return the dropout origin as a tuple, or raise TypeError or ValueError."""
     if not _is_sequence(given) or len(given) != 3:
         raise TypeError(
             f"dropout_origin must be three integers (entry, head, position), got {given!r}"
         )
-    return [_integer("dropout_origin", number) for number in given]
+    return tuple(_integer("dropout_origin", number) for number in given)
 
 
 def _seed_tensor(seed: Any) -> Tensor:
@@ -256,16 +272,79 @@ def _seed_tensor(seed: Any) -> Tensor:
         seed = seed[()]
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, torch.SymInt)):
         raise TypeError(f"dropout_seed must be an integer, got {type(seed).__name__}")
-    if not 0 <= seed <= _MAX_SEED:
+    if not 0 <= seed < 2**64:
         raise ValueError(f"dropout_seed must be from 0 to 2**64 - 1, got {seed}")
     seed = seed if isinstance(seed, torch.SymInt) else int(seed)
     signed = seed if seed < 2**63 else seed - 2**64
     return torch.full((), signed, dtype=torch.int64, device="cpu")
 
 
-# Checks of the options that the operators accept as numbers and flags.
-_SCALARS: dict[str, Callable[[str, Any], Any]] = {
-    "flag": flag,
-    "number": real_number,
-    "integer": _integer,
-}
+class _Writable:
+    """An array as PyTorch reads it without a warning that it must not be written to."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
+
+
+def _shared(array: Array) -> Tensor:
+    """Return a tensor that shares the memory of an array, which nothing writes to."""
+    if is_dynamo_compiling():
+        return torch.as_tensor(array)
+    return torch.from_numpy(np.asarray(_Writable(array)))
+
+
+def _sparse_of(arrays: list[Array], numbers: tuple[int, ...]) -> Any:
+    """Return the sparse mask of these arrays, whose first axes `torch.vmap` may have extended."""
+    q_len, kv_len, row_queries, first_query, first_key, *block = numbers
+    shape = (*arrays[0].shape[:-1], q_len, kv_len)
+    rows = *arrays, row_queries, first_query, first_key, shape
+    mask: Any = object.__new__(regard.masks.Blocks if any(block) else regard.masks.Ranges)
+    mask.__setstate__((rows, shape[:-2], tuple(block) if any(block) else None))
+    return mask
+
+
+_KEPT: dict[tuple[int, ...], dict[int, Any]] = {}
+
+
+def _checked_function(score_function: Any) -> Any:
+    """Return a score function that an operator may have, or raise an error."""
+    if not isinstance(score_function, regard.ScoreFunction):
+        raise TypeError(
+            f"score_function must be a regard.ScoreFunction, got {shown(score_function)}"
+        )
+    if is_exporting():
+        raise NotImplementedError(
+            "score_function has an address in this process, which an exported program must not "
+            "contain: leave it out, or use torch.compile"
+        )
+    return score_function
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _kept(score_function: Any) -> tuple[int, ...]:
+    """Keep a score function, and return the integers that represent it.
+
+    A compiler calls this once, with the object, and recompiles for another object.
+    """
+    addresses = (
+        score_function.address,
+        score_function.derivative_address,
+        score_function.user_data_address,
+    )
+    # The operators' integers have a sign.
+    key = (*(each - 2**64 if each >= 2**63 else each for each in addresses),)
+    key = (*key, score_function.dtype.itemsize)
+    _KEPT.setdefault(key, {})[id(score_function)] = score_function
+    return key
+
+
+def score_function_of(addresses: tuple[int, ...]) -> Any:
+    """Return the score function that some integers represent, or raise RuntimeError."""
+    kept = _KEPT.get(tuple(addresses))
+    if kept is None:
+        raise RuntimeError(
+            "score_function is unknown in this process: the graph was made in another process, "
+            "and the addresses of its functions have no meaning here"
+        )
+    return next(iter(kept.values()))

@@ -17,6 +17,7 @@ import torch
 import torch.nested._internal.ops as _of_nested_tensors
 
 from regard.torch._attention import scaled_dot_product_attention
+from regard.torch._autograd import is_eager
 from regard.torch._counting import (
     CountedBlock,
     ReplacedCalls,
@@ -26,7 +27,6 @@ from regard.torch._counting import (
     is_counted,
     lock,
 )
-from regard.torch._direct import is_eager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,13 +8,14 @@ import torch
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy
 
-from regard.torch._operators import Layout, dense, library, ragged
+from regard.torch._operators import attention, library
+from regard.torch._options import TENSORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
     from torch.fx import Graph, Node
+
+_PLACE = 3 + TENSORS.index("dropout_seed")
 
 
 def draw_seed() -> Tensor:
@@ -26,24 +27,19 @@ def draw_seed() -> Tensor:
     return seed
 
 
-def _recorded(layout: Layout) -> Callable[..., Any]:
-    """Return the rule by which a graph records the call.
+def _recorded(mode: Any, operator: Any, types: Any, given: Any, named: Any) -> Any:
+    """Record a call in a graph.
 
     To save memory, a compiler may compute any part of the forward pass again in the backward pass.
     It restores the state of the generator only for random operators that are marked as if they were
     in a checkpointed region. It refuses to compile a forward pass by itself with such an operator.
     """
-    place = layout.attention.tensors.index("dropout_seed")
-
-    def record(mode: Any, operator: Any, types: Any, given: Any, named: Any) -> Any:
-        results = mode.__torch_dispatch__(operator, types, given, named)
-        graph = mode.tracer.graph
-        seed = graph.find_nodes(op="call_function", target=operator)[-1].args[place]
-        if seed is not None and _has_backward(graph):
-            _mark(seed)
-        return results
-
-    return record
+    results = mode.__torch_dispatch__(operator, types, given, named)
+    graph = mode.tracer.graph
+    seed = graph.find_nodes(op="call_function", target=operator)[-1].args[_PLACE]
+    if seed is not None and _has_backward(graph):
+        _mark(seed)
+    return results
 
 
 def _has_backward(graph: Graph) -> bool:
@@ -59,10 +55,4 @@ def _mark(seed: Node) -> None:
         nodes += [each for each in node.all_input_nodes if each not in nodes]
 
 
-for _layout in (dense, ragged):
-    torch.library.register_torch_dispatch(
-        f"regard::{_layout.attention.name}",
-        ProxyTorchDispatchMode,
-        _recorded(_layout),
-        lib=library,
-    )
+torch.library.register_torch_dispatch(attention, ProxyTorchDispatchMode, _recorded, lib=library)

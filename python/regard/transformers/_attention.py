@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import regard.torch
-from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import listed
 from regard._arguments.options import TorchOptions, names_of
 from regard._runtime.optional import needed
 from regard.torch._observing import is_observed
 from regard.transformers._combine import both, with_bias
 from regard.transformers._continuous_batching import attend_to_texts
-from regard.transformers._distances import distance_options, elements_of
+from regard.transformers._masks import padding_options
 from regard.transformers._models import MaskKind, expected_masks
-from regard.transformers._pattern_mask import PatternMask
 from regard.transformers._texts import within_texts
 
 torch = needed("torch", "regard.transformers", "transformers")
@@ -39,6 +37,7 @@ def attend(
     position_bias: Any = None,
     indices: Any = None,
     block_indices: Any = None,
+    sliding_window: int | None = None,
     cache: Any = None,
     cu_seq_lens_q: Any = None,
     cu_seq_lens_k: Any = None,
@@ -55,10 +54,11 @@ def attend(
     query : tensor, shape (batch, heads, q_len, head_dim)
     key : tensor, shape (batch, kv_heads, kv_len, head_dim)
     value : tensor, shape (batch, kv_heads, kv_len, value_dim)
-    attention_mask : PatternMask, tensor of bool or float, or None
-        Determines visibility. Without a mask, query ``i`` of a causal module sees key ``j`` if
-        ``j <= i``, and a single query sees everything, as with ``"sdpa"``. In models that
-        ``"sdpa"`` does not support, all queries see everything, as with eager attention.
+    attention_mask : tensor of bool or float, or None
+        Determines visibility, as described in `_masks`. Without a mask, query ``i`` of a causal
+        module sees key ``j`` if ``j <= i``, and a single query sees everything, as with ``"sdpa"``.
+        In models that ``"sdpa"`` does not support, all queries see everything, as with eager
+        attention.
     dropout : float
         The probability of dropping a weight. Models pass 0 outside training.
     scaling, softcap : float, optional
@@ -68,8 +68,10 @@ def attend(
     s_aux, sinks : tensor, shape (heads,) or one that broadcasts to (batch, heads, q_len, 1)
         Logits that take part in the softmax without a value. The name depends on the model.
     position_bias : tensor, shape (1 or batch, heads, q_len, kv_len), optional
-        Added to the scores. A bias that depends only on the distance between query and key, as in
-        T5, becomes the option `distance_bias`.
+        Added to the scores.
+    sliding_window : int, optional
+        The number of keys that a query sees, counted back from its own, if `attention_mask` is a
+        row of keys. Other masks contain the window.
     indices : tensor of int, shape (batch, q_len, count), optional
         The only keys that a query may see.
     block_indices
@@ -83,8 +85,8 @@ def attend(
     output_attentions : bool
         If True, a warning is logged, since attention weights are not returned.
     **others
-        Arguments that the mask already accounts for, such as ``sliding_window``, and arguments of
-        continuous batching. Masks of heads and regard's other options are refused.
+        Arguments that the mask already accounts for, and arguments of continuous batching. Masks of
+        heads and regard's other options are refused.
 
     Returns
     -------
@@ -108,33 +110,34 @@ def attend(
         of_heads["sinks"], sinks = sinks.to(query.dtype), None
     if "write_index" in others:
         # transformers 5.23 makes a mask of only the new tokens, which the starts replace.
-        mask = None if isinstance(attention_mask, PatternMask) else attention_mask
+        mask = attention_mask if attention_mask is not None and attention_mask.ndim > 3 else None
         refused = {"attention_mask": mask, "indices": indices}
         refused |= {"position_bias": position_bias, "sinks of each query": sinks}
         output = attend_to_texts(
             module,
             (query, key, value),
-            others | {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k},
+            others
+            | {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k}
+            | {"sliding_window": sliding_window},
             cache,
             is_causal=is_causal,
             options=of_heads | {"dropout_p": dropout, "scale": scaling},
             refused=refused,
         )
         return output, None
+    if attention_mask is not None and attention_mask.ndim < 4:
+        # A cache may have room for more keys.
+        key, value = (x[:, :, : attention_mask.shape[-1]] for x in (key, value))
     q_len, kv_len = query.shape[2], key.shape[2]
-    options, mask = _visibility(module, attention_mask, is_causal, q_len, kv_len)
+    options, mask = _visibility(module, attention_mask, is_causal, q_len, kv_len, sliding_window)
     if cu_seq_lens_q is not None or cu_seq_lens_k is not None:
-        counts_queries = bool(options.get("is_causal") or "window" in options)
+        counts_queries = bool(options.get("is_causal"))
         starts = cu_seq_lens_q, cu_seq_lens_k
         mask = within_texts(mask, query, key, *starts, counts_queries=counts_queries)
     if indices is not None:
         mask = both(mask, _selected(indices, kv_len))
     if position_bias is not None:
-        of_distances = distance_options(module, position_bias, options, kv_len)
-        if of_distances is None:
-            mask = with_bias(mask, elements_of(position_bias))
-        else:
-            options |= of_distances
+        mask = with_bias(mask, position_bias)
     if sinks is not None and is_observed():
         # A recording needs the same weights from options: sinks of 0, and scores that are smaller
         # by the sinks of their queries.
@@ -186,39 +189,37 @@ def _refuse(others: dict[str, Any]) -> None:
 
 
 def _visibility(
-    module: Any, attention_mask: Any, is_causal: bool | None, q_len: int, kv_len: int
+    module: Any,
+    attention_mask: Any,
+    is_causal: bool | None,
+    q_len: int,
+    kv_len: int,
+    sliding_window: int | None,
 ) -> tuple[dict[str, Any], Any]:
     """Return the visibility as options, and a mask or None."""
-    if isinstance(attention_mask, PatternMask):
-        options, array = attention_mask.options_or_array()
-        if array is None and not _is_for(options, attention_mask.shape, q_len, kv_len):
-            array = attention_mask.array()
-        if array is not None:
-            return {}, array
-        options = dict(options)
-        if _is_left_to_module(options, q_len) and not _is_causal(
-            module, is_causal, without_sdpa=True
-        ):
-            options = {"key_lengths": q_len} if q_len < kv_len else {}
-        return options, options.pop("attn_mask", None)
-    if attention_mask is not None:
+    if attention_mask is None:
+        return {"is_causal": q_len > 1 and _is_causal(module, is_causal)}, None
+    if attention_mask.ndim > 3:
+        if attention_mask.dtype == torch.bool and attention_mask.shape[1:3] == (1, 1):
+            options = padding_options(attention_mask[:, 0, 0])
+            if attention_mask.shape[3] == kv_len:
+                return options, options.pop("attn_mask", None)
         return {}, attention_mask
-    return {"is_causal": q_len > 1 and _is_causal(module, is_causal, without_sdpa=False)}, None
+    if attention_mask.shape[-1] != kv_len or kv_len < q_len:
+        raise ValueError(
+            f"attention_mask must have one element for each of the {kv_len} keys, and there must "
+            f"be a key for each of the {q_len} queries, got shape {tuple(attention_mask.shape)}"
+        )
+    is_row = attention_mask.ndim == 2
+    options = padding_options(attention_mask if is_row else attention_mask[:, 0])
+    if is_row or _is_causal(module, is_causal):
+        options |= {"is_causal": True, "query_offset": kv_len - q_len}
+    if is_row and sliding_window is not None:
+        options["window"] = sliding_window - 1, None
+    return options, options.pop("attn_mask", None)
 
 
-def _is_left_to_module(options: dict[str, Any], q_len: int) -> bool:
-    """Return whether ``"sdpa"`` makes no mask, and lets the module decide whether it is causal.
-
-    Further keys are unused entries of a cache.
-    """
-    others = dict(options)
-    lengths = others.pop("key_lengths", None)
-    if others != {"is_causal": True, "query_offset": 0}:
-        return False
-    return lengths is None or bool((lengths == q_len).all())
-
-
-def _is_causal(module: Any, is_causal: bool | None, *, without_sdpa: bool) -> bool:
+def _is_causal(module: Any, is_causal: bool | None) -> bool:
     """Return whether a module is causal by itself.
 
     Models that ``"sdpa"`` does not support receive every mask that hides a key, and the attribute
@@ -226,20 +227,9 @@ def _is_causal(module: Any, is_causal: bool | None, *, without_sdpa: bool) -> bo
     """
     if is_causal is None:
         if expected_masks(getattr(module, "config", None)) is not MaskKind.BOOL:
-            return without_sdpa
+            return False
         is_causal = getattr(module, "is_causal", True)
     return bool(is_causal)
-
-
-def _is_for(options: dict[str, Any], shape: Any, q_len: int, kv_len: int) -> bool:
-    """Return whether options have the same meaning for these lengths as for a mask's shape.
-
-    A mask of another shape may broadcast: some models make one mask row for all queries.
-    """
-    if not options:
-        return True
-    counts_queries = options.keys() & {"is_causal", "window"} or is_sparse(options.get("attn_mask"))
-    return shape[3] == kv_len and (shape[2] == q_len or not counts_queries)
 
 
 def _selected(indices: Any, kv_len: int) -> Any:

@@ -1,18 +1,25 @@
-"""The mask function that transformers calls once per forward pass."""
+"""The mask function that transformers calls once per forward pass.
+
+Causal masks and padding are a row of keys, as for flash attention. Other masks are those of
+``"sdpa"``, or of eager attention in models that ``"sdpa"`` does not support.
+
+====================  =========================================================================
+mask                  meaning
+====================  =========================================================================
+None                  the module decides whether it is causal
+(batch, keys)         causal; the last query is at the last of these keys, of which False are
+                      padding, and the keys beyond them do not exist. A sliding window holds
+(batch, 1, keys)      the same, but the module decides whether it is causal
+four axes             visibility, or a bias that is added to the scores
+====================  =========================================================================
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import regard
 from regard._runtime.optional import needed
-from regard.transformers._combine import both
-from regard.transformers._lazy_bias import compute_lazily
-from regard.transformers._models import MaskKind, expected_masks
-from regard.transformers._pattern_mask import PatternMask
-from regard.transformers._patterns import Extent, read_pattern
+from regard.transformers._models import MaskKind, expected_masks, takes_rows_of_keys
 
 torch = needed("torch", "regard.transformers", "transformers")
 masking_utils = needed("transformers.masking_utils", "regard.transformers", "transformers")
@@ -35,7 +42,7 @@ def make_mask(
     Parameters
     ----------
     batch_size, q_length, kv_length : int
-        The mask's shape is ``(batch_size, 1, q_length, kv_length)``.
+        The numbers of rows, queries and keys.
     q_offset, kv_offset : int or tensor
         The positions of the first query and of the first key.
     mask_function : callable
@@ -43,20 +50,14 @@ def make_mask(
     attention_mask : tensor of bool, shape (batch_size, tokens), optional
         Which tokens are not padding.
     allow_is_causal_skip : bool, default True
-        Whether a traced model may receive None for a causal mask, as with ``"sdpa"``.
+        False if the function differs from a causal mask, a window or chunks.
     device : torch.device or str
         The device of the mask.
     **others
         Other arguments of ``transformers.masking_utils.sdpa_mask``.
-
-    Returns
-    -------
-    mask : PatternMask, or tensor, or None
-        The elements are bool if ``"sdpa"`` supports the model, and otherwise added to scores. None
-        only if the model is traced, or if it allows a mask that hides nothing to be omitted.
     """
-    expected = expected_masks(others.get("config"))
-    arguments = {
+    config = others.get("config")
+    arguments = others | {
         "batch_size": batch_size,
         "q_length": q_length,
         "kv_length": kv_length,
@@ -66,82 +67,105 @@ def make_mask(
         "attention_mask": attention_mask,
         "device": device,
     }
+    expected = expected_masks(config)
     if expected is MaskKind.OWN:
-        return masking_utils.eager_mask(**arguments | others)
-    shown = partial(masking_utils.sdpa_mask, **arguments | others, allow_is_causal_skip=False)
-    dtype = torch.bool if expected is MaskKind.BOOL else others.get("dtype", torch.float32)
-    if _is_traced(attention_mask, q_offset, device):
-        if expected is MaskKind.BOOL:
-            return shown(allow_is_causal_skip=allow_is_causal_skip)
-        return _added(shown(), dtype)
-    kind: type = type(others.get("config"))
-    compute_lazily(kind)
-    # None for a causal mask would leave causality to the module and lose the offsets.
-    options = None
-    if _is_plain(attention_mask, q_offset):
-        options = _options(arguments | {"q_offset": int(q_offset)})
-    if options is None:
-        array = shown()
-        if expected is MaskKind.BOOL or array is None:
-            return array
-        options, make = {"attn_mask": array}, partial(_added, array, dtype)
-    elif not options and others.get("allow_is_bidirectional_skip", False):
+        return masking_utils.eager_mask(**arguments)
+    is_bool = expected is MaskKind.BOOL
+    if _has_values(attention_mask, q_offset, device):
+        mask = _Other
+        if mask_function is masking_utils.bidirectional_mask_function and is_bool:
+            may_skip = others.get("allow_is_bidirectional_skip", False)
+            mask = _bidirectional(
+                batch_size, kv_length, kv_offset, attention_mask, device, may_skip
+            )
+        elif allow_is_causal_skip and takes_rows_of_keys(config):
+            window = others.get("local_size")
+            if mask_function is masking_utils.causal_mask_function or _is_window(config, window):
+                lengths = q_length, kv_length, int(q_offset), kv_offset
+                mask = _causal(batch_size, *lengths, window, attention_mask, device, is_bool)
+        if mask is not _Other:
+            return mask
+    shown = masking_utils.sdpa_mask(
+        **arguments, allow_is_causal_skip=allow_is_causal_skip and is_bool
+    )
+    return shown if is_bool else _added(shown, others.get("dtype", torch.float32))
+
+
+class _Other:
+    """Stands for a mask that is neither causal nor bidirectional."""
+
+
+def _is_window(config: Any, size: int | None) -> bool:
+    """Return whether a local mask is the window of the configuration, and not its chunks."""
+    return (
+        size is not None
+        and size == getattr(config, "sliding_window", None)
+        and size != getattr(config, "attention_chunk_size", None)
+    )
+
+
+def _bidirectional(
+    batch_size: int,
+    kv_length: int,
+    kv_offset: int,
+    attention_mask: Any,
+    device: Any,
+    may_skip: bool,
+) -> Any:
+    """Return a row of keys for all queries, or None if it hides nothing and may be left out."""
+    tokens = _tokens(attention_mask, kv_offset, kv_length)
+    if may_skip and (tokens is None or tokens.all()):
         return None
-    else:
-        # A model may read the mask within an operator, where vmap does not work.
-        make = partial(_made, shown, dtype)
-    shape = (batch_size, 1, q_length, kv_length)
-    return PatternMask.of(options, shape, dtype, device, make)
+    if tokens is None:
+        tokens = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
+    return tokens[:, None, None, :]
 
 
-def _made(shown: Callable[..., Any], dtype: Any) -> Any:
-    """Return the array of a pattern, computed without vmap."""
-    return _added(shown(allow_is_bidirectional_skip=False, use_vmap=False), dtype)
+def _causal(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int,
+    kv_offset: int,
+    window: int | None,
+    attention_mask: Any,
+    device: Any,
+    may_leave_out: bool,
+) -> Any:
+    """Return the row of the keys up to the last query, or None where ``"sdpa"`` needs no mask."""
+    end = q_offset + q_length - kv_offset
+    if not q_length <= end <= kv_length:
+        return _Other
+    tokens = _tokens(attention_mask, kv_offset, end)
+    hides_keys = tokens is not None and not tokens.all()
+    if tokens is None:
+        tokens = torch.ones(batch_size, end, dtype=torch.bool, device=device)
+    is_left_to_module = (
+        may_leave_out
+        and not hides_keys
+        and (window is None or kv_length < window)
+        and (q_length == 1 or end == q_length)
+    )
+    if not is_left_to_module:
+        return tokens
+    return None if end == kv_length else tokens[:, None]
 
 
-def _added(shown: Any, dtype: Any) -> Any:
-    """Return a bool mask, or the bias that eager attention adds to its scores instead."""
-    if shown is None or dtype == torch.bool:
-        return shown
-    nothing = torch.zeros((), dtype=dtype, device=shown.device)
-    return torch.where(shown, nothing, torch.finfo(dtype).min)
+def _tokens(attention_mask: Any, kv_offset: int, length: int) -> Any:
+    """Return which keys are tokens. Keys beyond `attention_mask` are not."""
+    if attention_mask is None:
+        return None
+    tokens = attention_mask[:, kv_offset : kv_offset + length]
+    return torch.nn.functional.pad(tokens, (0, length - tokens.shape[-1]))
 
 
-def _options(arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the options equivalent to a mask, or None if its pattern is unknown."""
-    attention_mask = arguments["attention_mask"]
-    q_offset, q_length = arguments["q_offset"], arguments["q_length"]
-    kv_offset, kv_length = arguments["kv_offset"], arguments["kv_length"]
-    end = max(q_offset + q_length, kv_offset + kv_length)
-    extent = Extent(end, attention_mask is not None)
-    pattern = read_pattern(arguments["mask_function"], extent)
-    if pattern is None or (pattern.texts and torch.device(arguments["device"]).type != "cpu"):
-        return None  # sparse masks are for the CPU
-    options: dict[str, Any] = _padding_options(attention_mask, kv_offset, kv_length)
-    for text in pattern.texts:
-        queries, keys = text[:, q_offset:][:, :q_length], text[:, kv_offset:][:, :kv_length]
-        within = regard.masks.documents(queries.numpy(), keys.numpy())
-        others = options.get("attn_mask")
-        options["attn_mask"] = within if others is None else both(others, within)
-    if pattern.is_causal:
-        options["is_causal"] = True
-    if pattern.window is not None:
-        options["window"] = pattern.window
-    if options.keys() & {"is_causal", "window"}:
-        options["query_offset"] = q_offset - kv_offset
-    return options
-
-
-def _is_traced(attention_mask: Any, q_offset: Any, device: Any) -> bool:
-    """Return whether the elements cannot be read."""
+def _has_values(attention_mask: Any, q_offset: Any, device: Any) -> bool:
+    """Return whether padding and offset can be read, and have the documented shapes."""
     tensors = [each for each in (attention_mask, q_offset) if isinstance(each, torch.Tensor)]
     if torch.device(device).type == "meta" or any(each.is_meta for each in tensors):
-        return True
-    return any(masking_utils.is_tracing(each) for each in tensors or [None])
-
-
-def _is_plain(attention_mask: Any, q_offset: Any) -> bool:
-    """Return whether padding and offset have the shapes that transformers documents."""
+        return False
+    if any(masking_utils.is_tracing(each) for each in tensors or [None]):
+        return False
     if isinstance(q_offset, torch.Tensor) and q_offset.numel() != 1:
         return False
     return attention_mask is None or (
@@ -149,27 +173,33 @@ def _is_plain(attention_mask: Any, q_offset: Any) -> bool:
     )
 
 
-def _padding_options(attention_mask: Any, kv_offset: int, kv_length: int) -> dict[str, Any]:
+def _added(shown: Any, dtype: Any) -> Any:
+    """Return the bias that eager attention adds to its scores in place of a bool mask."""
+    if shown is None:
+        return None
+    nothing = torch.zeros((), dtype=dtype, device=shown.device)
+    return torch.where(shown, nothing, torch.finfo(dtype).min)
+
+
+def padding_options(tokens: Any) -> dict[str, Any]:
     """Return the options that hide padding, or no options if no key is padding.
 
-    Keys beyond `attention_mask` are padding. The other keys nearly always form one interval in each
-    batch entry. An interval is cheaper than a mask, since keys outside it are not even read.
+    The other keys nearly always form one interval in each batch entry. An interval is cheaper than
+    a mask, since keys outside it are not even read.
     """
-    if attention_mask is None:
+    if masking_utils.is_tracing(tokens):
+        return {"attn_mask": tokens[:, None, None, :]}
+    length = tokens.shape[-1]
+    counts = tokens.sum(dim=-1)
+    if (counts == length).all():
         return {}
-    is_token = attention_mask[:, kv_offset : kv_offset + kv_length]
-    if is_token.shape[-1] < kv_length:
-        is_token = torch.nn.functional.pad(is_token, (0, kv_length - is_token.shape[-1]))
-    counts = is_token.sum(dim=-1)
-    if (counts == kv_length).all():
-        return {}
-    places = torch.arange(kv_length, device=is_token.device)
-    first = torch.where(is_token, places, kv_length).amin(dim=-1)
-    beyond = torch.where(is_token, places + 1, 0).amax(dim=-1)
+    places = torch.arange(length, device=tokens.device)
+    first = torch.where(tokens, places, length).amin(dim=-1)
+    beyond = torch.where(tokens, places + 1, 0).amax(dim=-1)
     if not (counts == (beyond - first).clamp(min=0)).all():
-        return {"attn_mask": is_token[:, None, None, :]}
+        return {"attn_mask": tokens[:, None, None, :]}
     options = {}
-    if (beyond < kv_length).any():
+    if (beyond < length).any():
         options["key_lengths"] = beyond
     if (first > 0).any():
         options["left_padding"] = first

@@ -50,6 +50,13 @@ def _expected(kind: type) -> MaskKind:
     return MaskKind.ADDED if choosing else MaskKind.OWN
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def takes_rows_of_keys(config: Any) -> bool:
+    """Return whether models with this configuration accept the masks of flash attention."""
+    models = models_of(type(config))
+    return bool(models) and all(getattr(each, "_supports_flash_attn", False) for each in models)
+
+
 def models_of(kind: Any) -> list[Any]:
     """Return the model classes that have configurations of a class."""
     return [

@@ -20,16 +20,13 @@ def register() -> None:
 
     Notes
     -----
-    Two functions are registered: one computes attention, and the other makes masks. A mask that is
-    causal, a window, padding, packed texts, or a combination of them is stored as a few numbers or
-    as one interval of keys for each query, and no array of shape ``(q_len, kv_len)`` is made. A
-    model that reads or modifies such a mask receives the bool mask that ``"sdpa"`` would have made,
-    or the mask of eager attention if ``"sdpa"`` does not support the model.
+    Two functions are registered: one computes attention, and the other makes masks. Causal masks,
+    sliding windows and padding are a row of keys, as for flash attention, if all models of the
+    configuration support it. All other masks are those that ``"sdpa"`` makes, or those of eager
+    attention if ``"sdpa"`` does not support the model.
 
-    Two transformers methods are replaced, and call the original methods for models with another
-    implementation: the method of continuous batching that refuses unknown implementations, and,
-    once such a model is used, `compute_bias` of T5-like attention modules, whose biases become
-    tables.
+    The transformers method of continuous batching that refuses unknown implementations is replaced;
+    it calls the original method for models with another implementation.
 
     The dropout seed is drawn from PyTorch's default generator, so that ``torch.manual_seed``
     reproduces it. Attention weights are not returned, as with ``"sdpa"``.

@@ -6,7 +6,7 @@ A caller of a model may pass the start of each text, followed by the total, as `
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -53,39 +53,14 @@ def within_texts(
     if any(masking_utils.is_tracing(starts) for _, starts, _ in given):
         numbers = [_traced_numbers(starts, tokens.shape[2]) for _, starts, tokens in given]
         return both(mask, (numbers[0][:, None] == numbers[1])[None, None])
-    objects = mask, query_starts, key_starts
-    state = query.shape[2], key.shape[2], counts_queries, _version(query_starts, key_starts)
-    known = getattr(query_starts, "_regard_texts", None)
-    if known is None or not known.is_for(objects, state):
-        counts = [_counts(name, starts, tokens.shape[2]) for name, starts, tokens in given]
-        if counts_queries and not np.array_equal(*counts):
-            raise ValueError(
-                "cu_seq_lens_q and cu_seq_lens_k must be equal if a mask is causal or a window, "
-                f"got {query_starts.tolist()} and {key_starts.tolist()}"
-            )
-        numbers = [np.repeat(np.arange(len(each)), each) for each in counts]
-        known = _Known(objects, state, both(mask, regard.masks.documents(*numbers)))
-        query_starts._regard_texts = known  # for the other layers
-    return known.result
-
-
-class _Known(NamedTuple):
-    """A result, and the arguments for which it is valid."""
-
-    objects: tuple[Any, ...]
-    state: tuple[Any, ...]
-    result: Any
-
-    def is_for(self, objects: tuple[Any, ...], state: tuple[Any, ...]) -> bool:
-        is_current = None not in state and self.state == state
-        return is_current and all(x is y for x, y in zip(self.objects, objects, strict=True))
-
-
-def _version(*tensors: Any) -> tuple[int, ...] | None:
-    """Return numbers that change if something writes to the tensors, if PyTorch counts writes."""
-    if any(each.is_inference() for each in tensors):
-        return None
-    return tuple(each._version for each in tensors)
+    counts = [_counts(name, starts, tokens.shape[2]) for name, starts, tokens in given]
+    if counts_queries and not np.array_equal(*counts):
+        raise ValueError(
+            "cu_seq_lens_q and cu_seq_lens_k must be equal if a mask is causal or a window, "
+            f"got {query_starts.tolist()} and {key_starts.tolist()}"
+        )
+    numbers = [np.repeat(np.arange(len(each)), each) for each in counts]
+    return both(mask, regard.masks.documents(*numbers))
 
 
 def _check_type(name: str, starts: Any) -> None:

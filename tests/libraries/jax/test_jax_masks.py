@@ -83,8 +83,9 @@ def test_gradients_of_gradients(name):
     sparse, wanted = (
         numbers(penalty(mask)(*ARRAYS)) for mask in (MASKS[name], dense(MASKS[name], KV_LEN))
     )
-    assert np.abs(wanted[0]).max() > 0
-    assert_same_bits(sparse, wanted)
+    for one, other in zip(sparse, wanted, strict=True):
+        assert np.abs(other).max() > 0
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
 
 
 @pytest.mark.parametrize("name", NAMES)

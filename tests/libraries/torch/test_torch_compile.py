@@ -9,8 +9,8 @@ from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention
 
 import regard.torch  # isort: skip
 from torch.utils.checkpoint import checkpoint  # isort: skip
-from regard.torch import _operators  # isort: skip
-from regard.torch._options import call_with  # isort: skip
+from regard.torch._operators import attention, attention_backward  # isort: skip
+from regard.torch import _options  # isort: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 SHAPES = (2, 4, 5, 8), (2, 2, 9, 8), (1, 2, 9, 6)
@@ -327,28 +327,17 @@ def test_opcheck(layout):
     shown = regard.masks.Blocks.from_dense(drawn((4, 5, 9), np.float64) < 0.5)
     options = {"window": (3, 1), "key_lengths": torch.tensor([7, 4]), "query_offset": 2}
     options |= {"alibi_slopes": slopes, "distance_bias": table, "sinks": sinks, "scale": scale}
-    _, _, _, *call = call_with(_operators.dense, (query, key, value), (shown, mask), options)
+    found = _options.checked((shown, mask), options, query.device)
     inputs = [x.requires_grad_() for x in (query, key, value)]
-    torch.library.opcheck(_operators.dense.attention.run, (*inputs, *call))
-    others = mask, slopes, table, sinks
-    for tensor in others:
+    torch.library.opcheck(attention, (*inputs, *_options.packed(found)))
+    for tensor in (mask, slopes, table, sinks):
         tensor.requires_grad_()
-    torch.library.opcheck(_operators.dense.attention.run, (*inputs, *call))
-    call = (*(x.detach() for x in call[: len(others)]), *call[len(others) :])
-    output, lse = (x.detach() for x in _operators.dense.attention(*inputs, *call))
+    torch.library.opcheck(attention, (*inputs, *_options.packed(found)))
+    call = _options.packed({n: x.detach() if torch.is_tensor(x) else x for n, x in found.items()})
+    output, lse = (x.detach() for x in attention(*inputs, *call))
     grads = torch.ones_like(output).requires_grad_(), torch.ones_like(lse).requires_grad_()
-    three = [True] * 3 + [False] * len(others)
-    torch.library.opcheck(
-        _operators.dense.attention_backward.run, (*grads, output, lse, *inputs, *call, three)
-    )
-    constants = [x.detach() for x in inputs]
-    torch.library.opcheck(
-        _operators.dense.attention_backward.run,
-        (*(g.detach() for g in grads), output, lse, *constants, *call, [True] * 7),
-    )
-    tangents = torch.ones_like(query).detach(), None, torch.ones_like(value).detach()
-    torch.library.opcheck(_operators.attention_jvp.run, (*tangents, *inputs, *call))
-    torch.library.opcheck(
-        _operators.attention_double_backward.run,
-        (*tangents, *(g.detach() for g in grads), output, lse, *constants, *call),
-    )
+    wanted = ["query", "key", "value"]
+    torch.library.opcheck(attention_backward, (*grads, output, lse, *inputs, *call, wanted))
+    constants = [x.detach() for x in (*grads, output, lse, *inputs)]
+    wanted += ["float_mask", "alibi_slopes", "distance_bias", "sinks"]
+    torch.library.opcheck(attention_backward, (*constants, *call, wanted))

@@ -18,8 +18,7 @@ from packed_tensors import (
 from torch_problems import torch
 
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
-from regard.torch import _operators, scaled_dot_product_attention_ragged  # isort: skip
-from regard.torch._options import call_with  # isort: skip
+from regard.torch import _operators, _options, scaled_dot_product_attention_ragged  # isort: skip
 
 # PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
@@ -75,7 +74,7 @@ def test_exported():
     )
     shapes = {0: rows}, {0: keys}, {0: keys}, {0: number}, {0: number}
     program = torch.export.export(Module(), given, dynamic_shapes=shapes)
-    assert "regard.attention_ragged.default" in str(program.graph)
+    assert "regard.attention.default" in str(program.graph)
     assert torch.equal(program.module()(*given), Module()(*given))
     others = (torch.ones(7, 4, 8), torch.ones(9, 2, 8), torch.ones(9, 2, 6))
     given = *others, torch.tensor([0, 3, 7]), torch.tensor([0, 9, 9])
@@ -104,14 +103,15 @@ def test_opcheck(name):
         else x
         for n, x in OPTIONS[name].items()
     }
-    layout = _operators.ragged
-    call = call_with(layout, (query, key, value, *starts), (None, mask), options)
-    torch.library.opcheck(layout.attention.run, tuple(call))
+    found = _options.checked((None, mask), options, query.device)
+    found |= {"query_starts": starts[0], "key_starts": starts[1]}
+    call = (query, key, value, *_options.packed(found))
+    torch.library.opcheck(_operators.attention, call)
     detached = [x.detach() if isinstance(x, torch.Tensor) else x for x in call]
-    results = layout.attention(*detached)
+    results = _operators.attention(*detached)
     grads = [torch.ones_like(x) for x in results]
-    wanted = [x is not None for x in call[: len(_operators.INPUTS)]]
-    torch.library.opcheck(layout.attention_backward.run, (*grads, *results, *detached, wanted))
+    wanted = ["query", "key", "value", *(x for x in _options.INPUTS if x in found)]
+    torch.library.opcheck(_operators.attention_backward, (*grads, *results, *detached, wanted))
 
 
 @pytest.mark.parametrize("name", ["plain", "dropout", "sinks"])

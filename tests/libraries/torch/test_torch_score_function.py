@@ -10,7 +10,7 @@ from gradient_cases import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
-from regard.torch import _score_function  # isort: skip
+from regard.torch import _options  # isort: skip
 
 # PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
@@ -87,16 +87,15 @@ def test_gradients_of_a_function_that_only_the_call_holds():
         assert_close(one, other)
 
 
-def test_tangents():
+def test_forward_mode_is_refused():
     query, key, value = tensors()
-
-    def along(function):
-        return torch.func.jvp(lambda x: function(x, key, value), (query,), (query,))
-
     own = make()
-    ours = along(lambda *three: scaled_dot_product_attention(*three, score_function=own))
-    for one, other in zip(ours, along(formula), strict=True):
-        assert_close(one, other)
+
+    def attend(query):
+        return scaled_dot_product_attention(query, key, value, score_function=own)
+
+    with pytest.raises(NotImplementedError, match=r"in forward mode .* with score_function"):
+        torch.func.jvp(attend, (query,), (query,))
 
 
 def test_vmap_calls_each_sample_alone():
@@ -121,9 +120,9 @@ def test_compiled_calls():
             for one, other in zip(ours, wanted, strict=True):
                 assert_close(one, other)
         assert counter.frame_count == count
-    held = len(_score_function._KEPT)
+    held = len(_options._KEPT)
     ours = gradients(lambda *three: compiled(*three, score_function=make(2.0)))
-    assert len(_score_function._KEPT) == held + 1
+    assert len(_options._KEPT) == held + 1
     for one, other in zip(ours, gradients(lambda *x: formula(*x, 2.0)), strict=True):
         assert_close(one, other)
 
@@ -152,7 +151,7 @@ def test_an_exported_program_must_not_contain_addresses():
 
 def test_addresses_of_another_process_are_not_called():
     with pytest.raises(RuntimeError, match="score_function is unknown in this process"):
-        _score_function.score_function_of([1, 0, 0, 8])
+        _options.score_function_of([1, 0, 0, 8])
 
 
 @pytest.mark.parametrize("is_recorded", [False, True], ids=["", "gradients"])
@@ -188,5 +187,5 @@ def test_derivatives_that_are_unknown():
     hessian = torch.func.hessian(
         lambda x: scaled_dot_product_attention(x, key, value, score_function=own).sum()
     )
-    with pytest.raises(NotImplementedError, match=r"second derivative .* with score_function"):
+    with pytest.raises(NotImplementedError, match=r"in forward mode .* with score_function"):
         hessian(query.detach())

@@ -9,7 +9,7 @@ from sparse_cases import NAMES, dense, sparse_masks
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
-from regard.torch import _arguments, _operators, _sparse  # isort: skip
+from regard.torch import _arguments, _options  # isort: skip
 
 # PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
@@ -166,8 +166,8 @@ def test_the_device_meta_and_autocast():
 @pytest.mark.filterwarnings("error")
 @each_mask
 def test_the_mask_is_not_copied(mask):
-    fields, rows = _sparse.shown_fields(mask), mask._rows
-    for name, array in zip(_operators.SPARSE_TENSORS, rows[:3], strict=True):
+    fields, rows = _options.unpacked(*_options.packed({"mask": mask})), mask._rows
+    for name, array in zip(("mask_starts", "mask_spans", "mask_bits"), rows[:3], strict=True):
         assert fields[name].data_ptr() == (array.ctypes.data if array.size else 0)
         assert np.array_equal(fields[name].numpy(), array)
 

@@ -25,21 +25,3 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def biases(monkeypatch):
-    """Return how position biases were passed, call by call: as tables of distances, nothing, or
-    arrays."""
-    library = pytest.importorskip("regard.torch", exc_type=ImportError)
-    attend, kinds = library.scaled_dot_product_attention, []
-
-    def recorded(*arguments, attn_mask=None, **options):
-        parts = attn_mask if isinstance(attn_mask, tuple) else (attn_mask,)
-        is_added = any(x is not None and x.is_floating_point() for x in parts)
-        has_table = options.get("distance_bias") is not None
-        kinds.append("distance_bias" if has_table else "float mask" if is_added else "nothing")
-        return attend(*arguments, attn_mask=attn_mask, **options)
-
-    monkeypatch.setattr(library, "scaled_dot_product_attention", recorded)
-    return kinds

@@ -160,16 +160,6 @@ def test_layers_keep_their_own_options():
         assert np.abs(summary.max[number] - wanted).max() <= 64 * np.finfo(np.float64).eps
 
 
-def test_biases_of_distances_are_stored_as_such():
-    model = build("t5")
-    recording = regard.transformers.record(model, **inputs_of("t5", model.config, padding=None))
-    own = [layer for layer in recording if "EncDec" not in layer.name]
-    assert len(own) == 4
-    for layer in own:
-        assert layer.mask is None
-        assert layer.options["distance_bias"].shape == (4, 2 * layer.key.shape[-2] - 1)
-
-
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "regard", "flex_attention"])
 def test_whatever_implementation_a_model_has(implementation):
     model = build("llama", torch.float32)

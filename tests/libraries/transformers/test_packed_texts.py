@@ -1,13 +1,11 @@
-"""Texts packed into one row have the results of each text by itself, without a square of the
-row."""
+"""Texts packed into one row have the results of each text by itself."""
 
 import pytest
 
 from in_float64 import in_float64
-from zoo import build, masking_utils, regard, torch, transformers
+from zoo import build, regard, torch, transformers
 
 attend = regard.transformers._attention.attend
-PatternMask = regard.transformers._pattern_mask.PatternMask
 LENGTHS = [13, 1, 24, 9, 6]
 TOTAL = sum(LENGTHS)
 STARTS = torch.tensor([0, 13, 14, 38, 47, 53], dtype=torch.int32)
@@ -64,17 +62,6 @@ def assert_close(actual, wanted):
     assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
 
 
-class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
-    """Check that no operator returns a tensor whose last two axes both have the length of the
-    row."""
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        result = operator(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and not isinstance(result, PatternMask):
-            assert result.shape[-2:] != (TOTAL, TOTAL), operator
-        return result
-
-
 # transformers counts the chunks of Llama 4 by positions, and makes the masks of gpt-oss without
 # positions.
 IMPOSSIBLE = {("llama4_text", "flash"), ("gpt_oss", "positions")}
@@ -94,9 +81,8 @@ def test_texts_are_alone(model_type, way, calls):
         model.set_attn_implementation("regard")
         inputs = collated(**WAYS[way])
         labels = inputs.pop("labels")
-        with NoSquares():
-            logits = model(**inputs, use_cache=False).logits
-            found = gradients(model, loss_of(logits, labels))
+        logits = model(**inputs, use_cache=False).logits
+        found = gradients(model, loss_of(logits, labels))
     assert calls
     assert_close(logits, wanted)
     assert found.keys() == wanted_gradients.keys()
@@ -200,9 +186,6 @@ MASKS = {
     "bool": SHOWN,
     "of all queries": SHOWN[:, :, 4:5],
     "float": ADDED,
-    "a pattern": regard.transformers._masks.make_mask(
-        1, 6, 6, mask_function=masking_utils.sliding_window_bidirectional_mask_function(1)
-    ),
 }
 
 
@@ -212,8 +195,6 @@ def test_masks_of_users(kind, dtype):
     arguments = one_row()
     within = torch.block_diag(torch.ones(2, 2), torch.ones(4, 4)).bool()
     mask = MASKS[kind]
-    if isinstance(mask, PatternMask):
-        mask = mask.array()
     if mask is not None:
         within = within & mask if mask.dtype == torch.bool else mask.where(within, -torch.inf)
     wanted = torch.nn.functional.scaled_dot_product_attention(*arguments[1:], attn_mask=within)

@@ -8,7 +8,7 @@ import pytest
 
 from in_float64 import in_float64
 from tiny import VOCABULARY, tiny_config
-from zoo import regard, torch, transformers
+from zoo import torch, transformers
 
 LENGTH = 11
 TEXT = {
@@ -148,28 +148,3 @@ def test_compiled(name, padding):
     with in_float64(), torch.no_grad():
         actual = compiled(**inputs)[0]
     assert_same([actual], wanted, inputs, name)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_what_is_visible_to_regard_is_added_for_others(known, calls, monkeypatch):
-    """regard gets a sparse or bool mask; if a hook reads the mask, it gets elements that are
-    added."""
-    if not known:
-        monkeypatch.setattr(regard.transformers._masks, "read_pattern", lambda *_: None)
-    model = built(MODELS["gemma2"], "eager")
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0]] * 2)
-    inputs = inputs_of("gemma2", None) | {"position_ids": positions, "use_cache": False}
-    seen = []
-    layer = model.layers[1]
-    layer.register_forward_pre_hook(
-        lambda module, given, words: seen.append(words["attention_mask"]), with_kwargs=True
-    )
-    wanted = result_of(model, inputs)
-    model.set_attn_implementation("regard")
-    assert_same(result_of(model, inputs), wanted, inputs, "gemma2")
-    assert len(calls) == 2
-    of_eager, of_regard = seen
-    shown = of_regard.options_or_array()[0]["attn_mask"]
-    assert isinstance(shown, regard.masks.SparseMask if known else torch.Tensor)
-    assert of_regard.dtype == of_eager.dtype
-    assert torch.equal(of_regard + 0, of_eager)

@@ -6,24 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._C import _is_any_autocast_enabled
 from torch.compiler import is_compiling
 
 import regard
+from regard import _core
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import flag
 from regard._arguments.options import TorchOptions, names_of
-from regard.torch._arguments import check_dense, masks
-from regard.torch._direct import PLAIN, direct_call
-from regard.torch._memory import NO_TENSORS
+from regard._core import array_of_tensor
+from regard.torch._arguments import TYPES, check_dense, masks
+from regard.torch._autograd import PLAIN, attend, is_eager, record
+from regard.torch._memory import NO_TENSORS, bfloat16, empty_output
 from regard.torch._observing import OBSERVERS, show_call
-from regard.torch._options import call_with, check_without_gradient
+from regard.torch._operators import compute
+from regard.torch._options import STARTS, check_without_gradient, checked
 from regard.torch._seed import draw_seed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    from regard.torch._operators import Layout
 
 _OPTIONS = frozenset(names_of(TorchOptions))
 _REASONS = {
@@ -51,8 +52,64 @@ def split_options(
     return given, return_lse if type(return_lse) is bool else flag("return_lse", return_lse)
 
 
-def attend(
-    layout: Layout,
+def plain_call(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: Any, scale: Any
+) -> Tensor | None:
+    """Compute a call without masks and options, or return None if it needs further checks.
+
+    These are the fewest steps that distinguish the two cases: each costs a fraction of a
+    microsecond.
+    """
+    dtype = query.dtype
+    if not (
+        dtype in TYPES
+        and key.dtype is dtype
+        and value.dtype is dtype
+        and (is_causal is False or is_causal is True)
+        and (scale is None or type(scale) is float)
+        and not _is_any_autocast_enabled()
+        and is_eager()
+    ):
+        return None
+    brain = bfloat16() if dtype is torch.bfloat16 else None
+    of_query = array_of_tensor(query, brain)
+    of_key = array_of_tensor(key, brain)
+    of_value = array_of_tensor(value, brain)
+    if of_query is None or of_key is None or of_value is None:
+        return None
+    if query.is_neg() or key.is_neg() or value.is_neg():
+        return None
+    shape, key_shape, value_shape = of_query.shape, of_key.shape, of_value.shape
+    is_self_attention = shape == key_shape == value_shape
+    if (
+        len(shape) < 2
+        or not (is_self_attention or shape[:-2] == key_shape[:-2] == value_shape[:-2])
+        or not shape[-1]
+    ):
+        return None
+    words: dict[str, Any] = {}
+    if is_causal:
+        words["is_causal"] = True
+    if scale is not None:
+        words["scale"] = scale
+    if torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    ):
+        return record(compute, query, key, value, words)[0]
+    if is_self_attention:
+        output = torch.empty_like(query)
+    else:
+        output = empty_output(query, (*shape[:-1], value_shape[-1]))
+    words["out"] = array_of_tensor(output, brain)
+    try:
+        result = _core.attention(of_query, of_key, of_value, None, words)
+    except (TypeError, ValueError):  # the slower path raises it with a hint
+        return None
+    # Unaligned memory needs a copy, which the slower path makes.
+    return None if result is NotImplemented else output
+
+
+def attend_checked(
     tensors: tuple[Tensor, ...],
     options: dict[str, Any],
     attn_mask: Any,
@@ -61,14 +118,11 @@ def attend(
     scale: Any,
     *,
     return_lse: bool,
-    is_direct: bool,
 ) -> Any:
     """Compute a call whose query, key and value have been checked.
 
     Parameters
     ----------
-    layout : Layout
-        The layout of the sequences.
     tensors : tuple of Tensor
         Query, key and value, followed by the starts of packed sequences.
     options : dict
@@ -77,11 +131,8 @@ def attend(
         As the caller passed them.
     return_lse : bool
         Whether to return lse, too.
-    is_direct : bool
-        Whether the call may read the memory of `tensors`: `is_eager`, and all types are in `PLAIN`.
     """
     query, key, value, *starts = tensors
-    kind = "cpu" if query.is_cpu else query.device.type
     if not query.shape[-1]:
         raise ValueError(
             "query and key must have a head_dim of at least 1, got shapes "
@@ -89,81 +140,56 @@ def attend(
         )
     if dropout_p == 1 and not isinstance(dropout_p, Tensor):
         value, dropout_p = value * 0, 0.0
-    is_traced = torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    )
     if dropout_p:
         options["dropout_p"] = dropout_p
         if "dropout_seed" not in options:
             options["dropout_seed"] = draw_seed()
-    elif options:
+    else:
         options.pop("dropout_seed", None)
     if is_causal is not False:
         options["is_causal"] = is_causal
     if scale is not None:
         options["scale"] = scale
-    others: list[Tensor] = []
-    shown = bias = None
-    if attn_mask is not None:
-        shown, bias = masks(attn_mask, query.device)
-        others = [mask for mask in (shown, bias) if mask is not None and not is_sparse(mask)]
+    visible, bias = masks(attn_mask, query.device)
     for name, option in options.items():
         if type(option) not in NO_TENSORS and isinstance(option, Tensor):
             check_dense(name, option)
             check_without_gradient(name, option)
-            others.append(option)
-    if others:
-        is_direct = is_direct and all(type(each) in PLAIN for each in others)
-        is_traced |= torch.is_grad_enabled() and any(each.requires_grad for each in others)
     if OBSERVERS and not is_compiling():
-        show_call((query, key, value, *starts), (shown, bias), options)
-    if kind == "cuda":
-        is_possible = is_direct and not is_traced
-        return _on_gpu(is_possible, (query, key, value), attn_mask, options, return_lse)
-    found: Any
-    if is_direct and kind == "cpu":
-        found = direct_call(
-            layout,
-            (query, key, value, *starts),
-            (shown, bias),
-            options,
-            return_lse=return_lse,
-            is_recorded=is_traced,
-        )
-    else:
-        call = call_with(layout, (query, key, value, *starts), (shown, bias), options)
-        found = _dispatched(layout, call)
-    return found if return_lse else found[0]
-
-
-def _dispatched(layout: Layout, call: Any) -> Any:
-    """Call the operator, or raise TypeError if a tensor's class does not know operators."""
+        show_call((query, key, value, *starts), (visible, bias), options)
+    if query.device.type == "cuda":
+        return _on_gpu((query, key, value), (visible, bias), attn_mask, options, return_lse)
+    found = checked((visible, bias), options, query.device)
+    found.update(zip(STARTS, starts, strict=False))
     try:
-        return layout.attention(*call)
+        results = attend(query, key, value, found)
     except TypeError as error:
-        found = [
-            (name, each)
-            for name, each in call._asdict().items()
-            if isinstance(each, Tensor) and type(each) not in PLAIN
-        ]
-        if not found or not str(error).startswith("Multiple dispatch failed"):
+        if not str(error).startswith("Multiple dispatch failed"):
             raise
-        name, given = found[0]
+        names = ("query", "key", "value", *found)
+        others = dict(zip(names, (query, key, value, *found.values()), strict=True))
+        name, given = next(
+            (name, each)
+            for name, each in others.items()
+            if isinstance(each, Tensor) and type(each) not in PLAIN
+        )
         name = "attn_mask" if name in ("float_mask", "bool_mask") else name
         raise TypeError(
             f"{name} must be a dense tensor, got a {type(given).__name__}: its class does not "
             "handle operators that it does not know, so its elements cannot be read"
         ) from error
+    return results if return_lse else results[0]
 
 
-def _on_gpu(is_possible: bool, tensors: Any, attn_mask: Any, options: Any, more: bool) -> Any:
+def _on_gpu(tensors: Any, masks: Any, attn_mask: Any, options: Any, return_lse: bool) -> Any:
     """Compute a call on a GPU, without gradients or transforms."""
-    if not is_possible:
+    given = [each for each in (*tensors, *masks, *options.values()) if isinstance(each, Tensor)]
+    is_recorded = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    if is_recorded or not is_eager() or not all(type(each) in PLAIN for each in given):
         raise NotImplementedError(
             "attention on a CUDA device has no gradient and does not support torch.compile "
             "or torch.func: call it under torch.no_grad(), or copy the tensors with .cpu()"
         )
-    query, key, value = tensors
-    if more:
+    if return_lse:
         options["return_lse"] = True
-    return regard.scaled_dot_product_attention(query, key, value, attn_mask, **options)
+    return regard.scaled_dot_product_attention(*tensors, attn_mask, **options)

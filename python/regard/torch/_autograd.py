@@ -1,0 +1,335 @@
+"""The call with its derivatives.
+
+A call that nothing but autograd records is computed at once, because PyTorch's dispatcher takes far
+longer than attention over small tensors. Otherwise, it is an operator. Both have the same autograd
+functions.
+
+Functions of the kind that users write cannot take part in `torch.func` within an operator, and
+become wrong if the transform is compiled. PyTorch's own operators have functions of a single level,
+as those here.
+
+The derivatives of gradients, and forward mode, are those of the formula.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+from torch.compiler import is_compiling
+
+from regard._core import array_of_tensor
+from regard._gradients.formula import attention_formula
+from regard.torch._memory import bfloat16, dense_shape
+from regard.torch._operators import (
+    all_gradients,
+    attention,
+    attention_backward,
+    compute,
+    compute_gradients,
+    library,
+)
+from regard.torch._options import INPUTS, STARTS, TENSORS, packed, unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# The types whose elements are in memory, so that a call may read them itself.
+PLAIN = frozenset((Tensor, torch.nn.Parameter))
+_ROLES = ("query", "key", "value")
+_SECOND = "the second derivative of attention"
+_FORWARD = "the derivative of attention in forward mode"
+_NOT_PACKED = (
+    "is not implemented for packed sequences: call regard.torch.scaled_dot_product_attention for "
+    "each sequence"
+)
+
+
+def is_eager() -> bool:
+    """Return whether no compiler, mode or dual number sees a call."""
+    return not (
+        is_compiling()
+        or _len_torch_dispatch_stack()
+        or _get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+def is_readable(tensors: Iterable[Any]) -> bool:
+    """Return whether tensors have elements in memory, and no transform wraps them."""
+    return all(
+        type(each) in PLAIN
+        and array_of_tensor(each, bfloat16() if each.dtype is torch.bfloat16 else None) is not None
+        for each in tensors
+        if each is not None
+    )
+
+
+def _is_recorded(tensors: Iterable[Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in tensors
+    )
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]) -> tuple[Tensor, Any]:
+    """Compute output and lse of a call with checked options."""
+    others = {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    tensors = (query, key, value, *others.values())
+    if is_eager() and is_readable(tensors):
+        if not _is_recorded(tensors):
+            return compute(query, key, value, found)
+        return record(compute, query, key, value, found)
+    is_dual = forward_ad._current_level >= 0 and not is_compiling()
+    if is_dual and STARTS[0] not in found and "score_function" not in found:
+        return _by_formula(query, key, value, found)
+    results: tuple[Tensor, Tensor] = attention(query, key, value, *packed(found))
+    return results
+
+
+def record(
+    run: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Compute output and lse by a function like `compute`, and record the call."""
+    others = {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    rest = {name: each for name, each in found.items() if name not in others}
+    names = (*_ROLES, *others)
+    results: tuple[Tensor, Tensor] = _Attention.apply(
+        run, rest, names, query, key, value, *others.values()
+    )
+    return results
+
+
+class _Attention(_SingleLevelFunction):  # type: ignore[misc]
+    """The call: a function that computes it, the options without tensors, names, and tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, rest: dict[str, Any], names: Any, *tensors: Tensor) -> Any:
+        output, lse = run(*tensors[:3], rest | dict(zip(names[3:], tensors[3:], strict=True)))
+        ctx.rest, ctx.names = rest, names
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output, lse, *tensors)
+        return output, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Any:
+        if grad_output is None and grad_lse is None:
+            return (None,) * len(ctx.needs_input_grad)
+        output, lse, *tensors = ctx.saved_tensors
+        needed = zip(ctx.names, ctx.needs_input_grad[3:], strict=True)
+        wanted = tuple(name for name, is_needed in needed if is_needed)
+        grad_output = torch.zeros_like(output) if grad_output is None else grad_output
+        found = ctx.rest | dict(zip(ctx.names, tensors, strict=True))
+        gradients = _gradients((grad_output, grad_lse, output, lse), found, wanted)
+        each = dict(zip(wanted, gradients, strict=True))
+        return None, None, None, *map(each.get, ctx.names)
+
+
+def _gradients(
+    results: tuple[Tensor | None, ...], found: dict[str, Any], wanted: tuple[str, ...]
+) -> Any:
+    """Return the gradients of inputs, which are recorded if their derivatives may be requested."""
+    others = dict(found)
+    three = [others.pop(role) for role in _ROLES]
+    if is_eager() and is_readable(results):
+        if not _is_recorded((*results[:2], *_tensors_of(found).values())):
+            return compute_gradients(results, *three, others, wanted)
+        return _record_gradients(compute_gradients, results, found, wanted)
+    if forward_ad._current_level >= 0 and not is_compiling():
+        function, given = _formula_of_gradients(results[:2], found, wanted)
+        return function(*given)
+    return _chosen(attention_backward(*results, *three, *packed(others), list(wanted)), wanted)
+
+
+def _tensors_of(found: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: each for name, each in found.items() if isinstance(each, Tensor)}
+
+
+def _record_gradients(
+    run: Callable[..., Any],
+    results: tuple[Tensor | None, ...],
+    found: dict[str, Any],
+    wanted: tuple[str, ...],
+) -> Any:
+    tensors = _tensors_of(found)
+    rest = {name: each for name, each in found.items() if name not in tensors}
+    return _Gradients.apply(run, rest, tuple(tensors), wanted, *results, *tensors.values())
+
+
+class _Gradients(_SingleLevelFunction):  # type: ignore[misc]
+    """The gradients, in which output and lse are functions of the inputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, run: Any, rest: dict[str, Any], names: Any, wanted: Any, *tensors: Any
+    ) -> Any:
+        results, inputs = tensors[:4], tensors[4:]
+        others = rest | dict(zip(names, inputs, strict=True))
+        gradients = run(results, *(others.pop(role) for role in _ROLES), others, wanted)
+        ctx.rest, ctx.names, ctx.wanted = rest, names, wanted
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*results[:2], *inputs)
+        return tuple(gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        grad_output, grad_lse, *tensors = ctx.saved_tensors
+        found = ctx.rest | dict(zip(ctx.names, tensors, strict=True))
+        _refuse(found, _SECOND)
+        along = tuple(
+            torch.zeros_like(found[name]) if each is None else each
+            for name, each in zip(ctx.wanted, cotangents, strict=True)
+        )
+        function, given = _formula_of_gradients((grad_output, grad_lse), found, ctx.wanted)
+        of_output, of_lse, *of_inputs = torch.func.vjp(function, *given)[1](along)
+        each = dict(zip((name for name in INPUTS if name in found), of_inputs, strict=True))
+        of_results = of_output, None if grad_lse is None else of_lse, None, None
+        return None, None, None, None, *of_results, *map(each.get, ctx.names)
+
+
+def _formula_of_gradients(
+    grads: tuple[Tensor | None, ...], found: dict[str, Any], wanted: tuple[str, ...]
+) -> tuple[Callable[..., tuple[Tensor, ...]], tuple[Tensor, ...]]:
+    """Return the gradients as a differentiable function, and its arguments.
+
+    These are the gradients of output and lse, and the inputs.
+    """
+    grad_output, grad_lse = grads
+    if grad_lse is None:
+        grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=_arithmetic(grad_output))
+    names = [name for name in INPUTS if name in found]
+
+    def gradients(of_output: Tensor, of_lse: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        def attention(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+            given = found | dict(zip(names, inputs, strict=True))
+            return _by_formula(*map(given.pop, _ROLES), given)
+
+        pulled = torch.func.vjp(attention, *inputs)[1]((of_output, of_lse))
+        each = dict(zip(names, pulled, strict=True))
+        return tuple(each[name] for name in wanted)
+
+    return gradients, (grad_output, grad_lse, *map(found.get, names))
+
+
+def _by_formula(
+    query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Compute output and lse by PyTorch's own operations, which have all derivatives."""
+    if found.get("precision") is not None:
+        raise NotImplementedError(
+            "precision must be None in second derivatives and in forward mode, which are always "
+            f"exact, got {found['precision']!r}"
+        )
+    dtype = _arithmetic(query)
+    options = {
+        name: each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each
+        for name, each in found.items()
+    }
+    shape = dense_shape(query.shape, key.shape, value.shape)
+    if "mask" in found or "mask_numbers" in found:
+        options["bool_mask"] = _is_weighted(key, shape, found, _SPARSE)
+    three = (x.to(dtype) for x in (query, key, value))
+    factors = None
+    if found.get("dropout_p"):
+        is_kept = _is_weighted(key, shape, found, _DROPOUT)
+        factors = is_kept.to(dtype) / (1 - found["dropout_p"])
+    output, lse = attention_formula(torch, *three, options, factors)
+    nothing = torch.finfo(dtype).min
+    return output.to(query.dtype), torch.where(lse == nothing, -torch.inf, lse)
+
+
+def _arithmetic(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype is torch.float64 else torch.float32
+
+
+_SPARSE = ("mask", "mask_starts", "mask_spans", "mask_bits", "mask_numbers")
+_DROPOUT = ("dropout_p", "dropout_seed", "dropout_origin", "query_offset", "key_lengths")
+
+
+def _is_weighted(
+    key: Tensor, shape: tuple[int, ...], found: dict[str, Any], names: Iterable[str]
+) -> Tensor:
+    """Return which weights are not 0 if scores are equal, with only some of the options.
+
+    They are the output of attention to the identity.
+    """
+    kv_len = key.shape[-2]
+    one = (1,) * (len(shape) > 2)
+    query, key, value = torch.zeros(*shape[:-1], 1), torch.zeros(*one, kv_len, 1), torch.eye(kv_len)
+    options = {name: found[name] for name in names if name in found}
+    output, _ = attention(query, key, value.expand(*one, -1, -1), *packed(options))
+    return output != 0
+
+
+def _refuse(found: dict[str, Any], what: str) -> None:
+    """Raise NotImplementedError for calls without such derivatives."""
+    if STARTS[0] in found:
+        raise NotImplementedError(f"{what} {_NOT_PACKED}")
+    if "score_function" in found:
+        raise NotImplementedError(
+            f"{what} is not implemented with score_function, whose second derivative is unknown"
+        )
+
+
+def _below(operator: Any, keyset: Any, given: tuple[Any, ...]) -> Any:
+    """Compute an operator without its derivatives at this level of `torch.func` transforms.
+
+    Autograd functions turn off both modes of derivatives, which other levels may need.
+    """
+    modes = torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True)
+    with modes[0], modes[1], torch._C._AutoDispatchBelowAutograd():
+        return operator.redispatch(keyset & torch._C._after_autograd_keyset, *given)
+
+
+def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """Return an operator's rule of autograd; `count` results precede the query."""
+
+    def rule(keyset: Any, *given: Any) -> Any:
+        tensors = [*given[:2][:count], *given[count : count + 3 + len(TENSORS)]]
+        if forward_ad._current_level >= 0 and any(
+            each is not None and forward_ad.unpack_dual(each).tangent is not None
+            for each in tensors
+        ):
+            _refuse(unpacked(*given[count + 3 :][: len(TENSORS) + 3]), _FORWARD)
+            raise NotImplementedError(f"{_FORWARD} is not implemented for a graph of operators")
+        below = partial(_below, operator, keyset, given)
+        if not _is_recorded(tensors):
+            return below()
+        with enable_single_level_autograd_function():
+            return record(lambda *_: below(), *given)
+
+    return rule
+
+
+def _record_attention(run: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
+    return record(run, query, key, value, unpacked(*rest))
+
+
+def _record_backward(run: Any, *given: Any) -> Any:
+    found = dict(zip(_ROLES, given[4:7], strict=True)) | unpacked(*given[7:-1])
+    wanted = given[-1]
+    gradients = _record_gradients(
+        lambda *_: _chosen(run(), wanted), given[:4], found, tuple(wanted)
+    )
+    return all_gradients(gradients, given[0], wanted)
+
+
+def _chosen(gradients: Any, wanted: Iterable[str]) -> list[Tensor]:
+    """Return the wanted gradients among those of all inputs."""
+    return [gradients[INPUTS.index(name)] for name in wanted]
+
+
+library.impl(
+    "attention", _with_derivatives(attention, _record_attention, 0), "Autograd", with_keyset=True
+)
+library.impl(
+    "attention_backward",
+    _with_derivatives(attention_backward, _record_backward, 4),
+    "Autograd",
+    with_keyset=True,
+)
