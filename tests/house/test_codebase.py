@@ -35,7 +35,7 @@ PACKAGES = {
     "_show": set(),
     "_attention": {"_show", "_weights"},
     "_gradients": {"_attention"},
-    "_recording": {"_attention", "masks"},
+    "_recording": {"_attention", "checkpoints", "masks"},
     "_statistics": {"_attention", "_gradients", "_recording"},
     "_stream": {"_attention", "_show"},
     "_cache": {"_attention", "_show", "masks"},
