@@ -1,10 +1,9 @@
 // Prefetches the next block's lines one by one while this block is computed.
 //
-// If few rows see a key, as in a decode or in a narrow window, the kernel waits for memory. The
-// processor looks only a few hundred instructions ahead, so without prefetching it alternates
-// between reading and computing. Lines that are prefetched evenly and in order arrive continuously.
-// A core can have only a few prefetches in flight, and a prefetch beyond that number delays the
-// loads of the computation. This limit determines the numbers below (docs/lab-notes/decode.md).
+// If few rows see a key, as in a decode or in a narrow window, the kernel waits for memory: without
+// prefetching, the processor alternates between reading and computing. A core can have only a few
+// prefetches in flight, and more of them delay the loads of the computation. This limit determines
+// the numbers below (docs/lab-notes/decode.md).
 #pragma once
 
 #include "kv_rows.hpp"

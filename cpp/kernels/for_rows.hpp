@@ -1,7 +1,6 @@
 // Calls code that is compiled for a small number of rows, which is known only at run time.
 #pragma once
 
-#include "../simd/constant.hpp"
 #include "../simd/vec.hpp"
 
 namespace regard {

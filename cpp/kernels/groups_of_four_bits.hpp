@@ -9,8 +9,7 @@
 //
 // The step of a query is its largest magnitude divided by 32767. The sum of a group's products is
 // then less than 15 * 32767 * 32, which float32 represents exactly, so kernels may add in any order
-// and type and return the same bits. Rounding changes each number of a query by at most half a
-// step.
+// and type and return the same bits.
 #pragma once
 
 #include "../problem/operand.hpp"

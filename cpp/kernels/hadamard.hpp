@@ -1,7 +1,6 @@
-// A rotation of queries and keys. It does not change their products. A dimension that is far larger
-// than the others would leave the others few steps of int8, and the rotation spreads it over all
-// dimensions (Ashkboos et al. 2024, QuaRot). This rotation is a Hadamard matrix: it needs only sums
-// and differences, and does not depend on the numbers.
+// A rotation of queries and keys, which does not change their products. A dimension that is far
+// larger than the others would leave the others few steps of int8, and the rotation spreads it over
+// all dimensions (Ashkboos et al. 2024, QuaRot). A Hadamard matrix needs only sums and differences.
 //
 // H H is group times the identity, so the product of two rotated rows is group times their original
 // product.

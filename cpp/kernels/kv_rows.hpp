@@ -7,8 +7,7 @@
 //   score  = scale[key] (sum over d of rotated query[d] stored[key][d])
 //   output = sum over keys of (weight[key] scale[key]) stored[key]
 //
-// This takes one multiplication per key and row instead of one or two per element. All kernels do
-// the same operations in the same order, so they return the same bits.
+// This takes one multiplication per key and row instead of one or two per element.
 #pragma once
 
 #include "../problem/attention.hpp"

@@ -75,6 +75,20 @@ REGARD_INLINE void lanes_to_rows(const T* from, std::int64_t from_stride, std::i
   }
 }
 
+// to[column * stride] = value_at(column), a vector of columns at a time.
+template <class T, class To, class ValueAt>
+REGARD_INLINE void write_row(To* to, std::int64_t stride, std::int64_t columns, ValueAt value_at) {
+  std::int64_t column = 0;
+  if (stride == 1)
+    for (; column + kLanes<T> <= columns; column += kLanes<T>)
+      store_as<T>(to + column, value_at(column));
+  for (; column < columns; column += kLanes<T>) {
+    const Vec<T> value = value_at(column);
+    for (int i = 0; i < kLanes<T> && column + i < columns; ++i)
+      narrow(value[i], to[(column + i) * stride]);
+  }
+}
+
 // Rows farther apart than this are copied: a tile of such rows would use only a few sets of L1, and
 // each row would need a separate page.
 constexpr std::int64_t kFarRowBytes = 2048;

@@ -12,7 +12,7 @@
 
 namespace regard::REGARD_TARGET_NAME {
 
-constexpr PerScalar<DecodeKernels> decode = {AttentionDecode<Float32>::kernels(), {}};
+constexpr PerScalar<DecodeKernels> decode = {AttentionDecode::kernels(), {}};
 constexpr PerScalar<MatmulKernels> matmul = {Matmul<Float32>::kernels(),
                                              Matmul<Float64>::kernels()};
 constexpr PerScalar<RooflineKernels> roofline = {{fma_rounds<Float32>, read_bytes},

@@ -50,7 +50,7 @@ struct PlainDotOfPairs {
 };
 
 #if defined(REGARD_X86_V4)
-// The feature that the CPU must have in addition to the target's features, as in int8_quads.hpp.
+// The feature that the CPU must have in addition to the target's features, as in integer_dots.hpp.
 constexpr const char* kPairsFeature = "avx512_bf16";
 
 struct DotOfPairs {

@@ -3,11 +3,10 @@
 //
 // e^x = 2^n p(f), with x log2(e) = n + f and p the minimax polynomial of 2^f in relative error,
 // found by the Remez exchange in 50 digits. The relative error of p before rounding is 1.9e-9 for
-// float (degree 6) and 3.1e-18 for double (degree 11), far below an ulp. f is one fma, so it is as
-// accurate as log2(e), whose rounding moves the result by 1.4e-8 |x| of itself for float. The
-// rounding in Horner's scheme adds about 1 ulp (cpp/tests/test_kernels.cpp tests this). Without
-// fma, the product of x and log2(e) is rounded too. e^0 is exactly 1, so a row that sees only one
-// key returns that key's value to the last bit.
+// float (degree 6) and 3.1e-18 for double (degree 11). f is one fma, so it is as accurate as
+// log2(e), whose rounding moves the result by 1.4e-8 |x| of itself for float. Horner's scheme adds
+// about 1 ulp (cpp/tests/test_kernels.cpp tests this). e^0 is exactly 1, so a row that sees only
+// one key returns that key's value to the last bit.
 //
 // Exceptional values: exp(-inf) is 0 and exp(NaN) is NaN. A result below the smallest normal number
 // is 0.
@@ -102,6 +101,39 @@ REGARD_INLINE Vec<double> exp(Vec<double> x, double lowest = Exp2Bits<double>::k
 }
 
 #endif
+
+// ---- tanh ------------------------------------------------------------------------------------
+
+// tanh, lane by lane, from the polynomial of exp.
+//
+//   tanh(x) = (e - 1) / (e + 1) with e = exp(2 x) = 2^y, y = 2 log2(e) x
+//
+// To avoid cancellation, e - 1 is computed from y = n + f, |f| <= 1/2, as 2^n (2^f - 1) + (2^n -
+// 1), where 2^f - 1 = f p(f) is accurate in relative terms. A small tanh therefore keeps its last
+// bits. The error is about 3 ulp over the whole range (cpp/tests/test_kernels.cpp tests this).
+
+// From this y on, tanh rounds to 1: 2 / (2^y + 1) is below half an ulp of 1.
+template <class T>
+constexpr T kTanhIsOne = sizeof(T) == 4 ? T(26) : T(55);
+
+// tanh(y / (2 log2(e))); NaN stays NaN.
+template <class T>
+REGARD_INLINE Vec<T> tanh_of_log2_units(Vec<T> y) {
+  using Bits = Exp2Bits<T>;
+  const Vec<T> limit = broadcast(kTanhIsOne<T>);
+  const Vec<T> low = select<T>(y < -limit, -limit, y);
+  const Vec<T> x = select<T>(low > limit, limit, low);
+  const Vec<T> shifted = x + broadcast<T>(Bits::kRound);
+  const Vec<T> f = x - (shifted - broadcast<T>(Bits::kRound));
+  const Vec<T> power = as_value<T>(as_bits<T>(shifted) << Bits::kMantissa);
+  Vec<T> p = broadcast<T>(Bits::kCoefficients[0]);
+#pragma GCC unroll 16
+  for (int i = 1; i + 1 < Bits::kTerms; ++i)
+    p = fma(p, f, broadcast<T>(Bits::kCoefficients[i]));
+  const Vec<T> one = broadcast(T(1));
+  const Vec<T> less_one = fma(power, p * f, power - one);  // 2^x - 1
+  return less_one / (less_one + (one + one));
+}
 
 }  // namespace
 }  // namespace regard

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "instruction_set.hpp"
 
@@ -40,6 +41,10 @@ struct VectorOf<double> {
   typedef double Unaligned __attribute__((vector_size(kVectorBytes), aligned(8), may_alias));
   typedef std::int64_t Mask __attribute__((vector_size(kVectorBytes)));
 };
+
+// A signed integer as wide as a lane.
+template <int kBytes>
+using LaneWord = std::conditional_t<kBytes == 8, std::int64_t, std::int32_t>;
 
 template <class T>
 using Vec = typename VectorOf<T>::Vec;
@@ -72,20 +77,19 @@ REGARD_INLINE Vec<T> maximum(Vec<T> a, Vec<T> b) {
   return a > b ? a : b;
 }
 
-#if defined(REGARD_X86_V4) || defined(REGARD_X86_V3)
 // Loads half a vector from each pointer, side by side. Loads from memory replace shuffles.
 REGARD_INLINE Vec<float> load_two_halves(const float* lower, const float* upper) {
 #if defined(REGARD_X86_V4)
   return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(lower)), _mm256_loadu_ps(upper), 1);
-#else
+#elif defined(REGARD_X86_V3)
   return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(lower)), _mm_loadu_ps(upper), 1);
+#else
+  Vec<float> value;
+  __builtin_memcpy(&value, lower, sizeof value / 2);
+  __builtin_memcpy(reinterpret_cast<char*>(&value) + sizeof value / 2, upper, sizeof value / 2);
+  return value;
 #endif
 }
-REGARD_INLINE Vec<double> load_two_halves(const double* lower, const double* upper) {
-  return reinterpret_cast<Vec<double>>(
-      load_two_halves(reinterpret_cast<const float*>(lower), reinterpret_cast<const float*>(upper)));
-}
-#endif
 
 template <class T>
 REGARD_INLINE Mask<T> as_bits(Vec<T> value) {
@@ -172,6 +176,13 @@ REGARD_INLINE void forget(Values&... values) {
   const auto one = [](auto& value) { asm("" : "+r"(value)); };
   (one(values), ...);
 }
+
+// A compile-time number as an object: loops and tiles are compiled for each value that a call may
+// have.
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+};
 
 }  // namespace
 }  // namespace regard

@@ -72,7 +72,7 @@ PACKAGES = {
 # of the calls that the methods of recordings make.
 CALLS_UP = {("_attention", "cuda"), ("_runtime", "cuda"), ("_recording", "regard")}
 SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
-KERNEL_HEADERS = {"cstddef", "cstdint", "initializer_list", "utility"}
+KERNEL_HEADERS = {"cstddef", "cstdint", "initializer_list", "type_traits", "utility"}
 KERNEL_HEADERS |= {"emmintrin.h", "immintrin.h", "arm_neon.h"}
 
 

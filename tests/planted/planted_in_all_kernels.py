@@ -45,7 +45,7 @@ BUGS = [
     ),
     Bug(
         "heads of a group share a row of the mask",
-        KERNELS + "strips/mask_rows.hpp",
+        KERNELS + "strips/rows.hpp",
         "mask.row_stride == 0 && (mask.head_stride == 0 || problem.heads == problem.kv_heads)",
         "mask.row_stride == 0",
         OPTIONS,
@@ -166,8 +166,8 @@ BUGS = [
     Bug(
         "position and mask may show different keys of a chunk",
         KERNELS + "strips/sparse_mask.hpp",
-        "next_key_by_mask(*problem.sparse_mask, strip, first) < last) return true;",
-        "next_key_by_mask(*problem.sparse_mask, strip, begin) < end) return true;",
+        "next_key_by_mask(*problem.sparse_mask, strip, keys.begin) < keys.end)",
+        "next_key_by_mask(*problem.sparse_mask, strip, begin) < end)",
         SPARSE,
         "gradients of queries, with a sparse mask and a window that leave a gap in a chunk",
     ),
@@ -206,7 +206,7 @@ BUGS = [
     Bug(
         "a function of scores gets the group's first head for each head",
         KERNELS + "strips/score_function.hpp",
-        "(tile.strip.first_row + tile.lane) % heads",
+        "(block.strip.first_row + tile.lane) % heads",
         "0",
         FUNCTION,
         "a score_function that depends on the head, if heads share keys",

@@ -18,14 +18,14 @@ BUGS = [
     Bug(
         "steps that are apart in memory are read as one stretch",
         KERNELS + "decode/nibble_values.hpp",
-        "} while (steps >> after & 1 && block.values[after] == next);",
+        "} while (steps >> after & 1 && block.values.first[after] == next);",
         "} while (steps >> after & 1);",
         TESTS,
         "q4_1: a decode in pages of 16",
     ),
     Bug(
         "the minimum of a group is left out of the forward kernel's scores",
-        KERNELS + "attention/group_scores.hpp",
+        KERNELS + "attention/plain_scores.hpp",
         "acc[r][v] = fma(load(sums_of_query + v * kLanes<T>), broadcast(minimums[r]), acc[r][v]);",
         "acc[r][v] = acc[r][v] + Vec<T>{} * broadcast(minimums[r]);",
         TESTS,
@@ -33,7 +33,7 @@ BUGS = [
     ),
     Bug(
         "sums of minimums are formed in a different order than in decodes",
-        KERNELS + "attention/group_values.hpp",
+        KERNELS + "attention/plain_values.hpp",
         "Vec<T>& part = parts[k % kParts][v];",
         "Vec<T>& part = parts[0][v];",
         TESTS,

@@ -82,8 +82,8 @@ BUGS = [
     Bug(
         "steps that cross a page are read in place",
         "cpp/kernels/decode/decode_block.hpp",
-        "return problem.page_rows % kDecodeStep<Shape> == 0;",
-        "return true;",
+        "problem.page_rows % kDecodeStep == 0 &&",
+        "true &&",
         PAGED,
         "paged_attention, decodes of pages whose size is not a multiple of 8",
     ),

@@ -1,9 +1,5 @@
 // Counts the tiles that a task would compute: first `begin_count`, then `count` over the keys that
 // it returns. Of all arrays, only masks are read.
-//
-// If no mask is read, blocks that all rows see and blocks that no row sees are counted
-// arithmetically, so the cost of a strip is the cost of its edges. A mask is read block by block
-// until it is time to check the stop signal.
 #pragma once
 
 #include "../strips/seen_blocks.hpp"
@@ -41,34 +37,21 @@ REGARD_NOINLINE void count_block(const AttentionProblem& problem, const Attentio
                     });
 }
 
-// Counts from keys.begin, which is the beginning of a block. Returns the key at which it stopped.
 template <class Shape>
 REGARD_NOINLINE std::int64_t count_tiles(const AttentionProblem& problem, const AttentionTask& task,
                                          KeyInterval keys, TileCounts& counts, void* memory) {
-  using T = typename Shape::Element;
-  const ForwardWorkspace<T>& work = *static_cast<const ForwardWorkspace<T>*>(memory);
+  using Strip = ForwardStrip<typename Shape::Element>;
+  const auto& work = *static_cast<const ForwardWorkspace<typename Shape::Element>*>(memory);
   const bool reads_masks = task.mask || task.bias || task.distance_bias || problem.sparse_mask;
-  const std::int64_t end = end_of_count<Shape>(reads_masks, keys);
-  for (int s = 0; s < work.strip_count; ++s) {
-    ForwardStrip<T>& strip = work.strips[s];
-    const auto block_from = [&](std::int64_t key) {
-      return next_block_by_mask<Shape>(problem, &strip, 1,
-                                       next_block_seen<Shape>(strip.seen, key, end), end);
-    };
-    for (std::int64_t key = block_from(keys.begin); key < end; key = block_from(key)) {
-      const std::int64_t whole = reads_masks ? 0 : whole_blocks_seen<Shape>(strip.shared, key);
-      if (whole == 0) {
+  return count_blocks<Shape>(
+      problem, work.strips, work.strip_count, reads_masks, keys,
+      [&](const Strip& strip, std::int64_t together) {
+        (strip.slopes ? counts.biased : counts.visible) += together / Shape::kRows;
+        counts.scores += together * strip.rows;
+      },
+      [&](const Strip& strip, std::int64_t key) {
         count_block<Shape>(problem, task, strip, key, work, counts);
-        key += Shape::kBlockKeys;
-        continue;
-      }
-      const std::int64_t together = whole * Shape::kBlockKeys;
-      (strip.slopes ? counts.biased : counts.visible) += together / Shape::kRows;
-      counts.scores += together * strip.rows;
-      key += together;
-    }
-  }
-  return end;
+      });
 }
 
 }  // namespace

@@ -5,15 +5,12 @@
 //       for a tile of keys that the strip sees        scores in registers -> weights in L1
 //       output^T += values^T weights^T                a tile of value dimensions in registers
 //
-// Queries stay in SIMD lanes throughout, so nothing is ever reduced across lanes. Only the queries
-// are packed. Keys and values are read in place unless their strides prevent it.
+// Queries stay in SIMD lanes, so nothing is reduced across lanes. Keys and values are read in place
+// unless their strides prevent it.
 //
-// A row's bits depend only on its query, its keys and the target. Tiles and blocks begin at
-// multiples of their size whatever the interval is. Every sum runs over keys in order, first within
-// a block and then over blocks. Other lanes never affect an operation on this lane.
-//
-// The dispatch calls `begin`, then `advance` over consecutive intervals of whole blocks so that it
-// can stop a long task, then `finish`, and `write_weights` if the caller wants the weights.
+// A row's bits depend only on its query, its keys and the target: tiles and blocks begin at
+// multiples of their size whatever the interval is, sums run over keys in order, first within a
+// block and then over blocks, and other lanes never affect an operation on this lane.
 #pragma once
 
 #include "../ahead.hpp"
@@ -27,7 +24,7 @@ namespace regard {
 namespace {
 
 // `Scores` computes a tile's scores (plain_scores.hpp, ../int8/scores.hpp, ../bfloat16/scores.hpp),
-// and `Values` adds values (plain_values.hpp, ../bfloat16/values.hpp).
+// and `Values` adds values (plain_values.hpp, ../bfloat16/scores.hpp).
 template <class Shape, class Scores = PlainScores<Shape>, class Values = PlainValues<Shape>>
 struct AttentionForward {
   using T = typename Shape::Element;
@@ -69,7 +66,7 @@ struct AttentionForward {
     const std::int64_t bytes_of_row =
         (problem.head_dim + problem.value_dim) * static_cast<std::int64_t>(sizeof(T));
     const std::int64_t unit = row_unit<Shape>(problem);
-    const std::int64_t units = (Shape::kTarget.task_bytes / bytes_of_row + unit / 2) / unit;
+    const std::int64_t units = (Shape::kTaskBytes / bytes_of_row + unit / 2) / unit;
     const std::int64_t most_units = Shape::kMostTaskRows / unit;
     return clamp(units, 1, most_units > 1 ? most_units : 1) * unit;
   }

@@ -1,6 +1,5 @@
-// The working memory of one thread for one task: strips of queries with their running results, and
-// one block's weights. Its size depends on head_dim and value_dim and on whether there is more than
-// one chunk of keys, but not on the number of keys.
+// The working memory of one thread for one task. Its size depends on head_dim and value_dim and on
+// whether there is more than one chunk of keys, but not on the number of keys.
 #pragma once
 
 #include "../strips/online_softmax.hpp"
@@ -10,11 +9,11 @@ namespace {
 
 template <class T>
 struct ForwardStrip : OnlineStrip<T> {
-  // For int8 precision (int8/queries.hpp): the factor of each lane's query, and the query's score
+  // For int8 precision (int8/scores.hpp): the factor of each lane's query, and the query's score
   // with the mean that was subtracted from all keys. Null otherwise.
   T* query_scale;
   T* mean_score;
-  // For q4_1 keys (group_scores.hpp): the step of each query, and the sums of its groups,
+  // For q4_1 keys (plain_scores.hpp): the step of each query, and the sums of its groups,
   // [groups][kStripLanes]. Null otherwise.
   T* query_steps;
   T* query_sums;
@@ -37,8 +36,30 @@ struct ForwardWorkspace {
   T* group_weights;
 };
 
-// Lays out a ForwardWorkspace in `memory`, which begins with the structure itself. Returns the size
-// in bytes. If `memory` is null, only computes the size.
+// A block of keys and values. Its memory is accessed only on demand, so that a block that no strip
+// sees costs nothing.
+template <class T>
+struct ForwardBlock : KeySpan {
+  TileRows<T> keys{};
+  TileRows<T> values{};
+  // In the layout of copy_group_scales; null if there are no groups.
+  const T* key_groups = nullptr;
+  const T* value_groups = nullptr;
+  std::ptrdiff_t group_stride = 0;
+  int values_are_finite = -1;  // -1 until computed
+};
+
+template <class T>
+REGARD_INLINE bool all_values_are_finite(ForwardBlock<T>& block, std::int64_t value_dim) {
+  if (block.values_are_finite < 0)
+    block.values_are_finite =
+        block.values.scales || block.key_groups ||
+        rows_are_finite(block.values.from, block.values.stride, block.count, value_dim);
+  return block.values_are_finite != 0;
+}
+
+// Lays out the workspace in `memory`, which begins with the structure itself. Returns the size in
+// bytes. If `memory` is null, only computes the size.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
                                              std::int64_t task_rows, void* memory) {

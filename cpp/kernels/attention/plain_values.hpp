@@ -1,10 +1,62 @@
-// output += weights value, in the scalar's own precision. For bfloat16, see ../bfloat16/values.hpp.
+// output += weights value, in the scalar's own precision. For bfloat16, see ../bfloat16/scores.hpp.
+// For values in groups of four-bit integers, group by group:
+//
+//   output = sum over keys of (weight scale) integer + sum over keys of weight minimum
+//
+// Integers and scales are nonnegative, so a hidden key's weight of -0.0 changes neither sum.
 #pragma once
 
-#include "group_values.hpp"
+#include "../strips/products.hpp"
+#include "forward_workspace.hpp"
 
 namespace regard {
 namespace {
+
+// to[key][lane] = weight scale, and sums[lane] = the sum of weight minimum, over the runs' keys.
+// Each sum has as many partial sums as a vector has lanes, as in the decode kernel.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void scale_by_group(const KeyRuns<Shape>& runs, const T* scales, const T* minimums,
+                                    const T* weights, int vectors, T* to, T* sums) {
+  constexpr int kWidth = Shape::kStripLanes;
+  constexpr int kParts = kLanes<T>;
+  Vec<T> parts[kParts][Shape::kVectors]{};
+  for (int i = 0; i < runs.count; ++i)
+    for (int k = runs.run[i].begin; k < runs.run[i].end; ++k)
+      for (int v = 0; v < vectors; ++v) {
+        const Vec<T> weight = load<T>(weights + k * kWidth + v * kLanes<T>);
+        store(to + k * kWidth + v * kLanes<T>, weight * broadcast(scales[k]));
+        Vec<T>& part = parts[k % kParts][v];
+        part = fma(weight, broadcast(minimums[k]), part);
+      }
+  for (int half = kParts / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i)
+      for (int v = 0; v < vectors; ++v) parts[i][v] = parts[i][v] + parts[i + half][v];
+  for (int v = 0; v < vectors; ++v) store(sums + v * kLanes<T>, parts[0][v]);
+}
+
+// Adds the values of the runs' keys, group by group. Integers are finite, so no select is needed.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void add_values_by_group(const AttentionProblem& problem,
+                                         const ForwardWorkspace<T>& work,
+                                         const ForwardBlock<T>& block, const KeyRuns<Shape>& runs,
+                                         ForwardStrip<T>& strip) {
+  constexpr int kWidth = Shape::kStripLanes;
+  T sums[kWidth];
+  for (std::int64_t first = 0; first < problem.value_dim; first += kGroupOfFourBits) {
+    const T* const scales =
+        block.value_groups + 2 * (first / kGroupOfFourBits) * block.group_stride;
+    scale_by_group<Shape>(runs, scales, scales + block.group_stride, work.weights, strip.vectors,
+                          work.group_weights, sums);
+    const KeyTerm<T> term{work.group_weights, block.values.from + first, block.values.stride};
+    T* const to = outputs_of<Shape>(strip) + first * kWidth;
+    add_columns<Shape>(false, runs, &term, 1, kGroupOfFourBits, strip.vectors, strip.is_fresh, to);
+    for (int d = 0; d < kGroupOfFourBits; ++d)
+      for (int lane = 0; lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
+        T* const at = to + d * kWidth + lane;
+        store(at, load<T>(at) + load<T>(sums + lane));
+      }
+  }
+}
 
 template <class Shape>
 struct PlainValues {

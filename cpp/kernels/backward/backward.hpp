@@ -357,14 +357,10 @@ struct Backward {
     with_result_element<T>(operand.element, [&](auto element) {
       using To = typename decltype(element)::Type;
       for (std::int64_t key = keys.begin; key < keys.end; ++key) {
-        To* to = static_cast<To*>(data) + key * operand.row_stride;
-        const T* row = from ? from + (key - keys.begin) * stride : nullptr;
-        std::int64_t d = 0;
-        if (operand.column_stride == 1)
-          for (; d + kLanes<T> <= columns; d += kLanes<T>)
-            store_as<T>(to + d, row ? load(row + d) * broadcast(factor) : Vec<T>{});
-        for (; d < columns; ++d)
-          narrow(row ? row[d] * factor : T(0), to[d * operand.column_stride]);
+        const T* const row = from + (key - keys.begin) * stride;
+        write_row<T>(
+            static_cast<To*>(data) + key * operand.row_stride, operand.column_stride, columns,
+            [&](std::int64_t d) { return from ? load(row + d) * broadcast(factor) : Vec<T>{}; });
       }
     });
   }

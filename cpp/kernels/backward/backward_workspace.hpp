@@ -93,8 +93,7 @@ REGARD_INLINE std::int64_t piece_keys(const BackwardProblem& problem) {
   const std::int64_t bytes_of_key =
       2 * (padded_dim<Shape>(forward.head_dim) + padded_dim<Shape>(forward.value_dim)) *
       static_cast<std::int64_t>(sizeof(typename Shape::Element));
-  const std::int64_t share = forward.l2_bytes / 4 * 3,
-                     bytes = clamp(share, 0, Shape::kTarget.piece_bytes);
+  const std::int64_t share = forward.l2_bytes / 4 * 3, bytes = clamp(share, 0, Shape::kPieceBytes);
   const std::int64_t blocks = bytes / bytes_of_key / Shape::kBlockKeys;
   const std::int64_t most = (forward.kv_len + Shape::kBlockKeys - 1) / Shape::kBlockKeys;
   return clamp(blocks, 1, most > 1 ? most : 1) * Shape::kBlockKeys;
@@ -122,8 +121,7 @@ REGARD_INLINE bool copies_band_rows(const AttentionProblem& problem, const Opera
          problem.heads != problem.kv_heads || columns != padded_dim<Shape>(columns);
 }
 
-// Lays out a BackwardWorkspace in `memory`, which begins with the structure itself. Returns the
-// size in bytes. If `memory` is null, only computes the size.
+// Lays out the workspace, as lay_out_forward does (../attention/forward_workspace.hpp).
 template <class Shape, class Factors, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_backward(const BackwardProblem& problem, void* memory) {
   const AttentionProblem& forward = problem.forward;

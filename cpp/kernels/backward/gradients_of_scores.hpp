@@ -159,8 +159,7 @@ struct GradientsOfScores {
     const T* const scales = scores.problem.scales.data ? work.strips[number].scales : nullptr;
     T own[kAll];
     if (transforms_scores(scores.strip))
-      derivatives_of_scores<kRows>(scores_of_tile(scores, tile.begin, tile.end, tile.lane), kWidth,
-                                   work.capped_scores, own);
+      derivatives_of_scores<Shape>(scores, tile, kWidth, work.capped_scores, own);
     else
       for (int i = 0; i < kAll; i += kLanes<T>) store(own + i, broadcast(T(1)));
     T* const factors = work.score_factors + tile.begin * kPitch + number * kBlock;

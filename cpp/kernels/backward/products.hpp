@@ -58,8 +58,8 @@ template <class Shape, class Factors>
 struct BackwardProducts {
   using T = typename Shape::Element;
   static constexpr int kRowsOfElement = Factors::kRowsOfElement;
-  static constexpr int kKeyRows = Shape::kTarget.key_rows;
-  static constexpr int kVectors = Shape::kTarget.key_vectors;
+  static constexpr int kKeyRows = Shape::kKeyRows;
+  static constexpr int kVectors = Shape::kKeyVectors;
   static constexpr int kPitch = Shape::kStripLanes;  // between consecutive keys of a block
   static constexpr int kBlock = Shape::kBlockKeys * kPitch;
   static_assert(Shape::kRows % 2 == 0,

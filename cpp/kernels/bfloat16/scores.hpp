@@ -5,7 +5,7 @@
 // Arrays stored in bfloat16 lose no precision. Pairs of keys in bfloat16 arrays are read in place.
 #pragma once
 
-#include "../attention/forward_block.hpp"
+#include "../attention/forward_workspace.hpp"
 #include "../strips/lanes.hpp"
 #include "pair_products.hpp"
 

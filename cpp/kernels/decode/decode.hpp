@@ -8,11 +8,9 @@
 //     for a panel of value dimensions         dimensions in lanes
 //       output of every row += weight value
 //
-// AttentionForward keeps queries in lanes; a single query would leave 15 of 16 lanes empty. Here,
-// lanes hold keys (or rows), then dimensions. Every number still results from the same operations
-// in the same order: a score is summed over dimensions, an output is summed over the keys of a
-// block, and references move tile by tile. Both kernels return the same bits, so only speed decides
-// which of them runs.
+// AttentionForward keeps queries in lanes; a single query would leave 15 of 16 lanes empty. Every
+// number results from the same operations in the same order here, so both kernels return the same
+// bits, and only speed decides which of them runs.
 #pragma once
 
 #include <initializer_list>
@@ -27,11 +25,7 @@
 namespace regard {
 namespace {
 
-template <class Shape>
 struct AttentionDecode {
-  using T = typename Shape::Element;
-  static_assert(Shape::kBlockKeys % kDecodeStep<Shape> == 0, "blocks are whole steps");
-
   static constexpr DecodeKernels kernels() {
     return {
         .kernel =
@@ -39,124 +33,108 @@ struct AttentionDecode {
                 .pass = {workspace_bytes, begin, advance, finish},
                 .copies_keys = copies_keys,
                 .copies_values = copies_values,
-                .columns = kLanes<T>,
+                .columns = kWidth,
                 .begin_count = begin_count,
                 .count = count_steps,
                 .tile_rows = kDecodeRows,
-                .tile_keys = kDecodeStep<Shape>,
+                .tile_keys = kDecodeStep,
                 .write_weights = nullptr,
             },
         .merge = merge,
         .most_rows = kDecodeRows,
-        .reads_four_bits = kDecodesOtherTypes<T>,
+        .reads_four_bits = kDecodesOtherTypes,
     };
   }
 
   static bool copies_keys(const AttentionProblem& problem) {
-    return !decodes_keys_in_place<Shape>(problem);
+    return !decodes_keys_in_place(problem);
   }
 
   static bool copies_values(const AttentionProblem& problem) {
-    return !decodes_values_in_place<Shape>(problem);
+    return !decodes_values_in_place(problem);
   }
 
   static std::int64_t workspace_bytes(const AttentionProblem& problem, std::int64_t) {
-    return lay_out_decode<Shape>(problem, nullptr);
+    return lay_out_decode(problem, nullptr);
   }
 
   static SeenKeys begin(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
-    lay_out_decode<Shape>(problem, memory);
-    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    lay_out_decode(problem, memory);
+    DecodeWorkspace& work = *static_cast<DecodeWorkspace*>(memory);
     const SeenKeys keys = locate(problem, task, work);
-    pack_decode_queries<Shape>(problem, task, work);
-    start_state(work.state, kDecodeLanes<T>);
+    pack_decode_queries(problem, task, work);
+    start_state(work.state, kDecodeLanes);
     work.is_fresh = true;
     work.chunk = 0;
-    start_state(work.total, kDecodeLanes<T>);
+    start_state(work.total, kDecodeLanes);
     work.total_is_fresh = true;
-    if (problem.sinks) start_with_sinks(problem, task, task.row_begin, work.total, kDecodeLanes<T>);
+    if (problem.sinks) start_with_sinks(problem, task, task.row_begin, work.total, kDecodeLanes);
     return keys;
   }
 
   // Adds the keys of [key_begin, key_end); key_begin is a multiple of kBlockKeys.
   static void advance(const AttentionProblem& problem, const AttentionTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
-    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    DecodeWorkspace& work = *static_cast<DecodeWorkspace*>(memory);
     const auto add_block = [&](std::int64_t key, std::int64_t next) {
-      if (key / Shape::kChunkKeys != work.chunk) {
-        work.chunk = key / Shape::kChunkKeys;
+      if (key / DecodeShape::kChunkKeys != work.chunk) {
+        work.chunk = key / DecodeShape::kChunkKeys;
         if (!work.is_fresh) merge_decode_chunk(work);
       }
-      const std::uint32_t steps = see_block<Shape>(problem, task, key, work);
+      const std::uint32_t steps = see_block(problem, task, key, work);
       if (steps == 0) return;
-      const DecodeBlock<Shape> block = decode_block<Shape>(problem, task, key, steps, work);
+      const DecodeBlock block = decode_block(problem, task, key, steps, work);
       Ahead ahead;
       if (next < key_end) look_ahead(problem, task, next, work, ahead);
-      score_steps<Shape>(block, steps, work, ahead);
+      score_steps(block, steps, work, ahead);
       ahead.ask_lines(kAheadOfWeights);
-      for (int row = 0; row < work.rows; ++row)
-        weigh_row<Shape>(problem, task, key, steps, row, work);
-      add_decode_values<Shape>(block, steps, key, work, ahead);
+      for (int row = 0; row < work.rows; ++row) weigh_row(problem, task, key, steps, row, work);
+      add_decode_values(block, steps, key, work, ahead);
     };
-    over_blocks_seen<Shape>(problem, &work, 1, key_begin, key_end, add_block);
+    over_blocks_seen<DecodeShape>(problem, &work, 1, key_begin, key_end, add_block);
   }
 
   // Merges the single chunk that `part` has accumulated with the earlier chunks in `memory`.
   static void merge(const void* part, void* memory) {
-    const DecodeWorkspace<T>& gathered = *static_cast<const DecodeWorkspace<T>*>(part);
-    if (!gathered.is_fresh) merge_part(gathered, *static_cast<DecodeWorkspace<T>*>(memory));
+    const DecodeWorkspace& gathered = *static_cast<const DecodeWorkspace*>(part);
+    if (!gathered.is_fresh) merge_part(gathered, *static_cast<DecodeWorkspace*>(memory));
   }
 
   // Divides by the sums and writes the output and lse.
   static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
-    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    DecodeWorkspace& work = *static_cast<DecodeWorkspace*>(memory);
     if (!work.is_fresh) merge_decode_chunk(work);
     const std::int64_t group = problem.heads / problem.kv_heads;
-    T reciprocal[kDecodeLanes<T>];
-    for (int lane = 0; lane < kDecodeLanes<T>; lane += kLanes<T>)
-      store(reciprocal + lane, reciprocal_of_sum<T>(load(work.total.sum + lane)));
-    for (int row = 0; row < work.rows; ++row) {
-      const std::int64_t query = (task.row_begin + row) / group,
-                         head = (task.row_begin + row) % group;
-      with_result_element<T>(problem.output.element, [&](auto element) {
-        using To = typename decltype(element)::Type;
-        To* to = static_cast<To*>(task.output) + query * problem.output.row_stride +
-                 head * problem.output.head_stride;
-        const T* from = work.total_output + row * work.padded_value_dim;
-        const std::int64_t stride = problem.output.column_stride;
-        std::int64_t column = 0;
+    float reciprocal[kDecodeLanes];
+    for (int lane = 0; lane < kDecodeLanes; lane += kWidth)
+      store(reciprocal + lane, reciprocal_of_sum<float>(load(work.total.sum + lane)));
+    with_result_element<float>(problem.output.element, [&](auto element) {
+      using To = typename decltype(element)::Type;
+      for (int row = 0; row < work.rows; ++row) {
+        const std::int64_t query = (task.row_begin + row) / group,
+                           head = (task.row_begin + row) % group;
+        To* const to = static_cast<To*>(task.output) + query * problem.output.row_stride +
+                       head * problem.output.head_stride;
+        const float* const from = work.total_output + row * work.padded_value_dim;
         // + 0 turns a product of -0.0 into 0, as in AttentionForward.
-        const auto value_at = [&](std::int64_t at) {
-          if (work.total_is_fresh) return Vec<T>{};
-          return load(from + at) * broadcast(reciprocal[row]) + Vec<T>{};
-        };
-        if (stride == 1)
-          for (; column + kLanes<T> <= problem.value_dim; column += kLanes<T>)
-            store_as<T>(to + column, value_at(column));
-        for (; column < problem.value_dim; column += kLanes<T>) {
-          const Vec<T> value = value_at(column);
-          for (int i = 0; i < kLanes<T> && column + i < problem.value_dim; ++i)
-            narrow(value[i], to[(column + i) * stride]);
-        }
-      });
-      if (!task.lse) continue;
-      const double lse = log_sum_exp(work.total.reference[row], work.total.sum[row]);
-      const std::int64_t at = query * problem.lse.row_stride + head * problem.lse.head_stride;
-      if (problem.lse.element == Element::float64)
-        static_cast<double*>(task.lse)[at] = lse;
-      else
-        static_cast<float*>(task.lse)[at] = static_cast<float>(lse);
-    }
+        write_row<float>(to, problem.output.column_stride, problem.value_dim, [&](std::int64_t at) {
+          if (work.total_is_fresh) return Vec<float>{};
+          return load(from + at) * broadcast(reciprocal[row]) + Vec<float>{};
+        });
+      }
+    });
+    write_lse<DecodeShape>(problem, task, work, work.total);
   }
 
   static SeenKeys begin_count(const AttentionProblem& problem, const AttentionTask& task,
                               TileCounts& counts, void* memory) {
-    lay_out_decode<Shape>(problem, memory);
-    const SeenKeys seen = locate(problem, task, *static_cast<DecodeWorkspace<T>*>(memory));
-    counts.all += (problem.kv_len + kDecodeStep<Shape> - 1) / kDecodeStep<Shape>;
+    lay_out_decode(problem, memory);
+    const SeenKeys seen = locate(problem, task, *static_cast<DecodeWorkspace*>(memory));
+    counts.all += (problem.kv_len + kDecodeStep - 1) / kDecodeStep;
     for (const KeyInterval& keys : {seen.keep_first, seen.window})
       if (!is_empty(keys))
-        counts.chunks += (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
+        counts.chunks +=
+            (keys.end - 1) / DecodeShape::kChunkKeys - keys.begin / DecodeShape::kChunkKeys + 1;
     return seen;
   }
 
@@ -164,36 +142,29 @@ struct AttentionDecode {
   // score below all others overflows.
   static std::int64_t count_steps(const AttentionProblem& problem, const AttentionTask& task,
                                   KeyInterval keys, TileCounts& counts, void* memory) {
-    constexpr std::int64_t kStep = kDecodeStep<Shape>;
-    DecodeWorkspace<T>& work = *static_cast<DecodeWorkspace<T>*>(memory);
+    DecodeWorkspace& work = *static_cast<DecodeWorkspace*>(memory);
     const bool reads_masks =
         task.mask || task.bias || task.alibi_slopes || task.distance_bias || work.mask_runs;
-    const std::int64_t end = end_of_count<Shape>(reads_masks, keys);
-    for (std::int64_t key = keys.begin; key < end;) {
-      const std::int64_t whole = reads_masks ? 0 : whole_blocks_seen<Shape>(work.shared, key);
-      if (whole > 0) {
-        const std::int64_t together = whole * Shape::kBlockKeys;
-        counts.visible += together / kStep;
-        counts.scores += together * work.rows;
-        key += together;
-        continue;
-      }
-      for_steps<Shape>(see_block<Shape>(problem, task, key, work), [&](std::int64_t step) {
-        const std::int64_t left = task.kv_len - key - step;
-        ++(work.has_bias ? counts.biased : counts.visible);
-        counts.scores += work.rows * (left < kStep ? left : kStep);
-      });
-      key = next_block_seen<Shape>(work.seen, key + Shape::kBlockKeys, end);
-      key = next_block_by_mask<Shape>(problem, &work, 1, key, end);
-    }
-    return end;
+    return count_blocks<DecodeShape>(
+        problem, &work, 1, reads_masks, keys,
+        [&](const DecodeWorkspace&, std::int64_t together) {
+          counts.visible += together / kDecodeStep;
+          counts.scores += together * work.rows;
+        },
+        [&](const DecodeWorkspace&, std::int64_t key) {
+          for_steps(see_block(problem, task, key, work), [&](std::int64_t step) {
+            const std::int64_t left = task.kv_len - key - step;
+            ++(work.has_bias ? counts.biased : counts.visible);
+            counts.scores += work.rows * (left < kDecodeStep ? left : kDecodeStep);
+          });
+        });
   }
 
  private:
   // Copied rows are read in order, so the processor prefetches them, but not across pages.
   static void look_ahead(const AttentionProblem& problem, const AttentionTask& task,
-                         std::int64_t key, const DecodeWorkspace<T>& work, Ahead& ahead) {
-    const KeyInterval seen = seen_of_block(work.seen, key, Shape::kBlockKeys);
+                         std::int64_t key, const DecodeWorkspace& work, Ahead& ahead) {
+    const KeyInterval seen = seen_of_block(work.seen, key, kDecodeBlock);
     const std::int64_t first = key + seen.begin, count = seen.end - seen.begin;
     const bool has_pages = problem.page_rows != 0;
     if (has_pages || !copies_keys(problem))
@@ -204,33 +175,33 @@ struct AttentionDecode {
 
   // Returns the keys that some row sees by position, extended to begin at whole blocks.
   static SeenKeys locate(const AttentionProblem& problem, const AttentionTask& task,
-                         DecodeWorkspace<T>& work) {
+                         DecodeWorkspace& work) {
     work.first_row = task.row_begin;
     work.rows = static_cast<int>(task.row_end - task.row_begin);
-    work.vectors = (work.rows + kLanes<T> - 1) / kLanes<T>;
+    work.vectors = (work.rows + kWidth - 1) / kWidth;
     locate_strip(problem, task, work);
-    return from_whole_blocks<Shape>(work.seen);
+    return from_whole_blocks<DecodeShape>(work.seen);
   }
 
-  static void merge_decode_chunk(DecodeWorkspace<T>& work) {
+  static void merge_decode_chunk(DecodeWorkspace& work) {
     merge_part(work, work);
-    start_state(work.state, kDecodeLanes<T>);
+    start_state(work.state, kDecodeLanes);
     work.is_fresh = true;
   }
 
   // Merges the part's chunk with the chunks that `work` has merged before.
-  static void merge_part(const DecodeWorkspace<T>& part, DecodeWorkspace<T>& work) {
-    Shares<T> shares[kDecodeLanes<T> / kLanes<T>];
-    for (int v = 0; v < kDecodeLanes<T> / kLanes<T>; ++v)
-      shares[v] = merge_lanes(work.total, part.state, v * kLanes<T>);
+  static void merge_part(const DecodeWorkspace& part, DecodeWorkspace& work) {
+    Shares<float> shares[kDecodeLanes / kWidth];
+    for (int v = 0; v < kDecodeLanes / kWidth; ++v)
+      shares[v] = merge_lanes(work.total, part.state, v * kWidth);
     for (int row = 0; row < work.rows; ++row) {
-      const Vec<T> of_total = broadcast(shares[row / kLanes<T>].total[row % kLanes<T>]);
-      const Vec<T> of_part = broadcast(shares[row / kLanes<T>].part[row % kLanes<T>]);
-      const T* from = part.output + row * work.padded_value_dim;
-      T* to = work.total_output + row * work.padded_value_dim;
-      for (std::int64_t i = 0; i < work.padded_value_dim; i += kLanes<T>) {
-        const Vec<T> added = load(from + i) * of_part;
-        store(to + i, work.total_is_fresh ? added : load<T>(to + i) * of_total + added);
+      const Vec<float> of_total = broadcast(shares[row / kWidth].total[row % kWidth]);
+      const Vec<float> of_part = broadcast(shares[row / kWidth].part[row % kWidth]);
+      const float* from = part.output + row * work.padded_value_dim;
+      float* to = work.total_output + row * work.padded_value_dim;
+      for (std::int64_t i = 0; i < work.padded_value_dim; i += kWidth) {
+        const Vec<float> added = load(from + i) * of_part;
+        store(to + i, work.total_is_fresh ? added : load<float>(to + i) * of_total + added);
       }
     }
     work.total_is_fresh = false;

@@ -8,126 +8,115 @@
 namespace regard {
 namespace {
 
-template <class Shape>
-struct DecodeBlock {
-  static constexpr int kSteps = (Shape::kBlockKeys + kDecodeStep<Shape> - 1) / kDecodeStep<Shape>;
-  int count;
-  Element key_element;
-  Element value_element;
-  std::ptrdiff_t key_stride;
-  std::ptrdiff_t value_stride;
-  // The first row of each visible step. No step crosses a page.
-  const void* keys[kSteps];
-  const void* values[kSteps];
+struct DecodeRows {
+  Element element;
+  std::ptrdiff_t stride;
+  const void* first[kDecodeSteps];  // row of each visible step; no step crosses a page
 };
 
-// rows[i] = the key `k` + i of the step at `begin`. Lanes beyond the block repeat its last key, and
-// are hidden.
-template <class Shape, class From>
-REGARD_INLINE void rows_of_keys(const DecodeBlock<Shape>& block, int begin, int k,
-                                const From** rows) {
-  const auto* const step = static_cast<const From*>(block.keys[begin / kDecodeStep<Shape>]);
-  const int last = block.count - begin - 1;
-  for (int i = 0; i < kLanes<typename Shape::Element>; ++i)
-    rows[i] = step + (k + i < last ? k + i : last) * block.key_stride;
+struct DecodeBlock {
+  int count;
+  DecodeRows keys;
+  DecodeRows values;
+};
+
+// The row of a key in a visible step; `key` is an index within the block.
+template <class From>
+REGARD_INLINE const From* row_of_key(const DecodeBlock& block, int key) {
+  const auto at = static_cast<unsigned>(key);  // is divided in one instruction
+  return static_cast<const From*>(block.keys.first[at / kDecodeStep]) +
+         at % kDecodeStep * block.keys.stride;
 }
 
-// Whether the kernels read rows stored in a type other than the type of the arithmetic. Not in
-// float64, because few callers mix the two, and not on the baseline, which has no widening
-// instructions: there it would only cost compile time.
+// rows[i] = the row of `key` + i, for a vector of keys. Lanes beyond the block repeat its last key,
+// and are hidden.
+template <class From>
+REGARD_INLINE void rows_of_keys(const DecodeBlock& block, int key, const From** rows) {
+  const From* const first = row_of_key<From>(block, key);
+  const int last = block.count - 1 - key;
+  for (int i = 0; i < kWidth; ++i) rows[i] = first + (i < last ? i : last) * block.keys.stride;
+}
+
+// Calls body(keys, count) for every kTogether vectors of the steps' keys: keys[v] is the first key
+// of a vector, as an index within the block. At the end, `count` may be smaller, and the other
+// vectors repeat the first.
+template <int kTogether, class Body>
+REGARD_INLINE void for_vectors_of_keys(std::uint32_t steps, Body body) {
+  int keys[kDecodeBlock / kWidth + kTogether], count = 0;
+  for_steps(steps, [&](int step) {
+    for (int key = step; key < step + kDecodeStep; key += kWidth) keys[count++] = key;
+  });
+  for (int v = 0; v < count; v += kTogether) {
+    for (int i = count; i < v + kTogether; ++i) keys[i] = keys[v];
+    body(keys + v, count - v < kTogether ? count - v : kTogether);
+  }
+}
+
+// Whether the kernels read rows stored in other types than float32. Not on the baseline, which has
+// no widening instructions: there it would only cost compile time.
 #if defined(REGARD_BASELINE)
-template <class T>
 constexpr bool kDecodesOtherTypes = false;
 #else
-template <class T>
-constexpr bool kDecodesOtherTypes = sizeof(T) == 4;
+constexpr bool kDecodesOtherTypes = true;
 #endif
 
-template <class T>
-REGARD_INLINE bool decodes_element(Element element) {
-  return kDecodesOtherTypes<T> || is_stored_as<T>(element);
+// Whether rows are read in place: their columns are multiples of this number, and no step crosses a
+// page. Rows in pages of other sizes are copied block by block.
+REGARD_INLINE bool decodes_in_place(const AttentionProblem& problem, const Operand& operand,
+                                    std::int64_t columns, std::int64_t multiple) {
+  return operand.column_stride == 1 && columns % multiple == 0 &&
+         problem.page_rows % kDecodeStep == 0 &&
+         (kDecodesOtherTypes || is_stored_as<float>(operand.element));
 }
 
-// Whether no step crosses a page. Rows in pages of other sizes are copied block by block.
-template <class Shape>
-REGARD_INLINE bool have_whole_steps(const AttentionProblem& problem) {
-  return problem.page_rows % kDecodeStep<Shape> == 0;
-}
-
-// Keys are read in place if their columns fill vectors; int8 and float8 have four columns per lane.
-// q4_1 keys must fill groups.
-template <class T>
-REGARD_INLINE std::int64_t columns_of_a_square(Element element) {
-  if (element == Element::q4_1) return kGroupOfFourBits;
-  return is_quantized(element) ? 4 * kLanes<T> : kLanes<T>;
-}
-
-template <class Shape, class T = typename Shape::Element>
+// Keys fill vectors, int8 and float8 with four columns per lane; q4_1 keys fill groups.
 REGARD_INLINE bool decodes_keys_in_place(const AttentionProblem& problem) {
-  return problem.key.column_stride == 1 &&
-         problem.head_dim % columns_of_a_square<T>(problem.key.element) == 0 &&
-         have_whole_steps<Shape>(problem) && decodes_element<T>(problem.key.element);
+  const Element element = problem.key.element;
+  return decodes_in_place(problem, problem.key, problem.head_dim,
+                          element == Element::q4_1 ? kGroupOfFourBits
+                          : is_quantized(element)  ? 4 * kWidth
+                                                   : kWidth);
 }
 
-template <class Shape, class T = typename Shape::Element>
 REGARD_INLINE bool decodes_values_in_place(const AttentionProblem& problem) {
-  return problem.value.column_stride == 1 && problem.value_dim % kLanes<T> == 0 &&
-         have_whole_steps<Shape>(problem) && decodes_element<T>(problem.value.element);
+  return decodes_in_place(problem, problem.value, problem.value_dim, kWidth);
 }
 
 // Calls `body` with the type of a block's keys or values.
-template <class T, class Body>
+template <class Body>
 REGARD_INLINE void with_block_element(Element element, Body body) {
-  if constexpr (kDecodesOtherTypes<T>)
-    with_cached_element<T>(element, body);
+  if constexpr (kDecodesOtherTypes)
+    with_cached_element<float>(element, body);
   else
-    body(ElementType<T>{});
+    body(ElementType<float>{});
 }
 
-template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE DecodeBlock<Shape> decode_block(const AttentionProblem& problem,
-                                                const AttentionTask& task, std::int64_t key,
-                                                std::uint32_t steps,
-                                                const DecodeWorkspace<T>& work) {
-  constexpr int kStep = kDecodeStep<Shape>;
-  constexpr Element kOwn = sizeof(T) == 4 ? Element::float32 : Element::float64;
+REGARD_NOINLINE DecodeBlock decode_block(const AttentionProblem& problem, const AttentionTask& task,
+                                         std::int64_t key, std::uint32_t steps,
+                                         const DecodeWorkspace& work) {
   const std::int64_t left = task.kv_len - key;
-  const KvRows keys = keys_of(problem, task), values = values_of(problem, task);
-  DecodeBlock<Shape> block{};
-  block.count = static_cast<int>(left < Shape::kBlockKeys ? left : Shape::kBlockKeys);
-  if (decodes_keys_in_place<Shape>(problem)) {
-    block.key_element = problem.key.element;
-    block.key_stride = problem.key.row_stride;
-    for_steps<Shape>(steps, [&](int k) { block.keys[k / kStep] = row_at(keys, key + k); });
-  } else {
-    copy_rows(keys, key, block.count, problem.head_dim, work.keys, block.count,
-              work.padded_head_dim);
-    block.key_element = kOwn;
-    block.key_stride = work.padded_head_dim;
-    for_steps<Shape>(steps,
-                     [&](int k) { block.keys[k / kStep] = work.keys + k * work.padded_head_dim; });
-  }
-  if (decodes_values_in_place<Shape>(problem)) {
-    block.value_element = problem.value.element;
-    block.value_stride = problem.value.row_stride;
-    for_steps<Shape>(steps, [&](int k) { block.values[k / kStep] = row_at(values, key + k); });
-  } else {
-    copy_rows(values, key, block.count, problem.value_dim, work.values, block.count,
-              work.padded_value_dim);
-    block.value_element = kOwn;
-    block.value_stride = work.padded_value_dim;
-    for_steps<Shape>(
-        steps, [&](int k) { block.values[k / kStep] = work.values + k * work.padded_value_dim; });
-  }
-  constexpr int kBlock = round_up(Shape::kBlockKeys, kStep);
-  if (block.key_element == Element::q4_1)
-    copy_group_scales(keys, key, block.count, problem.head_dim, work.key_groups, kBlock);
-  if (block.value_element == Element::q4_1)
-    copy_group_scales(values, key, block.count, problem.value_dim, work.value_groups, kBlock);
-  if (work.key_scales) {
-    copy_scales(keys, key, block.count, work.key_scales, kBlock);
-    copy_scales(values, key, block.count, work.value_scales, kBlock);
-  }
+  DecodeBlock block{};
+  block.count = static_cast<int>(left < kDecodeBlock ? left : kDecodeBlock);
+  const auto provide = [&](DecodeRows& to, const KvRows& rows, bool in_place, std::int64_t columns,
+                           std::int64_t padded_columns, float* copies, float* scales,
+                           float* groups) {
+    to.element = in_place ? rows.operand.element : Element::float32;
+    to.stride = in_place ? rows.operand.row_stride : padded_columns;
+    if (in_place) {
+      for_steps(steps, [&](int k) { to.first[k / kDecodeStep] = row_at(rows, key + k); });
+    } else {
+      copy_rows(rows, key, block.count, columns, copies, block.count, padded_columns);
+      for_steps(steps, [&](int k) { to.first[k / kDecodeStep] = copies + k * padded_columns; });
+    }
+    if (to.element == Element::q4_1)
+      copy_group_scales(rows, key, block.count, columns, groups, kDecodeBlock);
+    if (scales) copy_scales(rows, key, block.count, scales, kDecodeBlock);
+  };
+  provide(block.keys, keys_of(problem, task), decodes_keys_in_place(problem), problem.head_dim,
+          work.padded_head_dim, work.keys, work.key_scales, work.key_groups);
+  provide(block.values, values_of(problem, task), decodes_values_in_place(problem),
+          problem.value_dim, work.padded_value_dim, work.values, work.value_scales,
+          work.value_groups);
   return block;
 }
 

@@ -23,14 +23,13 @@ REGARD_INLINE void for_parts(Body body) {
 // A vector of 16-bit or 8-bit keys: their rows and scores.
 template <class From>
 struct NarrowKeys {
-  const From* rows[kLanes<float>];
+  const From* rows[kWidth];
   float* scores;
 };
 
 // The row in lane `i` of vector `v`: in order, unless the lanes of two vectors are interleaved.
 template <class From, int kVectors>
 REGARD_INLINE const From* row_in_lane(const NarrowKeys<From> (&keys)[kVectors], int v, int i) {
-  constexpr int kWidth = kLanes<float>;
   const int key = kMet<From> * i + v % kMet<From>;
   return keys[v - v % kMet<From> + key / kWidth].rows[key % kWidth];
 }
@@ -38,16 +37,16 @@ REGARD_INLINE const From* row_in_lane(const NarrowKeys<From> (&keys)[kVectors], 
 // Number of vectors of keys whose scores are computed together: with one vector, each addition
 // would wait for the previous one. 8-bit keys have the longest latency, and with one or two rows
 // there are registers for four vectors.
-template <class Shape, int kRows, class From>
+template <int kRows, class From>
 constexpr int kNarrowVectors =
-    Shape::kRegisterCount == 16 && sizeof(From) == 1 && kRows <= 2 ? 4 : 2;
+    DecodeShape::kRegisterCount == 16 && sizeof(From) == 1 && kRows <= 2 ? 4 : 2;
 
 // score_keys for narrow numbers, whose squares have two or four dimensions per lane.
 template <int kRows, class From, int kVectors>
 REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[kVectors],
                                        std::int64_t head_dim, const float* queries,
                                        std::ptrdiff_t score_stride, Ahead& ahead) {
-  constexpr int kWidth = kLanes<float>, kParts = kLaneParts<From>;
+  constexpr int kParts = kLaneParts<From>;
   // Prefetches for each of kWidth turns, in quarters of a line. int8 computes for the longest time
   // between two squares, so two fifths of its prefetches are issued while it loads the squares
   // (none on vectors of 16 bytes).
@@ -97,29 +96,18 @@ REGARD_NOINLINE void score_narrow_keys(const NarrowKeys<From> (&keys)[kVectors],
     for (int r = 0; r < kRows; ++r) store(keys[v].scores + r * score_stride, acc[v][r]);
 }
 
-template <class Shape, int kRows, class From>
-REGARD_NOINLINE void score_narrow_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
-                                        const DecodeWorkspace<float>& work, Ahead& ahead) {
-  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
-  constexpr int kVectors = kNarrowVectors<Shape, kRows, From>;
-  NarrowKeys<From> keys[kVectors];
-  int waiting = 0;
-  const auto score = [&] {
-    score_narrow_keys<kRows>(keys, work.padded_head_dim, work.queries, kBlock, ahead);
-    waiting = 0;
-  };
-  for_steps<Shape>(steps, [&](int begin) {
-    for (int k = 0; k < kStep; k += kLanes<float>) {
-      NarrowKeys<From>& vector = keys[waiting++];
-      vector.scores = work.scores + begin + k;
-      rows_of_keys(block, begin, k, vector.rows);
-      if (waiting == kVectors) score();
+template <int kRows, class From>
+REGARD_NOINLINE void score_narrow_steps(const DecodeBlock& block, std::uint32_t steps,
+                                        const DecodeWorkspace& work, Ahead& ahead) {
+  constexpr int kVectors = kNarrowVectors<kRows, From>;
+  for_vectors_of_keys<kVectors>(steps, [&](const int* at, int) {
+    NarrowKeys<From> keys[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      rows_of_keys(block, at[v], keys[v].rows);
+      keys[v].scores = work.scores + at[v];
     }
+    score_narrow_keys<kRows>(keys, work.padded_head_dim, work.queries, kDecodeBlock, ahead);
   });
-  if (waiting) {
-    for (int i = waiting; i < kVectors; ++i) keys[i] = keys[0];
-    score();
-  }
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 //     score *= the query's step
 #pragma once
 
-#include "../../simd/int16_pairs.hpp"
+#include "../../simd/integer_dots.hpp"
 #include "../../simd/transpose.hpp"
 #include "../ahead.hpp"
 #include "decode_block.hpp"
@@ -26,28 +26,27 @@ constexpr int kPairsOfLane = 4;
 constexpr int kFirstOfPair[kPairsOfLane] = {0, 16, 1, 17};
 
 // Computes a row's integers from scaled and rotated numbers. The row is one of `together` rows.
-template <class T>
-REGARD_NOINLINE void round_decode_query(const T* query, std::int64_t head_dim, int row,
-                                        int together, DecodeWorkspace<T>& work) {
-  T largest = T(0);
+REGARD_NOINLINE void round_decode_query(const float* query, std::int64_t head_dim, int row,
+                                        int together, DecodeWorkspace& work) {
+  float largest = 0.0f;
   for (std::int64_t i = 0; i < head_dim; ++i) {
-    const T magnitude = query[i] < T(0) ? -query[i] : query[i];
+    const float magnitude = query[i] < 0.0f ? -query[i] : query[i];
     largest = magnitude > largest || magnitude != magnitude ? magnitude : largest;
     if (largest != largest) break;
   }
-  const QuerySteps<T> steps = query_steps(largest);
+  const QuerySteps<float> steps = query_steps(largest);
   work.query_steps[row] = steps.step;
   const auto integer = [&](std::int64_t at) {
-    if (steps.inverse == T(0)) return 0;
-    return static_cast<std::int32_t>(query[at] * steps.inverse + kRoundsToInteger<T> -
-                                     kRoundsToInteger<T>);
+    if (steps.inverse == 0.0f) return 0;
+    return static_cast<std::int32_t>(query[at] * steps.inverse + kRoundsToInteger<float> -
+                                     kRoundsToInteger<float>);
   };
   std::int32_t* to = work.query_pairs + row;
   for (std::int64_t group = 0; group < head_dim / kGroupOfFourBits; ++group) {
     const std::int64_t first = group * kGroupOfFourBits;
     std::int32_t sum = 0;
     for (int i = 0; i < kGroupOfFourBits; ++i) sum += integer(first + i);
-    work.query_sums[group * together + row] = static_cast<T>(sum);
+    work.query_sums[group * together + row] = static_cast<float>(sum);
     for (int lane = 0; lane < kGroupLanes; ++lane)
       for (const int at : kFirstOfPair) {
         const auto lower = static_cast<std::uint32_t>(integer(first + 4 * lane + at)) & 0xffffu;
@@ -68,20 +67,16 @@ struct NibbleKeys {
 
 template <int kRows, int kVectors>
 REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::ptrdiff_t stride,
-                                       std::int64_t head_dim, const DecodeWorkspace<float>& work,
-                                       std::ptrdiff_t block_keys, Ahead& ahead) {
+                                       const DecodeWorkspace& work, Ahead& ahead) {
   // Prefetches for each lane, in quarters of a line. Scales are a fifth of the data.
   constexpr int kQuartersAsked =
-      (kAheadOfScores<false> * kVectors * kLanes<float> * 5 + kLineBytes - 1) / kLineBytes;
+      (kAheadOfScores<false> * kVectors * kWidth * 5 + kLineBytes - 1) / kLineBytes;
   constexpr bool kShifts = kRows > 1;
   const std::int32_t* pairs = work.query_pairs;
   const float* sums_of_query = work.query_sums;
-  Vec<float> acc[kVectors][kRows];
-#pragma GCC unroll 2
-  for (int v = 0; v < kVectors; ++v)
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
-  for (std::int64_t group = 0; group < head_dim / kGroupOfFourBits; ++group) {
+  Accumulators<float, kVectors, kRows> acc;
+  clear<float, kVectors, kRows>(acc);
+  for (std::int64_t group = 0; group < work.padded_head_dim / kGroupOfFourBits; ++group) {
     Mask<float> sums[kVectors][kRows], sixteens[kVectors][kRows];
     Vec<float> lanes[kVectors][kGroupLanes];  // lane i holds bytes 4 i to 4 i + 3 of the group
 #pragma GCC unroll 2
@@ -116,8 +111,8 @@ REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::
     ahead.stop(asked);
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      const Vec<float> scale = load(keys[v].groups + 2 * group * block_keys);
-      const Vec<float> minimum = load(keys[v].groups + (2 * group + 1) * block_keys);
+      const Vec<float> scale = load(keys[v].groups + 2 * group * kDecodeBlock);
+      const Vec<float> minimum = load(keys[v].groups + (2 * group + 1) * kDecodeBlock);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const Mask<float> sum = kShifts ? sums[v][r] : sums[v][r] + (sixteens[v][r] >> 4);
@@ -131,32 +126,19 @@ REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::
   for (int v = 0; v < kVectors; ++v)
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
-      store(keys[v].scores + r * block_keys, acc[v][r] * broadcast(work.query_steps[r]));
+      store(keys[v].scores + r * kDecodeBlock, acc[v][r] * broadcast(work.query_steps[r]));
 }
 
-template <class Shape, int kRows>
-REGARD_NOINLINE void score_nibble_steps(const DecodeBlock<Shape>& block, std::uint32_t steps,
-                                        const DecodeWorkspace<float>& work, Ahead& ahead) {
-  constexpr int kStep = kDecodeStep<Shape>, kBlock = round_up(Shape::kBlockKeys, kStep);
+template <int kRows>
+REGARD_NOINLINE void score_nibble_steps(const DecodeBlock& block, std::uint32_t steps,
+                                        const DecodeWorkspace& work, Ahead& ahead) {
   constexpr int kVectors = kRows <= 2 ? 2 : 1;
-  NibbleKeys keys[kVectors];
-  int waiting = 0;
-  const auto score = [&] {
-    score_nibble_keys<kRows>(keys, block.key_stride, work.padded_head_dim, work, kBlock, ahead);
-    waiting = 0;
-  };
-  for_steps<Shape>(steps, [&](int begin) {
-    const auto* first = static_cast<const Nibbles*>(block.keys[begin / kStep]);
-    for (int k = 0; k < kStep; k += kLanes<float>) {
-      keys[waiting++] = {first + k * block.key_stride, work.key_groups + begin + k,
-                         work.scores + begin + k};
-      if (waiting == kVectors) score();
-    }
+  for_vectors_of_keys<kVectors>(steps, [&](const int* at, int) {
+    NibbleKeys keys[kVectors];
+    for (int v = 0; v < kVectors; ++v)
+      keys[v] = {row_of_key<Nibbles>(block, at[v]), work.key_groups + at[v], work.scores + at[v]};
+    score_nibble_keys<kRows>(keys, block.keys.stride, work, ahead);
   });
-  if (waiting > 0) {
-    for (int i = waiting; i < kVectors; ++i) keys[i] = keys[0];
-    score();
-  }
 }
 
 }  // namespace

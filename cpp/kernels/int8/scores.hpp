@@ -11,7 +11,7 @@
 // (docs/lab-notes/precision.md).
 #pragma once
 
-#include "../../simd/int8_quads.hpp"
+#include "../../simd/integer_dots.hpp"
 #include "../attention/forward_workspace.hpp"
 #include "../micro_kernel.hpp"
 #include "../strips/lanes.hpp"

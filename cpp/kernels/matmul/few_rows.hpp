@@ -63,7 +63,7 @@ struct MatmulFewRows {
   using T = typename Shape::Element;
   static constexpr int kAccumulators = Shape::kRegisterCount / 2;
   static constexpr std::int64_t kTileElements = kAccumulators * kLanes<T>;
-  static constexpr std::int64_t kBlock = Shape::kTarget.matmul_depth;
+  static constexpr std::int64_t kBlock = kTuning.matmul_depth;
 
   // `tile` has room for kTileElements, `panel` for kBlock rows of a vector.
   template <int kRows>

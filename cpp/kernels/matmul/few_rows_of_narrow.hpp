@@ -14,7 +14,7 @@ namespace {
 template <class Shape>
 struct MatmulFewRowsOfNarrow {
   using T = typename Shape::Element;
-  static constexpr std::int64_t kBlock = Shape::kTarget.matmul_depth;
+  static constexpr std::int64_t kBlock = kTuning.matmul_depth;
   // A group of this many vectors is 16 KB with AVX-512, and their sums form independent dependency
   // chains.
   static constexpr int kMostVectors = 4;

@@ -35,7 +35,7 @@ struct Matmul {
   static constexpr std::int64_t kTaskRows = 256;
   static constexpr std::int64_t kPanels = 8;
   static constexpr std::int64_t kTaskColumns = kPanels * kPanel;
-  static constexpr std::int64_t kDepth = Shape::kTarget.matmul_depth;
+  static constexpr std::int64_t kDepth = kTuning.matmul_depth;
 
   // Rows within this many bytes, the minimum size of L1, are read in place. Rows farther apart use
   // only a few sets of L1, or are not prefetched by the processor.

@@ -5,9 +5,8 @@
 //   q4_1    round((x[i] - minimum) / scale), from 0 to 15, of each 32 numbers;
 //           minimum = the smallest x[i], scale = (the largest - minimum) / 15, both in float16
 //
-// x is the original row or, for keys, the row multiplied by the keys' share and rotated, which
-// preserves products with a rotated query (hadamard.hpp). A row's result does not depend on other
-// rows.
+// x is the original row or, for keys, the row multiplied by the keys' share and rotated
+// (hadamard.hpp).
 //
 //   tiny      scales of int8 are at least the smallest normal number: smaller ones are not precise
 //   NaN, inf, and numbers that the type cannot hold: `quantize_rows` returns false, and its output

@@ -5,7 +5,6 @@
 #include "../../simd/transpose.hpp"
 #include "../elements.hpp"
 #include "../pack.hpp"
-#include "mask_rows.hpp"
 #include "score_rule.hpp"
 #include "visibility.hpp"
 

@@ -5,7 +5,6 @@
 
 #include "../../simd/vec.hpp"
 #include "../mask_value.hpp"
-#include "mask_rows.hpp"
 #include "sparse_mask.hpp"
 
 namespace regard {
@@ -13,25 +12,17 @@ namespace {
 
 // The bytes of a bool mask for one lane of a tile, one byte per key.
 template <int kRows>
-struct MaskWord;
-template <>
-struct MaskWord<8> {
-  typedef std::uint64_t Type;
-};
-template <>
-struct MaskWord<4> {
-  typedef std::uint32_t Type;
-};
+using MaskWord = std::make_unsigned_t<LaneWord<kRows>>;
 
 template <int kRows>
-REGARD_INLINE typename MaskWord<kRows>::Type read_mask_word(const unsigned char* row,
-                                                            std::int64_t stride, int keys) {
-  typename MaskWord<kRows>::Type word = 0;
+REGARD_INLINE MaskWord<kRows> read_mask_word(const unsigned char* row, std::int64_t stride,
+                                             int keys) {
+  MaskWord<kRows> word = 0;
   if (stride == 1 && keys == kRows) {
     __builtin_memcpy(&word, row, sizeof word);
   } else {
     for (int r = 0; r < keys; ++r)
-      word |= static_cast<typename MaskWord<kRows>::Type>(row[r * stride] != 0) << (8 * r);
+      word |= static_cast<MaskWord<kRows>>(row[r * stride] != 0) << (8 * r);
   }
   return word;
 }
@@ -39,8 +30,8 @@ REGARD_INLINE typename MaskWord<kRows>::Type read_mask_word(const unsigned char*
 // The disjunction and the conjunction of the lanes' bytes, one word per tile.
 template <int kRows, int kTiles>
 struct MaskScan {
-  typename MaskWord<kRows>::Type some[kTiles];
-  typename MaskWord<kRows>::Type every[kTiles];
+  MaskWord<kRows> some[kTiles];
+  MaskWord<kRows> every[kTiles];
 };
 
 // Scans a whole block with contiguous rows: 32 bytes at a time, in registers over all lanes.
@@ -113,7 +104,7 @@ template <class Shape>
 REGARD_NOINLINE void scan_bool_mask(const BoolRows<Shape>& rows, int count, int first, int last,
                                     TileKind* kinds) {
   constexpr int kRows = Shape::kRows, kTiles = Shape::kBlockKeys / kRows;
-  using Word = typename MaskWord<kRows>::Type;
+  using Word = MaskWord<kRows>;
   MaskScan<kRows, kTiles> scan;
   if (rows.stride == 1 && count == kRows * kTiles) {
     scan_whole_block(rows.row, rows.lanes, scan);
@@ -143,7 +134,7 @@ REGARD_NOINLINE void hide_by_bool_mask(const BoolRows<Shape>& rows, const StripR
   // part[p][lane] holds the bytes of the rows from p * kBytes, in an integer as wide as a lane.
   T part[kParts][Shape::kStripLanes];
   for (int lane = 0; lane < width; ++lane) {
-    const typename MaskWord<kRows>::Type word =
+    const MaskWord<kRows> word =
         read_mask_word<kRows>(rows.row[lane] + key * rows.stride, rows.stride, keys);
 #pragma GCC unroll 2
     for (int p = 0; p < kParts; ++p) {

@@ -13,22 +13,10 @@ namespace {
 
 constexpr int kKeysOfCounter = 4;
 
-// A word as wide as a lane.
-template <int kBytes>
-struct LaneWord;
-template <>
-struct LaneWord<4> {
-  typedef std::uint32_t Type;
-};
-template <>
-struct LaneWord<8> {
-  typedef std::uint64_t Type;
-};
-
 // The contribution of each lane to its counters.
 template <class Shape>
 struct DropoutRows {
-  using Word = typename LaneWord<sizeof(typename Shape::Element)>::Type;
+  using Word = LaneWord<sizeof(typename Shape::Element)>;
   Word positions[Shape::kStripLanes];
   Word heads[Shape::kStripLanes];
 };

@@ -1,12 +1,9 @@
-// Softmax over keys that arrive tile by tile. Scores are never stored: a tile's scores become
-// weights, which are accumulated in the strip's state (softmax_state.hpp).
+// Softmax over keys that arrive tile by tile: a tile's scores become weights, which are accumulated
+// in the strip's state (softmax_state.hpp).
 //
 // Scores are summed from zero. Starting the sum at minus the reference would cost bits at every
 // step if the reference is large (a mask of -10000), and a key's score would depend on whether the
 // call has a mask.
-//
-// If one lane of a tile must move its reference, all lanes go through `move_references`. The bits
-// of the other lanes do not change.
 //
 // Everything is summed in three levels, over a block, over a chunk and over chunks, which keeps the
 // error small for any number of keys.
@@ -34,7 +31,6 @@ struct OnlineStrip : StripRows<T> {
   SoftmaxState<T> total;
   T* total_gathered;
   bool total_is_fresh;  // nothing has been written to total_gathered yet
-  bool total_is_empty;  // and it does not contain a sink either
   std::int64_t chunk;   // index of the current chunk
 };
 
@@ -85,7 +81,6 @@ REGARD_NOINLINE void start_online(const AttentionProblem& problem, const Attenti
   strip.total_is_fresh = true;
   if (!strip.total_gathered) return;
   const int lanes = strip.vectors * kLanes<T>;
-  strip.total_is_empty = !problem.sinks;
   start_state(strip.total, lanes);
   if (problem.sinks) start_with_sinks(problem, task, strip.first_row, strip.total, lanes);
 }
@@ -94,16 +89,6 @@ REGARD_NOINLINE void start_online(const AttentionProblem& problem, const Attenti
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
   const int lanes = strip.vectors * kLanes<T>;
-  if (strip.total_is_empty) {  // merging would multiply everything by 1
-    const SoftmaxState<T> state = strip.total;
-    T* const gathered = strip.total_gathered;
-    strip.total = strip.state;
-    strip.total_gathered = strip.gathered;
-    strip.state = state;
-    strip.gathered = gathered;
-    strip.total_is_empty = strip.total_is_fresh = false;
-    return start_chunk<Shape>(strip);
-  }
   for (int lane = 0; lane < lanes; lane += kLanes<T>) {
     const Shares<T> shares = merge_lanes(strip.total, strip.state, lane);
     for (std::int64_t row = 0; row < strip.all_rows; ++row) {

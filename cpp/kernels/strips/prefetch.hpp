@@ -5,7 +5,7 @@
 #pragma once
 
 #include "../elements.hpp"
-#include "mask_rows.hpp"
+#include "rows.hpp"
 
 namespace regard {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../problem/attention.hpp"
-#include "../../simd/constant.hpp"
+#include "../../simd/vec.hpp"
 #include "../tile_shape.hpp"
 
 namespace regard {
@@ -119,6 +119,14 @@ REGARD_INLINE void for_range(const VectorRange& range, Body body) {
   body(Constant<0>{}, Constant<3>{});
 }
 
+// The keys [begin, end) of a block, fewer than the rows of a tile at the end of the array, and the
+// first of a strip's lanes that are computed.
+struct TileKeys {
+  int begin;
+  int end;
+  int lane;
+};
+
 // Pointers to one column of the strip's rows.
 template <class E, class Data, class T>
 REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& operand, Data* data,
@@ -139,6 +147,20 @@ REGARD_INLINE void row_pointers(const AttentionProblem& problem, const Operand& 
       ++query;
     }
   }
+}
+
+// Finds every lane's row of a mask, bool or float, starting at a key. Lanes beyond the last row
+// repeat it.
+template <class M, class T>
+REGARD_INLINE void mask_rows(const AttentionProblem& problem, const Operand& mask, const void* data,
+                             const StripRows<T>& strip, std::int64_t key, const M** rows) {
+  row_pointers(problem, mask, data, strip, key, rows);
+  for (int lane = strip.rows; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];
+}
+
+// Whether all lanes share one row of the mask, as in a mask that depends only on keys.
+REGARD_INLINE bool lanes_share_a_row(const AttentionProblem& problem, const Operand& mask) {
+  return mask.row_stride == 0 && (mask.head_stride == 0 || problem.heads == problem.kv_heads);
 }
 
 }  // namespace

@@ -7,9 +7,6 @@
 namespace regard {
 namespace {
 
-template <class T>
-constexpr int kMostLanes = 3 * kLanes<T>;  // of a strip
-
 // A strip and a block whose scores are being computed.
 template <class T>
 struct ScoresOfBlock {
@@ -18,20 +15,6 @@ struct ScoresOfBlock {
   const StripRows<T>& strip;
   std::int64_t begin;  // its first key
 };
-
-// A tile's scores, [keys][lanes], for a strip's lanes starting at `lane`.
-template <class T>
-struct ScoresOfTile : ScoresOfBlock<T> {
-  std::int64_t key;  // first key of the tile
-  int keys;          // number of existing keys
-  int lane;
-};
-
-template <class T>
-REGARD_INLINE ScoresOfTile<T> scores_of_tile(const ScoresOfBlock<T>& block, int begin, int end,
-                                             int lane) {
-  return {block, block.begin + begin, end - begin, lane};
-}
 
 // Whether scores are more than scaled products of queries and keys.
 template <class T>
@@ -53,29 +36,31 @@ REGARD_INLINE void call_function(const AttentionProblem& problem, const Attentio
 
 // Calls a function of the problem for a tile's scores, [kRows][lanes]: once for each head, whose
 // lanes are made contiguous if there are several heads.
-template <int kRows, class T>
-REGARD_NOINLINE void call_for_tile(const ScoresOfTile<T>& tile, int width, void* function,
-                                   T* scores) {
-  const AttentionProblem& problem = tile.problem;
-  const int left = tile.strip.rows - tile.lane, lanes = left < width ? left : width;
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void call_for_tile(const ScoresOfBlock<T>& block, TileKeys tile, int width,
+                                   void* function, T* scores) {
+  constexpr int kRows = Shape::kRows;
+  const AttentionProblem& problem = block.problem;
+  const std::int64_t key = block.begin + tile.begin;
+  const int keys = tile.end - tile.begin;
+  const int left = block.strip.rows - tile.lane, lanes = left < width ? left : width;
   const std::int64_t heads = problem.heads / problem.kv_heads;
-  const std::int64_t* const positions = tile.strip.function_positions + tile.lane;
+  const std::int64_t* const positions = block.strip.function_positions + tile.lane;
   if (heads == 1) {
     if (lanes > 0)
-      call_function(problem, tile.task, function, 0, scores, lanes, tile.keys, width, positions,
-                    tile.key);
+      call_function(problem, block.task, function, 0, scores, lanes, keys, width, positions, key);
     return;
   }
-  std::int64_t head = (tile.strip.first_row + tile.lane) % heads;
+  std::int64_t head = (block.strip.first_row + tile.lane) % heads;
   for (std::int64_t first = 0; first < heads && first < lanes; ++first) {
-    T own[kRows * kMostLanes<T>];
-    std::int64_t own_positions[kMostLanes<T>], queries = 0;
+    T own[kRows * Shape::kStripLanes];
+    std::int64_t own_positions[Shape::kStripLanes], queries = 0;
     for (std::int64_t lane = first; lane < lanes; lane += heads, ++queries) {
       own_positions[queries] = positions[lane];
       for (int k = 0; k < kRows; ++k) own[k * width + queries] = scores[k * width + lane];
     }
-    call_function(problem, tile.task, function, head, own, queries, tile.keys, width, own_positions,
-                  tile.key);
+    call_function(problem, block.task, function, head, own, queries, keys, width, own_positions,
+                  key);
     for (std::int64_t lane = first, query = 0; lane < lanes; lane += heads, ++query)
       for (int k = 0; k < kRows; ++k) scores[k * width + lane] = own[k * width + query];
     if (++head == heads) head = 0;
@@ -83,22 +68,23 @@ REGARD_NOINLINE void call_for_tile(const ScoresOfTile<T>& tile, int width, void*
 }
 
 // scores = function(capped)
-template <int kRows, class T>
-REGARD_NOINLINE void function_of_scores(const ScoresOfTile<T>& tile, int width, const T* capped,
-                                        T* scores) {
-  for (int i = 0; i < kRows * width; i += kLanes<T>) store(scores + i, load(capped + i));
-  call_for_tile<kRows>(tile, width, tile.problem.score_function->function, scores);
-  for (int i = 0; i < kRows * width; i += kLanes<T>)
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void function_of_scores(const ScoresOfBlock<T>& block, TileKeys tile, int width,
+                                        const T* capped, T* scores) {
+  for (int i = 0; i < Shape::kRows * width; i += kLanes<T>) store(scores + i, load(capped + i));
+  call_for_tile<Shape>(block, tile, width, block.problem.score_function->function, scores);
+  for (int i = 0; i < Shape::kRows * width; i += kLanes<T>)
     store(scores + i, within_limits<T>(load<T>(scores + i)));
 }
 
 // Caps scores in place. A separate function, so that tiles without a cap keep their registers.
-template <int kRows, class T>
-REGARD_NOINLINE void cap_scores(const ScoresOfTile<T>& tile, int width, T* scores) {
-  if (!tile.strip.softcaps) return;
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void cap_scores(const ScoresOfBlock<T>& block, TileKeys tile, int width,
+                                T* scores) {
+  if (!block.strip.softcaps) return;
   for (int lane = 0; lane < width; lane += kLanes<T>) {
-    const Vec<T> softcap = load(tile.strip.softcaps + tile.lane + lane);
-    for (int r = 0; r < kRows; ++r) {
+    const Vec<T> softcap = load(block.strip.softcaps + tile.lane + lane);
+    for (int r = 0; r < Shape::kRows; ++r) {
       T* const at = scores + r * width + lane;
       store(at, capped<T>(load<T>(at), softcap));
     }
@@ -107,28 +93,29 @@ REGARD_NOINLINE void cap_scores(const ScoresOfTile<T>& tile, int width, T* score
 
 // Caps scores, [kRows][width], in place, and passes the function's results for these scores to
 // load(scores).
-template <int kRows, class T, class Load>
-REGARD_INLINE void transform_scores(const ScoresOfTile<T>& tile, int width, T* scores, Load load) {
-  cap_scores<kRows>(tile, width, scores);
-  if (!tile.strip.function_positions) return load(scores);
-  T changed[kRows * kMostLanes<T>];
-  function_of_scores<kRows>(tile, width, scores, changed);
+template <class Shape, class Load, class T = typename Shape::Element>
+REGARD_INLINE void transform_scores(const ScoresOfBlock<T>& block, TileKeys tile, int width,
+                                    T* scores, Load load) {
+  cap_scores<Shape>(block, tile, width, scores);
+  if (!block.strip.function_positions) return load(scores);
+  T changed[Shape::kRows * Shape::kStripLanes];
+  function_of_scores<Shape>(block, tile, width, scores, changed);
   load(changed);
 }
 
 // factors = the derivatives of scores with respect to scaled products.
-template <int kRows, class T>
-REGARD_NOINLINE void derivatives_of_scores(const ScoresOfTile<T>& tile, int width, const T* capped,
-                                           T* factors) {
-  const bool has_function = tile.problem.score_function != nullptr;
-  for (int i = 0; i < kRows * width; i += kLanes<T>)
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void derivatives_of_scores(const ScoresOfBlock<T>& block, TileKeys tile, int width,
+                                           const T* capped, T* factors) {
+  const bool has_function = block.problem.score_function != nullptr;
+  for (int i = 0; i < Shape::kRows * width; i += kLanes<T>)
     store(factors + i, has_function ? load(capped + i) : broadcast(T(1)));
   if (has_function)
-    call_for_tile<kRows>(tile, width, tile.problem.score_function->derivative, factors);
-  if (!tile.strip.softcaps) return;
+    call_for_tile<Shape>(block, tile, width, block.problem.score_function->derivative, factors);
+  if (!block.strip.softcaps) return;
   for (int lane = 0; lane < width; lane += kLanes<T>) {
-    const Vec<T> softcap = load(tile.strip.softcaps + tile.lane + lane);
-    for (int r = 0; r < kRows; ++r) {
+    const Vec<T> softcap = load(block.strip.softcaps + tile.lane + lane);
+    for (int r = 0; r < Shape::kRows; ++r) {
       const int at = r * width + lane;
       store(factors + at,
             load<T>(factors + at) * derivative_of_cap<T>(load<T>(capped + at), softcap));

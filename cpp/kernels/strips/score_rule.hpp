@@ -19,7 +19,6 @@
 // same error.
 #pragma once
 
-#include "../../simd/tanh.hpp"
 #include "softmax_state.hpp"
 
 namespace regard {
@@ -37,20 +36,15 @@ enum class Bias { none, adds, hides };
 
 // The cap in the range that arithmetic in T can handle, 0 for none. A cap beyond the largest scores
 // does not change any score. With a cap below kLeast, all weights are equal to the last bit,
-// whatever the scores are.
-template <class T>
-REGARD_INLINE double softcap_within(double softcap) {
-  constexpr double kMost = sizeof(T) == 4 ? 1e37 : 1e307, kLeast = sizeof(T) == 4 ? 1e-20 : 1e-200;
-  if (softcap > kMost) return 0;
-  return softcap != 0 && softcap < kLeast ? kLeast : softcap;
-}
-
-// `head` is counted from the group's first head, here and below.
+// whatever the scores are. `head` is counted from the group's first head, here and below.
 template <class T>
 REGARD_INLINE double softcap_of(const AttentionProblem& problem, const AttentionTask& task,
                                 std::int64_t head) {
-  return softcap_within<T>(task.softcaps ? task.softcaps[head * problem.softcaps.head_stride]
-                                         : problem.softcap);
+  constexpr double kMost = sizeof(T) == 4 ? 1e37 : 1e307, kLeast = sizeof(T) == 4 ? 1e-20 : 1e-200;
+  const double softcap =
+      task.softcaps ? task.softcaps[head * problem.softcaps.head_stride] : problem.softcap;
+  if (softcap > kMost) return 0;
+  return softcap != 0 && softcap < kLeast ? kLeast : softcap;
 }
 
 REGARD_INLINE bool has_softcap(const AttentionProblem& problem) {
@@ -124,16 +118,22 @@ REGARD_INLINE Vec<T> unless_hidden(Vec<T> weight, Vec<T> added, Vec<T> instead) 
   return select<T>(added == broadcast(-kInfinity<T>), instead, weight);
 }
 
-// e^(score - reference), or 0 if the difference is below `lowest`. The term added to the score is
-// at added[at].
+// e^exponent, or 0 if the exponent is below `lowest`, or -0.0 if the term that was added to the
+// score, added[at], hides.
 template <class T, Bias kBias>
-REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* added, std::ptrdiff_t at,
-                               T lowest = kNegligible<T>) {
-  const Vec<T> weight = exp(score - reference, lowest);
+REGARD_INLINE Vec<T> weight_of_exponent(Vec<T> exponent, const T* added, std::ptrdiff_t at,
+                                        T lowest = kNegligible<T>) {
+  const Vec<T> weight = exp(exponent, lowest);
   if constexpr (kBias == Bias::hides)
     return unless_hidden<T>(weight, load(added + at), broadcast(T(-0.0)));
   else
     return weight;
+}
+
+template <class T, Bias kBias>
+REGARD_INLINE Vec<T> weight_of(Vec<T> score, Vec<T> reference, const T* added, std::ptrdiff_t at,
+                               T lowest = kNegligible<T>) {
+  return weight_of_exponent<T, kBias>(score - reference, added, at, lowest);
 }
 
 // The logarithm of a weight e^(score - lse), at most 0: lse is rounded, so for scores as large as
@@ -142,16 +142,6 @@ template <class T>
 REGARD_INLINE Vec<T> exponent_below_lse(Vec<T> score, const RowLse<T>& lse, int lane) {
   const Vec<T> exponent = score - load<T>(lse.high + lane) - load<T>(lse.low + lane);
   return exponent > Vec<T>{} ? Vec<T>{} : exponent;  // NaN stays NaN
-}
-
-// e^exponent, or -0.0 if the term at added[at] hides.
-template <class T, Bias kBias>
-REGARD_INLINE Vec<T> weight_of_exponent(Vec<T> exponent, const T* added, std::ptrdiff_t at) {
-  const Vec<T> weight = exp(exponent, kNegligible<T>);
-  if constexpr (kBias == Bias::hides)
-    return unless_hidden<T>(weight, load(added + at), broadcast(T(-0.0)));
-  else
-    return weight;
 }
 
 // The derivative of a capped score with respect to the score before: 1 - (score / softcap)^2.

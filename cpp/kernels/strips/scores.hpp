@@ -62,9 +62,9 @@ REGARD_INLINE void score_tile(Accumulators<T, Shape::kRows, Tile::kVectors>& acc
   if (__builtin_expect(transforms_scores(block.strip), false)) {
     constexpr int kWidth = kVectors * kLanes<T>;
     store_tile<T, kRows, kVectors>(acc, capped_scores, kWidth);
-    transform_scores<kRows>(
-        scores_of_tile(block, tile.begin, tile.end, tile.lane), kWidth, capped_scores,
-        [&](const T* from) { load_tile<T, kRows, kVectors>(acc, from, kWidth); });
+    transform_scores<Shape>(block, tile, kWidth, capped_scores, [&](const T* from) {
+      load_tile<T, kRows, kVectors>(acc, from, kWidth);
+    });
   }
   if constexpr (Tile::kBias != Bias::none) {
 #pragma GCC unroll 16

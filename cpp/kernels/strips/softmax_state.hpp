@@ -5,19 +5,16 @@
 //
 //   sum    = sum over its keys of e^(s - m)            output = sum of e^(s - m) value
 //
-// Only when a score exceeds m by more than `kReach` does m move, and the sums so far are
-// rescaled. Until then, a weight is at most 2^kThreshold, which loses no precision in floating
-// point. A lane's first visible score always moves m. Only a lane's own scores move its reference.
-//
-// The difference s - m is exact if s is near m, whatever the size of the scores.
+// Only when a score exceeds m by more than `kReach` does m move, and the sums so far are rescaled.
+// Until then, a weight is at most 2^kThreshold, which loses no precision. A lane's first visible
+// score always moves m, and no other lane's score does.
 //
 // Three states share one float, by the IEEE rules for signed zeros:
 //   sum = -0.0   fully masked so far: the lane started with -0.0, and a hidden key adds -0.0
 //   sum = +0.0   the lane has seen keys, all with score -inf
 //   sum > 0      otherwise; NaN if a score was NaN or +inf
 // A hidden key's weight is therefore -0.0, and a visible key's weight never is (except in a lane
-// that is NaN). This also tells the second product what to skip. Whether a row is fully masked thus
-// follows from visibility and not from its scores.
+// that is NaN). This also tells the second product what to skip.
 //
 // A sink is a key without a value that every query of its head sees first: the reference starts at
 // the sink, and the sum at 1.
@@ -26,9 +23,9 @@
 //
 //   m = max(m1, m2)    sum = sum1 e^(m1 - m) + sum2 e^(m2 - m)    output likewise
 //
-// A row's keys are summed in chunks that begin at multiples of kChunkKeys, each independently of
-// the others. The chunks are merged in order, after the sink if there is one. Different threads may
-// therefore compute them without affecting the bits. Merging a fully masked state changes no bit.
+// A row's keys are summed in chunks that begin at multiples of kChunkKeys. They are merged in
+// order, after the sink if there is one, so different threads may compute them without affecting
+// the bits. Merging a fully masked state changes no bit.
 #pragma once
 
 #include "../../problem/attention.hpp"

@@ -1,6 +1,5 @@
-// A sparse mask over a strip: the spans that its lanes see, the consequences for a block of keys,
-// and the bytes of a mixed block, in the format of a bool mask (bool_mask.hpp). Both kinds of masks
-// therefore return the same tiles and the same bits.
+// A sparse mask over a strip. A mixed block becomes bytes in the format of a bool mask
+// (bool_mask.hpp), so both kinds of masks return the same tiles and the same bits.
 #pragma once
 
 #include <initializer_list>
@@ -66,9 +65,7 @@ REGARD_NOINLINE void find_mask_runs(const AttentionProblem& problem, const Atten
     ++row;
   }
   const auto limit = [&](KeyInterval& keys) {
-    const std::int64_t end = reached.end < mask.kv_len ? reached.end : mask.kv_len;
-    if (keys.begin < reached.begin) keys.begin = reached.begin;
-    if (keys.end > end) keys.end = end;
+    keys = common(keys, up_to(reached, mask.kv_len));
     if (is_empty(keys)) keys = {};
   };
   limit(strip.seen.keep_first);
@@ -92,8 +89,7 @@ REGARD_NOINLINE MaskSight sight_of_mask(const AttentionProblem& problem, const S
     const MaskSpan* const span = span_after(*run, keys.begin);
     KeyInterval own{};
     if (span != run->end && span->begin < keys.end) {
-      own = {span->begin > keys.begin ? span->begin : keys.begin,
-             span->end < keys.end ? span->end : keys.end};
+      own = common(keys, {span->begin, span->end});
       const bool sees_more = span + 1 != run->end && span[1].begin < keys.end;
       if (sees_more || span->block != kWholeSpan) return {TileKind::hiding, {}};
     }
@@ -129,9 +125,9 @@ REGARD_INLINE bool sees_keys(const AttentionProblem& problem, const StripRows<T>
                              std::int64_t begin, std::int64_t end) {
   if (__builtin_expect(!problem.sparse_mask, true)) return overlaps(strip.seen, begin, end);
   for (const KeyInterval& seen : {strip.seen.keep_first, strip.seen.window}) {
-    const std::int64_t first = seen.begin > begin ? seen.begin : begin;
-    const std::int64_t last = seen.end < end ? seen.end : end;
-    if (first < last && next_key_by_mask(*problem.sparse_mask, strip, first) < last) return true;
+    const KeyInterval keys = common(seen, {begin, end});
+    if (!is_empty(keys) && next_key_by_mask(*problem.sparse_mask, strip, keys.begin) < keys.end)
+      return true;
   }
   return false;
 }
@@ -225,37 +221,31 @@ REGARD_INLINE void write_bits(const unsigned char* bits, std::int64_t bytes, std
 constexpr int kMaskRoom = 8;  // bytes after a row that may be overwritten
 
 // Writes a lane's mask for keys [begin, end), 1 for each visible key. There is room after the mask.
+// Returns whether other lanes of the run may see other keys.
 template <class T>
-REGARD_NOINLINE void write_mask_row(const SparseMask& mask, const StripRows<T>& strip, int lane,
+REGARD_NOINLINE bool write_mask_row(const SparseMask& mask, const StripRows<T>& strip, int lane,
                                     const MaskRun& run, std::int64_t begin, std::int64_t end,
                                     unsigned char* to) {
   const KeyInterval keys = keys_of_mask(mask, begin, end);
   __builtin_memset(to, 0, static_cast<std::size_t>(end - begin));
-  if (is_empty(keys)) return;
+  if (is_empty(keys)) return false;
+  bool differs = false;
   for (const MaskSpan* span = span_after(run, keys.begin);
        span != run.end && span->begin < keys.end; ++span) {
-    const std::int64_t first = span->begin > keys.begin ? span->begin : keys.begin;
-    const std::int64_t last = span->end < keys.end ? span->end : keys.end;
-    unsigned char* const at = to + (first - keys.begin);
+    const KeyInterval own = common(keys, {span->begin, span->end});
+    const std::int64_t count = own.end - own.begin;
+    unsigned char* const at = to + (own.begin - keys.begin);
     if (span->block == kWholeSpan) {
-      __builtin_memset(at, 1, static_cast<std::size_t>(last - first));
+      __builtin_memset(at, 1, static_cast<std::size_t>(count));
       continue;
     }
+    differs = true;
     const unsigned char* const bits =
         mask.bits +
         (span->block * mask.row_queries + strip.mask_queries[lane]) * mask.bytes_of_query;
-    write_bits(bits, mask.bytes_of_query, first - span->begin, last - first, at);
+    write_bits(bits, mask.bytes_of_query, own.begin - span->begin, count, at);
   }
-}
-
-// Whether the lanes of a run see different keys of [begin, end).
-REGARD_INLINE bool differs_by_lane(const SparseMask& mask, const MaskRun& run, std::int64_t begin,
-                                   std::int64_t end) {
-  const KeyInterval keys = keys_of_mask(mask, begin, end);
-  for (const MaskSpan* span = span_after(run, keys.begin);
-       span != run.end && span->begin < keys.end; ++span)
-    if (span->block != kWholeSpan) return true;
-  return false;
+  return differs;
 }
 
 // Writes the masks of all lanes for keys [begin, end), and points each lane to its mask. Lanes that
@@ -267,15 +257,11 @@ REGARD_NOINLINE void write_mask_rows(const SparseMask& mask, const StripRows<T>&
   const std::int64_t pitch = end - begin + kMaskRoom;
   int lane = 0;
   for (const MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
-    const bool differs = differs_by_lane(mask, *run, begin, end);
-    const unsigned char* shared = nullptr;
+    bool differs = true;
     for (; lane < run->end_lane; ++lane) {
-      if (!shared || differs) {
-        unsigned char* const row = bytes + lane * pitch;
-        write_mask_row(mask, strip, lane, *run, begin, end, row);
-        shared = row;
-      }
-      rows[lane] = shared;
+      unsigned char* const row = bytes + lane * pitch;
+      rows[lane] = differs ? row : rows[lane - 1];
+      if (differs) differs = write_mask_row(mask, strip, lane, *run, begin, end, row);
     }
   }
   for (; lane < strip.vectors * kLanes<T>; ++lane) rows[lane] = rows[lane - 1];

@@ -77,17 +77,21 @@ REGARD_NOINLINE TileRows<T> provide_rows(const KvRows& rows, std::int64_t first,
 }
 
 // x - x is +0, with all bits clear, for finite x only.
-template <class T>
-REGARD_NOINLINE bool rows_are_finite(const T* from, std::ptrdiff_t stride, std::int64_t rows,
+template <class From>
+REGARD_NOINLINE bool rows_are_finite(const From* from, std::ptrdiff_t stride, std::int64_t rows,
                                      std::int64_t columns) {
+  using T = decltype(widen(From{}));
   Mask<T> bits{};
   for (std::int64_t row = 0; row < rows; ++row, from += stride) {
     std::int64_t i = 0;
     for (; i + kLanes<T> <= columns; i += kLanes<T>) {
-      const Vec<T> vector = load(from + i);
+      const Vec<T> vector = load_as<T>(from + i);
       bits |= as_bits<T>(vector - vector);
     }
-    for (; i < columns; ++i) bits |= as_bits<T>(broadcast(from[i] - from[i]));
+    for (; i < columns; ++i) {
+      const T number = widen(from[i]);
+      bits |= as_bits<T>(broadcast(number - number));
+    }
   }
   return !any<T>(bits != 0);
 }

@@ -68,16 +68,12 @@ struct KeyRuns {
   }
 };
 
-// A tile in which a strip sees some key: keys [begin, end) of the block, fewer than kRows at the
-// end of the array. kVectors of the strip's vectors are computed, starting at lane `lane`. The
-// others see none of its keys.
+// A tile in which a strip sees some key. kVectors of the strip's vectors are computed; the others
+// see none of its keys.
 template <Bias kBias_, int kVectors_>
-struct Tile {
+struct Tile : TileKeys {
   static constexpr Bias kBias = kBias_;  // contents of its part of the bias
   static constexpr int kVectors = kVectors_;
-  int begin;
-  int end;
-  int lane;
 };
 
 // Fills the vectors of a tile, [kRows][kStripLanes], that are not computed.
@@ -253,7 +249,7 @@ template <class Shape, Bias kBias, int kVectors, class Body>
 REGARD_NOINLINE void tiles_of_part(int begin, int end, int lane, const Body& body) {
   if (kVectors == Shape::kVectors) lane = 0;  // saves registers
   for (int k = begin; k < end; k += Shape::kRows)
-    body(Tile<kBias, kVectors>{k, k + Shape::kRows < end ? k + Shape::kRows : end, lane});
+    body(Tile<kBias, kVectors>{{k, k + Shape::kRows < end ? k + Shape::kRows : end, lane}});
 }
 
 // Calls body(Tile) for every tile in which the strip sees a key. Without kAdds, which saves compile

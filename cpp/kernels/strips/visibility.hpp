@@ -49,6 +49,12 @@ REGARD_INLINE KeyInterval up_to(const KeyInterval& keys, std::int64_t end) {
   return {keys.begin, keys.end < end ? keys.end : end};
 }
 
+// The keys of both intervals.
+REGARD_INLINE KeyInterval common(const KeyInterval& keys, const KeyInterval& others) {
+  return {keys.begin > others.begin ? keys.begin : others.begin,
+          keys.end < others.end ? keys.end : others.end};
+}
+
 // Merges the two intervals into one if they meet.
 REGARD_INLINE SeenKeys seen_keys(const KeyInterval& keep_first, const KeyInterval& window) {
   if (is_empty(keep_first)) return {{}, window};

@@ -37,9 +37,6 @@ struct Summary {
       const int lanes = strip.vectors * kLanes<T>;
       locate_queries(task.forward, strip);
       for (int lane = 0; lane < lanes; ++lane) {
-        const std::int64_t position = strip.positions[lane];
-        strip.local_begin[lane] = position - problem.local_reach;
-        strip.local_end[lane] = position + problem.local_reach + 1;
         strip.is_row[lane] = lane < strip.rows ? T(1) : T(0);
         strip.largest[lane] = strip.previous[lane] = strip.induced[lane] = T(0);
         if (strip.map_row && lane < strip.rows) {
@@ -117,9 +114,9 @@ struct Summary {
                                                 strip.previous,  strip.induced};
       for (int i = 0; i < kRowStatistics; ++i) {
         const T factor = i == kEntropy ? T(-1) : T(1);
-        const auto number_of = [&](int lane) { return results[i][lane] * factor + T(0); };
         write_numbers_of_rows<Shape>(problem.forward, problem.statistics[i], task.statistics[i],
-                                     strip, number_of);
+                                     strip,
+                                     [&](int lane) { return results[i][lane] * factor + T(0); });
       }
       if (task.top_weights) write_top(problem, task, strip);
     }

@@ -1,5 +1,4 @@
-// The working memory of one thread for one task: strips of queries with the statistics of their
-// weights so far, and the weights of the current block.
+// The working memory of one thread for one task.
 #pragma once
 
 #include <initializer_list>
@@ -30,23 +29,13 @@ REGARD_INLINE RowSums<T> take_sums(std::int64_t lanes, Arena& arena) {
       sums, sums + lanes, sums + 2 * lanes, sums + 3 * lanes, sums + 4 * lanes, sums + 5 * lanes};
 }
 
-// An integer that fills a lane. With float32 it has 32 bits, which is too small for a key index.
-template <class T>
-struct LaneNumber {
-  using Type = std::int64_t;
-};
-template <>
-struct LaneNumber<float> {
-  using Type = std::int32_t;
-};
-
 // The largest weights of a strip's rows so far, [count][kStripLanes] in descending order, and their
 // keys (top_keys.hpp).
 template <class T>
 struct TopKeys {
   T* weights;
-  typename LaneNumber<T>::Type* numbers;  // relative to `base`, or -1 - n for the n-th of `keys`
-  std::int64_t* keys;                     // as of the last move of `base`; -1 if there are fewer
+  LaneWord<sizeof(T)>* numbers;  // relative to `base`, or -1 - n for the n-th of `keys`
+  std::int64_t* keys;            // as of the last move of `base`; -1 if there are fewer
   std::int64_t base;
 };
 
@@ -55,9 +44,6 @@ struct SummaryStrip : StripRows<T> {
   T* queries;     // [head_dim][kStripLanes]
   RowLse<T> lse;  // [lanes]
   T* is_row;      // [lanes]: 1, or 0 beyond the last row
-  // Keys from local_begin to before local_end are near enough to count as local, [lanes] each.
-  std::int64_t* local_begin;
-  std::int64_t* local_end;
   // [lanes]: the row of the map, among the task's rows, to which a query belongs; null without a
   // map.
   std::int64_t* map_row;
@@ -89,8 +75,7 @@ struct SummaryWorkspace {
   std::int64_t* pixel_of_key;
 };
 
-// Lays out a SummaryWorkspace in `memory`, which begins with the structure itself. Returns the size
-// in bytes. If `memory` is null, only computes the size.
+// Lays out the workspace, as lay_out_forward does (../attention/forward_workspace.hpp).
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std::int64_t task_rows,
                                              void* memory) {
@@ -103,8 +88,6 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
     strip.queries = arena.take<T>(forward.head_dim * lanes);
     strip.lse = {arena.take<T>(lanes), arena.take<T>(lanes)};
     strip.is_row = arena.take<T>(lanes);
-    strip.local_begin = arena.take<std::int64_t>(lanes);
-    strip.local_end = arena.take<std::int64_t>(lanes);
     if (problem.map.pixels.data) strip.map_row = arena.take<std::int64_t>(lanes);
     for (RowSums<T>* sums : {&strip.block, &strip.chunk, &strip.sums})
       *sums = take_sums<T>(lanes, arena);
@@ -112,7 +95,7 @@ REGARD_NOINLINE std::int64_t lay_out_summary(const SummaryProblem& problem, std:
       *number = arena.take<T>(lanes);
     if (problem.top_weights.data) {
       strip.top.weights = arena.take<T>(lanes * problem.top_count);
-      strip.top.numbers = arena.take<typename LaneNumber<T>::Type>(lanes * problem.top_count);
+      strip.top.numbers = arena.take<LaneWord<sizeof(T)>>(lanes * problem.top_count);
       strip.top.keys = arena.take<std::int64_t>(lanes * problem.top_count);
     }
   };

@@ -12,14 +12,14 @@ namespace regard {
 namespace {
 
 template <class T>
-REGARD_INLINE Mask<T> load_numbers(const typename LaneNumber<T>::Type* from) {
+REGARD_INLINE Mask<T> load_numbers(const LaneWord<sizeof(T)>* from) {
   Mask<T> numbers;
   __builtin_memcpy(&numbers, from, sizeof numbers);
   return numbers;
 }
 
 template <class T>
-REGARD_INLINE void store_numbers(typename LaneNumber<T>::Type* to, Mask<T> numbers) {
+REGARD_INLINE void store_numbers(LaneWord<sizeof(T)>* to, Mask<T> numbers) {
   __builtin_memcpy(to, &numbers, sizeof numbers);
 }
 
@@ -40,7 +40,7 @@ constexpr std::int64_t kKeysOfBase = std::int64_t{1} << 20;
 // Converts the numbers of all places to 64-bit keys.
 template <class T>
 REGARD_NOINLINE void settle_top(const TopKeys<T>& top, std::int64_t count, std::int64_t lanes) {
-  using Number = typename LaneNumber<T>::Type;
+  using Number = LaneWord<sizeof(T)>;
   // A key only ever moves to a later place, so the key that a place refers to has not been
   // overwritten yet.
   for (std::int64_t place = count - 1; place >= 0; --place)
@@ -71,7 +71,7 @@ REGARD_INLINE void move_base(TopKeys<T>& top, std::int64_t count, std::int64_t l
 template <class T>
 REGARD_NOINLINE void add_to_top(const TopKeys<T>& top, std::int64_t count, const T* tile, int keys,
                                 std::int64_t key, std::int64_t lanes, int lane) {
-  using Number = typename LaneNumber<T>::Type;
+  using Number = LaneWord<sizeof(T)>;
   T* const weights = top.weights + lane;
   Number* const numbers = top.numbers + lane;
   const std::int64_t last = (count - 1) * lanes;

@@ -57,9 +57,14 @@ struct SummaryWeighing {
             add_column_sums(work, strip, tile.begin, tile.end, tile.kBias == Bias::hides);
         });
     if (block.map_columns > 0) add_lanes_to_pixels(problem.map, work, block, strip);
-    if (task.statistics[kFirstMass] && block.begin < problem.first_keys)
-      add_first_mass(problem, work, block, runs, strip);
-    if (task.statistics[kLocalMass]) add_local_mass(work, block, runs, strip);
+    if (task.statistics[kFirstMass])
+      add_mass(work, block, runs, strip, strip.block.first,
+               [&](int) { return KeyInterval{0, problem.first_keys}; });
+    if (task.statistics[kLocalMass])
+      add_mass(work, block, runs, strip, strip.block.local, [&](int lane) {
+        const std::int64_t position = strip.positions[lane];
+        return KeyInterval{position - problem.local_reach, position + problem.local_reach + 1};
+      });
     if (task.statistics[kPrevious] || task.statistics[kInduced])
       pick(problem, task, work, block, tiles, strip);
     fold(strip.block, strip.chunk);
@@ -203,35 +208,26 @@ struct SummaryWeighing {
     }
   }
 
-  REGARD_NOINLINE void add_first_mass(const SummaryProblem& problem,
-                                      const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
-                                      const KeyRuns<Shape>& runs, const SummaryStrip<T>& strip) {
+  // Adds the weights of the keys of keys_of(lane).
+  template <class KeysOf>
+  REGARD_INLINE void add_mass(const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
+                              const KeyRuns<Shape>& runs, const SummaryStrip<T>& strip, T* sums,
+                              KeysOf keys_of) {
     const int width = strip.vectors * kLanes<T>;
-    for (int i = 0; i < runs.count; ++i)
-      for (int k = runs.run[i].begin; k < runs.run[i].end && block.begin + k < problem.first_keys;
-           ++k)
-        for (int lane = 0; lane < width; lane += kLanes<T>) {
-          T* const sum = strip.block.first + lane;
-          store(sum, load<T>(sum) + load<T>(work.weights + k * kPitch + lane));
-        }
-  }
-
-  REGARD_NOINLINE void add_local_mass(const SummaryWorkspace<T>& work, const SummaryKeys<T>& block,
-                                      const KeyRuns<Shape>& runs, const SummaryStrip<T>& strip) {
-    const int width = strip.vectors * kLanes<T>;
-    const int last = strip.rows - 1;
-    if (strip.local_begin[0] >= block.begin + block.count || strip.local_end[last] <= block.begin)
-      return;
     T begin[Shape::kStripLanes], end[Shape::kStripLanes];
+    bool is_near = false;
     for (int lane = 0; lane < width; ++lane) {
-      begin[lane] = static_cast<T>(clamp(strip.local_begin[lane] - block.begin, 0, block.count));
-      end[lane] = static_cast<T>(clamp(strip.local_end[lane] - block.begin, 0, block.count));
+      const KeyInterval keys = keys_of(lane);
+      begin[lane] = static_cast<T>(clamp(keys.begin - block.begin, 0, block.count));
+      end[lane] = static_cast<T>(clamp(keys.end - block.begin, 0, block.count));
+      is_near |= begin[lane] < end[lane];
     }
+    if (!is_near) return;
     for (int i = 0; i < runs.count; ++i)
       for (int k = runs.run[i].begin; k < runs.run[i].end; ++k) {
         const Vec<T> here = broadcast(static_cast<T>(k));
         for (int lane = 0; lane < width; lane += kLanes<T>) {
-          T* const sum = strip.block.local + lane;
+          T* const sum = sums + lane;
           const Vec<T> weight = load<T>(work.weights + k * kPitch + lane);
           const Mask<T> is_far = (here < load<T>(begin + lane)) | (here >= load<T>(end + lane));
           store(sum, load<T>(sum) + select<T>(is_far, Vec<T>{}, weight));

@@ -1,5 +1,4 @@
-// The working memory of one thread for one task: strips of queries with their running results, and
-// the weights of the current block.
+// The working memory of one thread for one task.
 #pragma once
 
 #include "../../problem/tangent.hpp"
@@ -46,8 +45,7 @@ struct TangentWorkspace {
   RowCopies<T> tangent_values;
 };
 
-// Lays out a TangentWorkspace in `memory`, which begins with the structure itself. Returns the size
-// in bytes. If `memory` is null, only computes the size.
+// Lays out the workspace, as lay_out_forward does (../attention/forward_workspace.hpp).
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE std::int64_t lay_out_tangent(const TangentProblem& problem, std::int64_t task_rows,
                                              void* memory) {

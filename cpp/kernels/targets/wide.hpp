@@ -5,20 +5,5 @@
 
 #define REGARD_WIDE
 #define REGARD_TARGET_NAME wide
+#define REGARD_TUNING {.registers = 32, .matmul_depth = 128}
 #include "../tile_shape.hpp"
-
-namespace regard {
-namespace {
-
-constexpr Tuning kTuning = {
-    .rows = 8,
-    .vectors = 3,
-    .registers = 32,
-    .key_vectors = 4,
-    .matmul_depth = 128,
-};
-using Float32 = TileShape<float, kTuning>;
-using Float64 = TileShape<double, kTuning>;
-
-}  // namespace
-}  // namespace regard

@@ -14,7 +14,7 @@ struct TestingKernels {
   void (*plain_dot_of_pairs)(const void* a, const void* b, void* sums, std::int64_t vectors);
   void (*dot_of_pairs)(const void* a, const void* b, void* sums, std::int64_t vectors);
   void (*exp)(const void* from, void* to, std::int64_t vectors);                 // to = e^from
-  void (*tanh_of_log2_units)(const void* from, void* to, std::int64_t vectors);  // simd/tanh.hpp
+  void (*tanh_of_log2_units)(const void* from, void* to, std::int64_t vectors);  // simd/exp.hpp
 };
 
 }  // namespace regard

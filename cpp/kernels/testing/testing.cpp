@@ -1,6 +1,6 @@
 #include REGARD_TARGET_HEADER
 
-#include "../../simd/tanh.hpp"
+#include "../../simd/exp.hpp"
 #include "../bfloat16/kernels.hpp"
 #include "table.hpp"
 
