@@ -24,6 +24,8 @@ import statistics
 import subprocess
 import sys
 
+import numpy as np
+
 from benchmarks.this_bench import load_this_bench
 
 
@@ -41,7 +43,7 @@ def serve():
     and an empty line times it."""
     problems = load_cases()
     import regard
-    from benchmarks.table.engines import Regard
+    from regard._bench.engines import Regard
     from regard._bench.machine import streamed_bytes
     from regard._bench.measuring import make_sets, runner_of
     from regard._bench.rounds import in_turns
@@ -113,7 +115,7 @@ def compare(pythons, name, rounds, pairs):
         if isinstance(found, str):
             return f"{name:42} left out: {found[:80]}"
         times += found
-    first, middle, last = statistics.quantiles([new / old for old, new in times], n=4)
+    first, middle, last = np.quantile([new / old for old, new in times], [0.25, 0.5, 0.75])
     old, new = (min(seconds) for seconds in zip(*times, strict=True))
     best = f"{1e6 * old:12.1f} {1e6 * new:12.1f}"
     return f"{name:42} {middle:6.3f}  {first:.3f} to {last:.3f} {best}"

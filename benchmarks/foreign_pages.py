@@ -9,7 +9,7 @@ A step has one token for each of 8 texts, or 256 tokens for each.
 import argparse
 
 import numpy as np
-from serving import medians
+from interleaved import median
 
 import regard
 
@@ -48,7 +48,7 @@ def main():
                 named = {"layout": layout, "threads": options.threads}
                 ratios = []
                 for name, query in queries.items():
-                    found = medians(
+                    found = median(
                         options.rounds if name == "token" else max(3, options.rounds // 5),
                         {
                             "cache": lambda query=query: cache.attend(

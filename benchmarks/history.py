@@ -16,7 +16,7 @@ load_this_bench()
 
 import regard  # noqa: E402
 from benchmarks.table.cases import CASES, COMPARISONS  # noqa: E402
-from benchmarks.table.engines import Regard  # noqa: E402
+from regard._bench.engines import Regard  # noqa: E402
 from regard._bench.machine import streamed_bytes  # noqa: E402
 from regard._bench.measuring import make_sets, runner_of  # noqa: E402
 

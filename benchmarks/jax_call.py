@@ -9,12 +9,11 @@ overhead of XLA.
 """
 
 import argparse
-import statistics
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from interleaved import median
 
 import regard
 import regard.jax
@@ -71,13 +70,6 @@ def calls(case):
     }
 
 
-def seconds(function, repeats):
-    start = time.perf_counter()
-    for _ in range(repeats):
-        function()
-    return (time.perf_counter() - start) / repeats
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
@@ -89,12 +81,7 @@ def main():
             print("batch heads q_len kv_len dim".ljust(30), *(name.rjust(16) for name in columns))
         for function in columns.values():
             function()  # compiles
-        repeats = {n: max(1, int(0.02 / seconds(f, 1))) for n, f in columns.items()}
-        times = {name: [] for name in columns}
-        for _ in range(rounds):
-            for name, function in columns.items():
-                times[name].append(seconds(function, repeats[name]))
-        shown = (f"{1e6 * statistics.median(times[name]):16.1f}" for name in columns)
+        shown = (f"{1e6 * seconds:16.1f}" for seconds in median(rounds, columns).values())
         print(" ".join(map(str, case)).ljust(30), *shown)
 
 

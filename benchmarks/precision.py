@@ -8,9 +8,9 @@ With bfloat16, PyTorch is timed too if it is installed, with bfloat16 tensors on
 
 import argparse
 import statistics
-import time
 
 import numpy as np
+from interleaved import medians, ratios
 
 import regard
 
@@ -59,12 +59,6 @@ def calls_of(arrays, options):
     return calls
 
 
-def seconds(call):
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-
 def size(text):
     heads, length, dim = map(int, text.split("x"))
     return heads, length, dim
@@ -90,13 +84,12 @@ def main():
     for shape in options.size:
         arrays = random.standard_normal((3, *shape), dtype=np.float32)
         plan = regard.explain(*arrays, precision=options.precision)
-        calls = calls_of(arrays, options)
-        rounds = [[seconds(call) for call in calls.values()] for _ in range(ROUNDS + 2)][2:]
+        times = medians(ROUNDS, calls_of(arrays, options))
         print(f"{plan.target} ({plan.instruction}) {'x'.join(map(str, shape))}:", end="")
-        for name, times in zip(calls, zip(*rounds, strict=True), strict=True):
-            ratios = [row[0] / mine for row, mine in zip(rounds, times, strict=True)]
-            ratio = statistics.median(ratios)
-            print(f"  {name} {statistics.median(times) * 1e3:.1f} ms, {ratio:.2f}x", end="")
+        for name, ratio in ratios(times, "float32").items():
+            print(
+                f"  {name} {statistics.median(times[name]) * 1e3:.1f} ms, {1 / ratio:.2f}x", end=""
+            )
         print()
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import statistics
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from interleaved import medians, ratios
 
 import regard
 
@@ -57,29 +56,9 @@ def options_of(shape: Shape) -> dict[str, dict[str, Any]]:
     }
 
 
-def ratios(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median time of each call, relative to the plain call of the same round."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - begin)
-    plain = times["plain"]
-    return {
-        name: statistics.median(a / b for a, b in zip(own[1:], plain[1:], strict=True))
-        for name, own in times.items()
-    }
-
-
 def forward_calls(shape: Shape, arrays: Any) -> dict[str, Callable[[], object]]:
-    repeats = 100 if shape.q_len == 1 else 1
-
     def call(options: dict[str, Any]) -> Callable[[], object]:
-        return lambda: [
-            regard.scaled_dot_product_attention(*arrays, threads=1, **options)
-            for _ in range(repeats)
-        ]
+        return lambda: regard.scaled_dot_product_attention(*arrays, threads=1, **options)
 
     return {name: call(options) for name, options in options_of(shape).items()}
 
@@ -115,7 +94,8 @@ def main() -> None:
         ]
         print(", ".join(f"{name} {number}" for name, number in shape._asdict().items()))
         for kind, calls in (("forward", forward_calls), ("backward", backward_calls)):
-            for name, ratio in ratios(calls(shape, arrays), arguments.rounds).items():
+            times = medians(arguments.rounds, calls(shape, arrays))
+            for name, ratio in ratios(times, "plain").items():
                 if name != "plain":
                     print(f"  {kind:8}  {name:32} {ratio:.3f}")
 

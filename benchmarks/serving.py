@@ -9,26 +9,13 @@ python benchmarks/serving.py [--heads 32 --kv-heads 8 --dim 128] [--threads N] [
 """
 
 import argparse
-import statistics
-import time
 
 import numpy as np
+from interleaved import median
 
 import regard
 
 TEXTS = 32
-
-
-def medians(rounds, calls):
-    """Return the median seconds of each call. A round makes each call once, one after another."""
-    times = {name: [] for name in calls}
-    for number in range(rounds + 1):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            if number:
-                times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def arrays(options, tokens, heads):
@@ -54,7 +41,7 @@ def mixed(options):
     padded = np.zeros((TEXTS, options.heads, options.chunk, options.dim), np.float32)
     offsets = options.keys - np.array(counts)
     threads = {"threads": options.threads}
-    found = medians(
+    found = median(
         options.rounds,
         {
             "step": lambda: cache.attend_ragged(query, starts, **threads),
@@ -82,7 +69,7 @@ def unequal(options):
     equal = [int(lengths.mean())] * TEXTS
     caches = {"different": filled(options, lengths), "equal": filled(options, equal)}
     query, starts = arrays(options, TEXTS, options.heads), np.arange(TEXTS + 1)
-    found = medians(
+    found = median(
         options.rounds,
         {
             name: lambda cache=cache: cache.attend_ragged(query, starts, threads=options.threads)
@@ -106,8 +93,8 @@ def python_of_a_step(rounds):
         starts = np.cumsum([0, *counts])
         rows, query = np.ones((2, starts[-1], 1, 1), np.float32)
         cache.append_ragged(rows, rows, starts)
-        found = medians(
-            100 * rounds,
+        found = median(
+            rounds,
             {
                 "append": lambda cache=cache, rows=rows, starts=starts: cache.append_ragged(
                     rows, rows, starts

@@ -5,9 +5,10 @@ python benchmarks/summaries.py --length 32768 --rounds 3
 
 import argparse
 import resource
-import time
+import statistics
 
 import numpy as np
+from interleaved import medians, ratios
 
 import regard
 
@@ -54,17 +55,11 @@ def peak_megabytes():
 def main():
     options = arguments()
     calls = calls_of(options)
-    seconds = {name: [] for name in calls}
-    for _ in range(options.rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
+    times = medians(options.rounds, calls)
     print(f"{regard.active_target()}, {options.heads} heads x {options.length} tokens x 64, causal")
-    forward = np.array(seconds["forward call"])
-    for name, each in seconds.items():
-        ratio = np.median(np.array(each) / forward)
-        print(f"{name:<22} {np.median(each) * 1e3:9.1f} ms {ratio:6.2f} of the forward call")
+    for name, ratio in ratios(times, "forward call").items():
+        milliseconds = 1e3 * statistics.median(times[name])
+        print(f"{name:<22} {milliseconds:9.1f} ms {ratio:6.2f} of the forward call")
 
 
 if __name__ == "__main__":

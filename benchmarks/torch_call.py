@@ -4,11 +4,11 @@ python benchmarks/torch_call.py [threads]
 """
 
 import sys
-import time
 from itertools import product
 
 import torch
 import torch.nn.functional as F
+from interleaved import medians
 
 import regard
 import regard.torch
@@ -20,22 +20,6 @@ SHAPES = {
     "1x8x1024x64": ((1, 8, 1024, 64),) * 3,
     "1x16x4096x64": ((1, 16, 4096, 64),) * 3,
 }
-
-
-def seconds(call, count):
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    return (time.perf_counter() - start) / count
-
-
-def in_turns(first, second):
-    """Return the fastest of several interleaved rounds of both."""
-    for call in (first, second):
-        call()
-    count = max(1, int(0.02 / seconds(second, 1)))
-    rounds = [(seconds(first, count), seconds(second, count)) for _ in range(ROUNDS)]
-    return map(min, zip(*rounds, strict=True))
 
 
 def forward(attention, query, key, value, is_causal):
@@ -64,10 +48,11 @@ def main():
     for (name, shapes), (kind, make), dtype in product(SHAPES.items(), kinds.items(), types):
         tensors = [torch.randn(shape).to(dtype) for shape in shapes]
         is_causal = tensors[0].shape == tensors[1].shape
-        ours, theirs = in_turns(
-            make(regard.torch.scaled_dot_product_attention, *tensors, is_causal),
-            make(F.scaled_dot_product_attention, *tensors, is_causal),
-        )
+        calls = {
+            "regard": make(regard.torch.scaled_dot_product_attention, *tensors, is_causal),
+            "PyTorch": make(F.scaled_dot_product_attention, *tensors, is_causal),
+        }
+        ours, theirs = map(min, medians(ROUNDS, calls).values())
         what = f"{name}, {str(dtype).removeprefix('torch.')}, {kind}"
         print(f"{what:48}{ours * 1e6:10.1f}us{theirs * 1e6:10.1f}us{ours / theirs:8.2f}")
 

@@ -5,20 +5,14 @@ python benchmarks/windows.py [--target x86_v3] [--window 256] [--threads 1 2]
 
 import argparse
 import statistics
-import time
 
 import numpy as np
+from interleaved import medians, ratios
 
 import regard
 
 HEADS, LENGTH, PLAIN_LENGTH, HEAD_DIM = 2, 65536, 4096, 64
 TURNS = 9
-
-
-def seconds(arrays, out, **options):
-    begin = time.perf_counter()
-    regard.scaled_dot_product_attention(*arrays, out=out, **options)
-    return time.perf_counter() - begin
 
 
 def main():
@@ -35,16 +29,21 @@ def main():
     pairs = LENGTH * options.window - options.window * (options.window - 1) // 2
     narrow = {"is_causal": True, "window": (options.window - 1, 0)}
     for threads in options.threads:
-        turns = [
-            (
-                seconds(arrays, out, threads=threads, **narrow) / pairs,
-                seconds(parts, plain_out, threads=threads) / PLAIN_LENGTH**2,
-            )
-            for _ in range(TURNS + 2)
-        ][2:]
-        ratio = statistics.median(a / b for a, b in turns)
+        times = medians(
+            TURNS,
+            {
+                "window": lambda threads=threads: regard.scaled_dot_product_attention(
+                    *arrays, out=out, threads=threads, **narrow
+                ),
+                "plain": lambda threads=threads: regard.scaled_dot_product_attention(
+                    *parts, out=plain_out, threads=threads
+                ),
+            },
+        )
+        ratio = ratios(times, "plain")["window"] * PLAIN_LENGTH**2 / pairs
         window, plain = (
-            4e-9 * HEADS * HEAD_DIM / statistics.median(times) for times in zip(*turns, strict=True)
+            4e-9 * HEADS * HEAD_DIM * work / statistics.median(own)
+            for work, own in zip((pairs, PLAIN_LENGTH**2), times.values(), strict=True)
         )
         print(
             f"{options.target}, {threads} thread{'s' * (threads > 1)}: {ratio:.2f} times the time "

@@ -6,9 +6,8 @@ import sys
 from functools import partial
 
 from benchmarks.table.cases import select
-from benchmarks.table.document import table_document_of
 from benchmarks.table.measuring import TableRequest, measure_table
-from benchmarks.table.report import list_of_cases, table_report_of
+from benchmarks.table.report import list_of_cases, table_document_of, table_report_of
 from regard._bench import plot
 from regard._cli.arguments import Parser
 from regard._cli.bench import add_conditions, conditions_of, measure_and_show
@@ -57,10 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
         options,
         TableRequest(cases, threads, rounds, comparisons=comparisons),
         measure_table,
-        steps=len(comparisons),
         report=partial(table_report_of, with_goals=options.goals),
-        document=partial(table_document_of, with_goals=options.goals),
         draw=lambda figure, table: plot.draw_bars(figure, table.results),
+        document=partial(table_document_of, with_goals=options.goals),
+        steps=len(comparisons),
     )
 
 

@@ -49,7 +49,7 @@ class CachedAttention(Attention):
 
     def on(self, engine: Engine, inputs: Inputs) -> Call:
         """Make and fill the cache, and return the call."""
-        query, key, value, _ = inputs
+        query, key, value = inputs
         options: dict[str, Any] = {"dtype": self.storage, "capacity": self.kv_len * self.repeats}
         if self.page_size is not None:
             options["page_size"] = self.page_size

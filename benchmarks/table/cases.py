@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from benchmarks.table.attention import Backward, Tangent, Variant
 from benchmarks.table.caches import Append, CachedAttention
-from benchmarks.table.derivatives import Backward, Tangent
-from benchmarks.table.sparse import SparseAttention
 from benchmarks.table.stages import ApplyMask, Matmul, Scale, Softmax
-from regard._bench.cases import CALL, DECODE, FORWARD, Case, Group, name_of
-from regard._bench.problems import Attention, Problem
+from regard._bench.problems import CALL, DECODE, FORWARD, Attention, Case, Group
 
 BACKWARD = Group("backward", "GFLOP/s", "fma peak")
 TRAINING = Group("forward + backward", "GFLOP/s", "fma peak")
@@ -30,8 +29,8 @@ class Comparison:
     """
 
     name: str
-    problem: Problem
-    reference: Problem
+    problem: Any
+    reference: Any
     about: str
     is_speed: bool = False
     for_equal_work: bool = False
@@ -54,7 +53,7 @@ def _square(
 
 
 def _forward(problem: Attention, about: str = "", *, quick: bool) -> Case:
-    return Case(name_of(problem), FORWARD, problem, about, quick)
+    return Case(problem.name, FORWARD, problem, about, quick)
 
 
 def _decode(batch: int, heads: int, kv_heads: int, kv_len: int, *, quick: bool = False) -> Case:
@@ -75,11 +74,11 @@ def _trained(
 
 
 def _backward(problem: Backward, *, quick: bool) -> Case:
-    return Case(f"backward {name_of(problem)}", BACKWARD, problem, "only the gradients", quick)
+    return Case(f"backward {problem.name}", BACKWARD, problem, "only the gradients", quick)
 
 
 def _training(problem: Backward, *, quick: bool) -> Case:
-    name = f"forward + backward {name_of(problem)}"
+    name = f"forward + backward {problem.name}"
     about = "the output and the gradients"
     return Case(name, TRAINING, replace(problem, with_forward=True), about, quick)
 
@@ -172,21 +171,21 @@ COMPARISONS: Sequence[Comparison] = (
     ),
     Comparison(  # rows of a head are 4 KB apart, so they share few sets of the L1 cache
         "strided 1x16x1024x64",
-        Attention(1, 16, 16, 1024, 1024, 64, is_strided=True),
+        Variant(1, 16, 16, 1024, 1024, 64, is_strided=True),
         _square(1, 16, 1024, 64),
         "time of (B, L, H, D) views relative to contiguous arrays",
         is_quick=True,
     ),
     Comparison(
         "float16 1x12x1024x64",
-        Attention(1, 12, 12, 1024, 1024, 64, dtype="float16"),
+        Variant(1, 12, 12, 1024, 1024, 64, dtype="float16"),
         _square(1, 12, 1024, 64),
         "time relative to float32",
         is_quick=True,
     ),
     Comparison(
         "float16 decode 1x32/32x16384",
-        Attention(1, 32, 32, 1, 16384, 128, dtype="float16"),
+        Variant(1, 32, 32, 1, 16384, 128, dtype="float16"),
         Attention(1, 32, 32, 1, 16384, 128),
         "speed relative to float32",
         is_speed=True,
@@ -260,35 +259,35 @@ COMPARISONS: Sequence[Comparison] = (
     ),
     Comparison(
         "int8 arithmetic 1x12x1024x64",
-        Attention(1, 12, 12, 1024, 1024, 64, precision="int8"),
+        Variant(1, 12, 12, 1024, 1024, 64, precision="int8"),
         _square(1, 12, 1024, 64),
         "speed relative to float32",
         is_speed=True,
     ),
     Comparison(
         "int8 arithmetic 1x8x4096x128",
-        Attention(1, 8, 8, 4096, 4096, 128, precision="int8"),
+        Variant(1, 8, 8, 4096, 4096, 128, precision="int8"),
         _square(1, 8, 4096, 128),
         "speed relative to float32",
         is_speed=True,
     ),
     Comparison(
         "bfloat16 arithmetic 1x12x1024x64",
-        Attention(1, 12, 12, 1024, 1024, 64, precision="bfloat16"),
+        Variant(1, 12, 12, 1024, 1024, 64, precision="bfloat16"),
         _square(1, 12, 1024, 64),
         "speed relative to float32",
         is_speed=True,
     ),
     Comparison(
         "bfloat16 arithmetic 1x8x4096x128",
-        Attention(1, 8, 8, 4096, 4096, 128, precision="bfloat16"),
+        Variant(1, 8, 8, 4096, 4096, 128, precision="bfloat16"),
         _square(1, 8, 4096, 128),
         "speed relative to float32",
         is_speed=True,
     ),
     Comparison(
         "mask of blocks 1x8x4096x64",
-        Attention(1, 8, 8, 4096, 4096, 64, mask_block=128),
+        Variant(1, 8, 8, 4096, 4096, 64, mask_block=128),
         _square(1, 8, 4096, 64),
         "time relative to the visible half without a mask",
         for_equal_work=True,
@@ -296,7 +295,7 @@ COMPARISONS: Sequence[Comparison] = (
     *(
         Comparison(
             f"4 of 64 blocks 1x2x8192x{head_dim}",
-            SparseAttention(1, 2, 2, 8192, 8192, head_dim, blocks_per_row=4),
+            Variant(1, 2, 2, 8192, 8192, head_dim, blocks_per_row=4),
             _square(1, 2, 8192, head_dim),
             "time relative to this share of the call without a mask",
             for_equal_work=True,
@@ -305,14 +304,14 @@ COMPARISONS: Sequence[Comparison] = (
     ),
     Comparison(
         "documents of 2000 1x1x262000x64",
-        SparseAttention(1, 1, 1, 262000, 262000, 64, document=2000),
+        Variant(1, 1, 1, 262000, 262000, 64, document=2000),
         _square(131, 1, 2000, 64),
         "time relative to a batch of the documents",
         for_equal_work=True,
     ),
     Comparison(
         "window 256 1x4x65536x64",
-        Attention(1, 4, 4, 65536, 65536, 64, window=(255, 0)),
+        Variant(1, 4, 4, 65536, 65536, 64, window=(255, 0)),
         _square(1, 4, 2048, 64),
         "time relative to as many operations without a window",
         for_equal_work=True,

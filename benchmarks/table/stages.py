@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.table.engines import TableEngine
-from regard._bench.engines import Array, Call
+import regard
+from regard._bench.engines import Array, Call, Engine, LeftOutError, NumPy, PyTorch, Regard
+from regard._bench.engines import OnnxRuntime as Onnx
 from regard._bench.problems import Inputs
 
 
@@ -45,9 +48,18 @@ class Matmul:
         index = np.s_[..., [0, self.rows - 1], :]
         return index, a[index].astype(np.float64) @ b.astype(np.float64)
 
-    def on(self, engine: TableEngine, inputs: Inputs) -> Call:
+    def on(self, engine: Engine, inputs: Inputs) -> Call:
         """Return the engine's call."""
-        return engine.matmul(*inputs)
+        match engine:
+            case Regard():
+                return partial(regard.matmul, *inputs, **engine.options)
+            case NumPy():
+                return partial(np.matmul, *inputs)
+            case PyTorch():
+                return partial(engine.torch.matmul, *map(engine.torch.from_numpy, inputs))
+            case Onnx():
+                return engine.session("MatMul", dict(zip("AB", inputs, strict=True)))
+        raise LeftOutError("none: it has no products")
 
 
 @dataclass(frozen=True)
@@ -86,9 +98,25 @@ class Softmax(Stage):
         exponentials = np.exp(inputs[0][index].astype(np.float64))
         return index, exponentials / exponentials.sum(axis=self.axis, keepdims=True)
 
-    def on(self, engine: TableEngine, inputs: Inputs) -> Call:
+    def on(self, engine: Engine, inputs: Inputs) -> Call:
         """Return the engine's call."""
-        return engine.softmax(inputs[0], self.axis)
+        (x,) = inputs
+        match engine:
+            case Regard():
+                return partial(regard.softmax, x, self.axis, **engine.options)
+            case NumPy():
+                return partial(self._in_numpy, x)
+            case PyTorch():
+                return partial(engine.torch.softmax, engine.torch.from_numpy(x), dim=self.axis)
+            case Onnx():
+                return engine.session(f"Softmax<axis={self.axis}>", {"input": x})
+        raise LeftOutError("none: it has no softmax")
+
+    def _in_numpy(self, x: Array) -> Array:
+        weights: Array = x - x.max(axis=self.axis, keepdims=True)
+        np.exp(weights, out=weights)
+        weights /= weights.sum(axis=self.axis, keepdims=True)
+        return weights
 
 
 @dataclass(frozen=True)
@@ -100,9 +128,19 @@ class Scale(Stage):
         index = np.s_[[0, self.rows - 1]]
         return index, inputs[0][index].astype(np.float64) * 0.125
 
-    def on(self, engine: TableEngine, inputs: Inputs) -> Call:
+    def on(self, engine: Engine, inputs: Inputs) -> Call:
         """Return the engine's call."""
-        return engine.scale(inputs[0], 0.125)
+        (scores,) = inputs
+        match engine:
+            case Regard():
+                return partial(regard.scale, scores, 0.125, **engine.options)
+            case NumPy():
+                return partial(np.multiply, scores, scores.dtype.type(0.125))
+            case PyTorch():
+                return partial(engine.torch.mul, engine.torch.from_numpy(scores), 0.125)
+            case Onnx():
+                return engine.session("Mul", {"A": scores, "B": np.full(1, 0.125, scores.dtype)})
+        raise LeftOutError("none: it has no products with a number")
 
 
 @dataclass(frozen=True)
@@ -125,6 +163,19 @@ class ApplyMask(Stage):
         index = np.nonzero(mask[:2])
         return index, scores[index].astype(np.float64)
 
-    def on(self, engine: TableEngine, inputs: Inputs) -> Call:
+    def on(self, engine: Engine, inputs: Inputs) -> Call:
         """Return the engine's call."""
-        return engine.apply_mask(*inputs)
+        scores, mask = inputs
+        hidden = scores.dtype.type(-np.inf)
+        match engine:
+            case Regard():
+                return partial(regard.apply_mask, scores, mask, **engine.options)
+            case NumPy():
+                return partial(np.where, mask, scores, hidden)
+            case PyTorch():
+                shown, array = map(engine.torch.from_numpy, (mask, scores))
+                return partial(engine.torch.where, shown, array, -math.inf)
+            case Onnx():
+                arrays = {"condition": mask, "X": scores, "Y0": np.full(1, hidden)}
+                return engine.session("Where", arrays)
+        raise LeftOutError("none: it has no masks")

@@ -6,17 +6,17 @@ from functools import partial
 import numpy as np
 import pytest
 from benchmarks.table import measuring as table
+from benchmarks.table.attention import Variant
 from benchmarks.table.caches import Append, CachedAttention
 from benchmarks.table.cases import COMPARISONS, Comparison
 from benchmarks.table.measuring import TableRequest, measure_table
 
 import regard
 from regard._bench import measuring
-from regard._bench.engines import NotInstalledError, Regard, TooLargeError
+from regard._bench.engines import LeftOutError, Regard
 from regard._bench.measuring import Request, measure
-from regard._bench.problems import Attention
+from regard._bench.problems import Attention, parse_curve, parse_shape
 from regard._bench.rounds import in_turns
-from regard._bench.shapes import parse_curve, parse_shape
 from stand_ins import FakeEngine, engine_named, engine_that_raises
 
 SMALL = parse_shape("1,2,16,8")
@@ -40,7 +40,7 @@ def compare(monkeypatch):
     """Measure one case with regard, one engine and a comparison."""
 
     def compare(peer, comparison):
-        monkeypatch.setattr(table, "ENGINES", (Regard, peer))
+        monkeypatch.setattr(measuring, "ENGINES", (Regard, peer))
         monkeypatch.setattr(measuring, "in_turns", partial(in_turns, settle=0))
         request = TableRequest((SMALL,), 1, 1, False, [comparison])
         return measure_table(request, said.append)
@@ -103,7 +103,7 @@ def test_a_wrong_regard_is_not_sound(compare, monkeypatch):
 def test_missing_and_broken_engines_leave_the_others(run):
     results = run(
         engine_named("NumPy"),
-        engine_that_raises("PyTorch", NotInstalledError("torch")),
+        engine_that_raises("PyTorch", ModuleNotFoundError(name="missing")),
         engine_that_raises("ONNX Runtime", ImportError("a library\n is missing")),
     )
     assert results.missing == ["PyTorch"]
@@ -116,7 +116,7 @@ def test_what_would_take_too_long_or_too_much_is_left_out(run, monkeypatch):
         name = "NumPy"
 
         def attention(self, *inputs, is_causal=False):
-            raise TooLargeError("its scores need 8.6 GB")
+            raise LeftOutError("memory: its scores need 8.6 GB")
 
     cases = parse_curve("1,1,8", [16, 32])
     asked = []
@@ -155,8 +155,8 @@ def test_what_is_resident_is_not_copied():
 @pytest.mark.parametrize(
     ("problem", "name"),
     [
-        (Attention(1, 1, 1, 2, 2, 4, dtype="float16"), "float16"),
-        (Attention(1, 1, 1, 2, 2, 4, precision="int8"), "int8"),
+        (Variant(1, 1, 1, 2, 2, 4, dtype="float16"), "float16"),
+        (Variant(1, 1, 1, 2, 2, 4, precision="int8"), "int8"),
         (CachedAttention(1, 1, 1, 1, 2, 4, storage="int8"), "int8"),
         (Append(1, 2, 4), "float32"),
     ],
@@ -169,11 +169,11 @@ def test_decoding_goes_round_more_keys_than_a_cache_holds():
     problem = Attention(1, 4, 2, 1, 9, 3)
     sets = measuring.make_sets(problem, 10 * problem.bytes - 1)
     assert len(sets) == 10
-    assert len({id(array) for _, key, value, _ in sets for array in (key, value)}) == 20
+    assert len({id(array) for _, key, value in sets for array in (key, value)}) == 20
     assert len(measuring.make_sets(SMALL.problem, 1 << 20)) == 1
     called = []
     engine = FakeEngine(1, on_call=lambda query, key, *_: called.append(id(key)))
     call = measuring.runner_of(engine, problem, sets).call
     for _ in range(20):
         call()
-    assert called == [id(key) for _, key, _, _ in sets] * 2
+    assert called == [id(key) for _, key, _ in sets] * 2

@@ -4,11 +4,12 @@ import tempfile
 
 import numpy as np
 import pytest
-from benchmarks.table import engines
+from benchmarks.table.attention import Variant
 from benchmarks.table.caches import Append, CachedAttention, NoRoomError
 from benchmarks.table.stages import ApplyMask, Matmul, Scale, Softmax
 
 import reference
+from regard._bench.engines import Regard
 from regard._bench.problems import Attention
 
 
@@ -20,7 +21,7 @@ from regard._bench.problems import Attention
         (Softmax(3, 5), 0, 2 * 60),
         (Scale(3, 5), 0, 2 * 60),
         (ApplyMask(3, 5), 0, 2 * 60 + 15),
-        (Attention(1, 2, 1, 4, 6, 8, dtype="float16"), 4 * 2 * 24 * 8, 2 * 6 * 8 * 2),
+        (Variant(1, 2, 1, 4, 6, 8, dtype="float16"), 4 * 2 * 24 * 8, 2 * 6 * 8 * 2),
         (Attention(1, 2, 1, 4, 6, 8, 3), 2 * 2 * 24 * (8 + 3), 6 * (8 + 3) * 4),
         (CachedAttention(1, 2, 1, 4, 6, 8), 4 * 2 * 24 * 8, 2 * 6 * 8 * 4),
         (CachedAttention(1, 2, 1, 4, 6, 8, storage="float16"), 4 * 2 * 24 * 8, 2 * 6 * 8 * 2),
@@ -34,30 +35,31 @@ def test_work(problem, flops, size):
 SMALL = [
     Attention(2, 4, 2, 7, 7, 5),
     Attention(1, 3, 3, 8, 8, 4, is_causal=True),
-    Attention(1, 2, 1, 9, 9, 4, window=(2, 1)),
-    Attention(1, 2, 2, 6, 6, 4, window=(255, 0)),
-    Attention(1, 2, 2, 12, 16, 4, mask_block=4),
-    Attention(2, 2, 1, 5, 6, 3, is_strided=True),
+    Variant(1, 2, 1, 9, 9, 4, window=(2, 1)),
+    Variant(1, 2, 2, 6, 6, 4, window=(255, 0)),
+    Variant(1, 2, 2, 12, 16, 4, mask_block=4),
+    Variant(2, 2, 1, 5, 6, 3, is_strided=True),
     Attention(1, 4, 2, 1, 9, 3),
     Attention(1, 4, 2, 5, 6, 3, value_dim=7),
 ]
 
 
-def visible(problem, mask):
+def visible(problem, mask=None):
     """Return which keys each query sees, pair by pair."""
     seen = np.ones((problem.q_len, problem.kv_len), dtype=bool)
     for query, key in np.ndindex(seen.shape):
         if problem.is_causal and key > query:
             seen[query, key] = False
-        if problem.window and not -problem.window[0] <= key - query <= problem.window[1]:
+        window = getattr(problem, "window", None)
+        if window and not -window[0] <= key - query <= window[1]:
             seen[query, key] = False
     return seen if mask is None else seen & mask
 
 
 @pytest.mark.parametrize("problem", SMALL)
 def test_sampled_rows_are_those_of_the_oracle(problem):
-    query, key, value, mask = inputs = problem.make_inputs()
-    seen = visible(problem, mask)
+    query, key, value, *mask = inputs = problem.make_inputs()
+    seen = visible(problem, *mask)
     exact = reference.attention(query, key, value, seen).output
     index, rows = problem.sample(inputs)
     assert rows.shape[:2] == (problem.batch, problem.heads)
@@ -66,14 +68,13 @@ def test_sampled_rows_are_those_of_the_oracle(problem):
 
 @pytest.mark.parametrize("problem", [one for one in SMALL if not one.is_causal])
 def test_only_what_is_visible_is_counted(problem):
-    mask = problem.make_inputs()[3]
-    pairs = visible(problem, mask).sum()
+    pairs = visible(problem, *problem.make_inputs()[3:]).sum()
     columns = problem.head_dim + (problem.value_dim or problem.head_dim)
     assert problem.flops == problem.batch * problem.heads * pairs * 2 * columns
 
 
 def test_a_block_mask_leaves_half_of_the_blocks_of_every_row():
-    problem = Attention(1, 1, 1, 512, 1024, 4, mask_block=128)
+    problem = Variant(1, 1, 1, 512, 1024, 4, mask_block=128)
     mask = problem.make_inputs()[3]
     blocks = mask[::128, ::128]
     np.testing.assert_array_equal(mask, np.kron(blocks, np.ones((128, 128), dtype=bool)))
@@ -82,7 +83,7 @@ def test_a_block_mask_leaves_half_of_the_blocks_of_every_row():
 
 
 def test_strided_inputs_are_views_of_length_first_storage():
-    query, key, _, _ = Attention(2, 4, 2, 5, 5, 8, is_strided=True).make_inputs()
+    query, key, _, _ = Variant(2, 4, 2, 5, 5, 8, is_strided=True).make_inputs()
     assert query.shape == (2, 4, 5, 8)
     assert query.strides == (5 * 4 * 8 * 4, 8 * 4, 4 * 8 * 4, 4)
     assert key.strides == (5 * 2 * 8 * 4, 8 * 4, 2 * 8 * 4, 4)
@@ -103,7 +104,7 @@ CACHED = [
 def test_a_cache_gives_what_the_oracle_gives(problem, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     inputs = problem.make_inputs()
-    call = problem.on(engines.Regard(1), inputs)
+    call = problem.on(Regard(1), inputs)
     index, rows = problem.sample(inputs)
     assert not any(tmp_path.iterdir())
     for _ in range(3):  # each call leaves room for the next
@@ -115,7 +116,7 @@ def test_a_mapped_cache_needs_room(tmp_path, monkeypatch):
     problem = CachedAttention(1, 8, 8, 1, 4, 128, repeats=1 << 40, is_mapped=True)
     assert problem.bytes == 2 * 8 * 4 * 128 * 4 << 40
     with pytest.raises(NoRoomError, match=r"it needs \d+\.\d GB of disk and of memory, but"):
-        problem.on(engines.Regard(1), problem.make_inputs())
+        problem.on(Regard(1), problem.make_inputs())
     assert not any(tmp_path.iterdir())
 
 

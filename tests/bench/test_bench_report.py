@@ -6,14 +6,11 @@ import re
 
 import pytest
 from benchmarks.table.cases import CASES, COMPARISONS
-from benchmarks.table.document import table_document_of
-from benchmarks.table.report import list_of_cases, table_report_of
+from benchmarks.table.report import list_of_cases, table_document_of, table_report_of
 
 from bench_runs import case_result, comparison_result, run_of, table_run_of
-from regard._bench.cases import DECODE
-from regard._bench.document import document_of
+from regard._bench.problems import DECODE, parse_curve, parse_shape
 from regard._bench.report import curve_of, report_of
-from regard._bench.shapes import parse_curve, parse_shape
 
 
 def likely_result(case):
@@ -158,7 +155,7 @@ def test_json_holds_every_number():
         "comparisons",
         "goals",
     ]
-    assert list(document_of(EVERY.results)) == list(document)[:-3]
+    assert list(EVERY.results.document()) == list(document)[:-3]
     product = next(case for case in document["cases"] if case["name"] == "matmul 512")
     assert product["problem"] == {"rows": 512, "depth": 512, "columns": 512, "batch": 0}
     assert product["flops"] == 2 * 512**3

@@ -2,9 +2,16 @@
 
 import pytest
 
-from regard._bench.cases import CALL, DECODE, FORWARD
-from regard._bench.problems import Attention
-from regard._bench.shapes import TYPICAL, parse_curve, parse_lengths, parse_shape
+from regard._bench.problems import (
+    CALL,
+    DECODE,
+    FORWARD,
+    Attention,
+    parse_curve,
+    parse_lengths,
+    parse_shape,
+)
+from regard._cli.bench import TYPICAL
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from benchmarks.table.cases import CASES, COMPARISONS, select
 from benchmarks.table.goals import RATIOS, SECONDS
 from benchmarks.table.measuring import TOLERANCES
 
-from regard._bench.cases import DECODE, FORWARD
+from regard._bench.problems import DECODE, FORWARD
 
 
 def test_names_are_unique():
@@ -43,7 +43,7 @@ def test_a_name_says_how_many_bytes(case):
     batch, heads, kv_heads, length, dim = map(
         int, re.fullmatch(r"decode (\d+)x(\d+)/(\d+)x(\d+)x(\d+)", case.name).groups()
     )
-    query, key, value, _ = dataclasses.replace(case.problem, kv_len=2).make_inputs()
+    query, key, value = dataclasses.replace(case.problem, kv_len=2).make_inputs()
     assert case.problem.bytes == (key.nbytes + value.nbytes) // 2 * length
     assert query.shape == (batch, heads, 1, dim)
     assert key.shape == (batch, kv_heads, 2, dim)

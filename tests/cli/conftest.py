@@ -4,8 +4,6 @@ import subprocess
 from functools import partial
 
 import pytest
-from benchmarks.table import measuring as table_measuring
-from benchmarks.table.engines import Regard as TableRegard
 
 import regard
 from command_line import COMMAND, ENVIRONMENT, NOT_INSTALLED, PEERS
@@ -67,7 +65,6 @@ def measured_here(monkeypatch):
         monkeypatch.setattr(demo, "TIMED_SHAPE", "1,4,64,32")
         monkeypatch.setattr(measuring, "_core", Limits())
         monkeypatch.setattr(measuring, "ENGINES", (Regard, *peers))
-        monkeypatch.setattr(table_measuring, "ENGINES", (TableRegard, *peers))
         monkeypatch.setattr(measuring, "in_turns", partial(in_turns, settle=0))
         monkeypatch.setattr(measuring, "streamed_bytes", lambda: 1 << 20)
         return seen

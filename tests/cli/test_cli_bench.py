@@ -91,8 +91,11 @@ def test_pictures(run, measured_here, tmp_path):
         (["--rounds", "0"], "argument --rounds: must be from 1 to 1000, got 0"),
         (["--threads", "many"], "argument --threads: must be a whole number, got 'many'"),
         (["--target", "vax"], "argument --target: must be one that runs here ("),
-        (["--json", "/no/such/place.json"], "--json: cannot write '/no/such/place.json': No such"),
-        (["--json", "."], "argument --json: cannot write '.': Is a directory"),
+        (
+            ["--json", "/no/such/place.json"],
+            "argument --json: path must be in a folder that exists",
+        ),
+        (["--json", "."], "argument --json: path must name a file, got the folder '.'"),
         (["--plot", "a.gif"], "argument --plot: must end in .png, .svg, .pdf, got 'a.gif'"),
         (["--shape", "1,8"], "argument --shape: must be batch,heads[/kv_heads],length[/kv_len],"),
         (["--curve", "--shape", "1,8,9,64"], "argument --shape: must be batch,heads[/kv_heads],he"),

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import regard
-from regard._cli.words import MAX_TOKENS
+from regard._cli.stages import MAX_TOKENS
 
 
 def test_info(shown):

@@ -6,8 +6,8 @@ import re
 import pytest
 from benchmarks.table.__main__ import main
 from benchmarks.table.cases import CASES, COMPARISONS
-from benchmarks.table.engines import NumPy
 
+from regard._bench.engines import NumPy
 from regard._cli import bench
 from stand_ins import engine_named
 

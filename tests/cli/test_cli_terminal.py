@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from regard._cli.progress import Progress
-from regard._cli.tables import number_table, side_by_side, weight_table
-from regard._cli.words import EXAMPLE
+from regard._cli.stages import EXAMPLE
+from regard._cli.terminal import Progress
+from regard._cli.walkthrough import number_table, side_by_side, weight_table
 from regard._show.text import clip, printable, width_of
 from regard._show.weight_table import shade_of
 
@@ -103,7 +103,7 @@ def test_wide_characters_stay_aligned(length):
     tokens = ["日本語", "and", "é" * 3, "wide 文", *"abcde"][:length]
     values = np.eye(length, dtype=np.float32)
     for table in (
-        number_table("numbers", values, 2, columns=tokens),
+        number_table("numbers", values, 2, tokens),
         weight_table("weights", values, tokens),
     ):
         _, header, *rows = side_by_side(tokens, table, table)

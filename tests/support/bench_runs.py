@@ -1,7 +1,7 @@
 """Results of imaginary runs, with the numbers that a test needs."""
 
 from benchmarks.table.cases import CASES, COMPARISONS
-from benchmarks.table.results import ComparisonResult, TableResults
+from benchmarks.table.measuring import ComparisonResult, TableResults
 
 from regard._bench import machine
 from regard._bench.results import CaseResult, Results, Samples

@@ -1,9 +1,9 @@
 """Engines that a test can observe and change."""
 
-from benchmarks.table.engines import NumPy, TableEngine
+from regard._bench.engines import NumPy
 
 
-class FakeEngine(TableEngine):
+class FakeEngine(NumPy):
     """NumPy under another name, with the differences that a test needs."""
 
     name = "Fake"
@@ -11,28 +11,16 @@ class FakeEngine(TableEngine):
 
     def __init__(self, threads, on_call=lambda *_: None, spoil=lambda output: output):
         super().__init__(threads)
-        self.numpy, self.on_call, self.spoil = NumPy(threads), on_call, spoil
+        self.on_call, self.spoil = on_call, spoil
 
     def attention(self, *inputs, is_causal=False):
-        call = self.numpy.attention(*inputs, is_causal=is_causal)
+        call = super().attention(*inputs, is_causal=is_causal)
 
         def attend():
             self.on_call(*inputs)
             return self.spoil(call())
 
         return attend
-
-    def matmul(self, a, b):
-        return self.numpy.matmul(a, b)
-
-    def softmax(self, x, axis):
-        return self.numpy.softmax(x, axis)
-
-    def scale(self, scores, factor):
-        return self.numpy.scale(scores, factor)
-
-    def apply_mask(self, scores, mask):
-        return self.numpy.apply_mask(scores, mask)
 
 
 def engine_named(label, **options):
@@ -52,6 +40,7 @@ def engine_that_raises(label, error):
 
     class Broken(FakeEngine):
         name = label
+        packages = ("missing",)
 
         def __init__(self, threads):
             raise error

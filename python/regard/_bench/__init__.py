@@ -1,13 +1,8 @@
-"""Time regard and other engines on a user's shapes; ``python -m regard bench`` is the command.
-
-The modules build on each other in this order:
+"""Time regard and other engines; ``python -m regard bench`` and ``benchmarks/`` use these modules.
 
 - `machine`: the processor, its caches and the memory
 - `engines`: attention in regard, NumPy, PyTorch and ONNX Runtime
-- `problems`: arrays, the work that they need, and rows of the result in float64
-- `cases`, `shapes`: problems with names and units, from shapes as text
-- `rounds`, `measuring`, `fresh_process`: interleaved timing of all engines, in a separate process
-- `results`, `text`, `report`, `plot`, `document`: the results as text, as a picture, and as JSON
-
-``benchmarks/table`` adds the cases for the development of regard.
+- `problems`: arrays, their work, and rows of the result in float64; cases from shapes as text
+- `rounds`, `fresh_process`, `measuring`: interleaved timing of all engines, in a separate process
+- `results`, `report`, `plot`: the results as JSON, as text and as a picture
 """

@@ -10,19 +10,12 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-_THREAD_VARIABLES = (
-    "REGARD_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
+_LIBRARIES = ("REGARD", "OMP", "OPENBLAS", "MKL", "BLIS")
+_THREAD_VARIABLES = (*(f"{name}_NUM_THREADS" for name in _LIBRARIES), "VECLIB_MAXIMUM_THREADS")
 
 Work = Callable[[Any, Callable[[Any], None]], Any]
 
@@ -36,39 +29,22 @@ def run_in_fresh_process(
     environment: Mapping[str, str] | None = None,
     on_message: Callable[[Any], None] = lambda _message: None,
 ) -> Any:
-    """Call a function of a module in a fresh process, and return its result.
+    """Call a function of a module with a request in a fresh process, and return its result.
 
-    Parameters
-    ----------
-    work : callable
-        Called with the request and a callable that sends a message.
-    request : object
-        The argument of `work`. The request, the messages and the answer must be picklable.
-    threads : int
-        The number of threads that the libraries in the process start.
-    patience : float
-        How long the process may be silent, in seconds.
-    environment : mapping, optional
-        Variables to set in addition to the variables of this process.
-    on_message : callable, optional
-        Called with each message.
-
-    Returns
-    -------
-    object
-        The answer.
-
-    Raises
-    ------
-    RuntimeError
-        If the process fails or is silent for too long.
+    `work` also gets a callable that sends a message to `on_message`. Libraries in the process start
+    `threads` threads, and `environment` has variables to set in addition. Raises RuntimeError if
+    the process fails, or is silent for more than `patience` seconds.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(theirs, work, request), daemon=True)
-    variables = dict.fromkeys(_THREAD_VARIABLES, str(threads)) | dict(environment or {})
-    with _environment(variables):
+    before = os.environ.copy()
+    try:
+        os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)), **environment or {})
         process.start()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
     theirs.close()
     try:
         while ours.poll(patience):
@@ -81,31 +57,20 @@ def run_in_fresh_process(
         raise RuntimeError(f"the timing was silent for {patience:g} s")
     except EOFError:
         process.join(patience)
-        raise RuntimeError(f"the timing {_end_of(process.exitcode)}") from None
+        code = process.exitcode
+        how = f"ended with exit status {code}"
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        raise RuntimeError(f"the timing {how}") from None
     finally:
         process.kill()
         process.join()
         ours.close()
 
 
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _end_of(exit_code: int | None) -> str:
-    if exit_code is not None and exit_code < 0:
-        return f"was killed by {signal.Signals(-exit_code).name}"
-    return f"ended with exit status {exit_code}"
+def in_one_line(error: BaseException) -> str:
+    """Return the type and the message of an exception in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _serve(channel: Connection, work: Work, request: Any) -> None:
@@ -117,5 +82,5 @@ def _serve(channel: Connection, work: Work, request: Any) -> None:
     try:
         message = "answer", work(request, lambda content: channel.send(("message", content)))
     except BaseException as error:  # SystemExit too: an engine may raise anything while it loads
-        message = "error", " ".join(f"{type(error).__name__}: {error}".split())
+        message = "error", in_one_line(error)
     channel.send(message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 import regard
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEAST_STREAMED = 512 << 20
 
 
@@ -22,9 +20,10 @@ def describe() -> dict[str, Any]:
     config = regard.show_config(mode="dicts")
     blas: Any = np.show_config(mode="dicts")
     blas = blas["Build Dependencies"]["blas"]
+    affinity = getattr(os, "sched_getaffinity", None)
     return {
-        "cpu": _cpu_name(),
-        "cpus": _cpus(),
+        "cpu": _field("cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cpus": len(affinity(0)) if affinity else os.cpu_count() or 1,
         "memory_bytes": _memory("MemTotal"),
         "cache_bytes": _caches(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -50,41 +49,30 @@ def available_memory() -> int:
     return _memory("MemAvailable") or 8 * _LEAST_STREAMED  # if the system does not report it
 
 
-def _cpus() -> int:
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _cpu_name() -> str:
-    for line in _lines(Path("/proc/cpuinfo")):
-        field, _, value = line.partition(":")
-        if field.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
-
-
 def _memory(field: str) -> int:
-    for line in _lines(Path("/proc/meminfo")):
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0]) << 10
-    return 0
+    return int((_field("meminfo", field) or "0").split()[0]) << 10
+
+
+def _field(file: str, name: str) -> str:
+    """Return a field of a file in /proc, or an empty text."""
+    for line in _text(Path("/proc", file)).splitlines():
+        field, _, value = line.partition(":")
+        if field.strip() == name:
+            return value.strip()
+    return ""
 
 
 def _caches() -> dict[str, int]:
     caches = {}
     for index in sorted(_CACHES.glob("index*")):
-        level, kind, size = (
-            "".join(_lines(index / name)).strip() for name in ("level", "type", "size")
-        )
-        if kind != "Instruction" and size[:-1].isdecimal() and size[-1] in _UNITS:
-            caches[f"L{level}"] = int(size[:-1]) * _UNITS[size[-1]]
+        level, kind, size = (_text(index / name).strip() for name in ("level", "type", "size"))
+        if kind != "Instruction" and size[:-1].isdecimal() and size[-1] in "KMG":
+            caches[f"L{level}"] = int(size[:-1]) << {"K": 10, "M": 20, "G": 30}[size[-1]]
     return caches
 
 
-def _lines(path: Path) -> list[str]:
+def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
+        return ""

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 
 from regard import _core
-from regard._bench.cases import FORWARD, Case
-from regard._bench.engines import (
-    ENGINES,
-    Array,
-    Call,
-    Engine,
-    NotInstalledError,
-    NotOfferedError,
-    Regard,
-    TooLargeError,
-)
+from regard._bench.engines import ENGINES, Array, Engine, LeftOutError, Regard
+from regard._bench.fresh_process import in_one_line
 from regard._bench.machine import describe, streamed_bytes
-from regard._bench.problems import Attention, Inputs, Problem
+from regard._bench.problems import FORWARD, Attention, Case, Inputs
 from regard._bench.results import CaseResult, Results, Samples
 from regard._bench.rounds import Runner, in_turns
 
@@ -53,27 +44,44 @@ class WrongResultError(Exception):
 
 def measure(request: Request, report: Report) -> Results:
     """Measure the limits of the machine, the cases, and the limits again."""
-    run = Run(request, report, ENGINES)
-    with run.limits():
-        cases = [run.case(case) for case in request.cases]
-    return run.results(cases)
+    run = Run(request, report)
+    return run.results([run.case(case) for case in request.cases])
 
 
 class Run:
-    """One run: its engines, and how fast they have been so far."""
+    """One run: its engines, how fast they have been so far, and the limits of the machine.
 
-    def __init__(self, request: Request, report: Report, engines: Sequence[type[Engine]]) -> None:
+    The limits are measured at the start and by `results`, and not at all without `with_limits`.
+    """
+
+    def __init__(self, request: Request, report: Report) -> None:
         self.request = request
         self.report = report
         self.streamed_bytes = streamed_bytes()
         self._started, self._date = time.perf_counter(), datetime.now(UTC)
-        self._engines, self._missing, self._broken = _load(engines, request.threads)
+        self._missing: list[str] = []
+        self._broken: dict[str, str] = {}
+        self._engines = [engine for each in ENGINES if (engine := self._loaded(each))]
+        self._flops_per_second: dict[str, float] = {}
         self._peak: list[float] = []
         self._bandwidth: list[float] = []
-        self._flops_per_second: dict[str, float] = {}
+        self._measure_limits()
+
+    def _loaded(self, load: type[Engine]) -> Engine | None:
+        try:
+            return load(self.request.threads)
+        except Exception as error:
+            if issubclass(load, Regard):
+                raise
+            if isinstance(error, ModuleNotFoundError) and error.name in load.packages:
+                self._missing.append(load.name)
+            else:
+                self._broken[load.name] = in_one_line(error)
+            return None
 
     def results(self, cases: list[CaseResult]) -> Results:
         """Return the results of the run."""
+        self._measure_limits()
         return Results(
             date=self._date.isoformat(timespec="seconds"),
             machine=describe(),
@@ -89,65 +97,49 @@ class Run:
             cases=cases,
         )
 
-    @contextmanager
-    def limits(self) -> Iterator[None]:
-        """Measure the limits of the machine before and after the cases."""
-        self._measure_limits()
-        yield
-        self._measure_limits()
-
     def _measure_limits(self) -> None:
-        if not self.request.with_limits:
-            return
-        threads = self.request.threads
-        self.report(("limits of the machine", "fma peak"))
-        self._peak.append(_core.fma_peak(False, threads))
-        self.report(("limits of the machine", "read bandwidth"))
-        self._bandwidth.append(_core.read_bandwidth(self.streamed_bytes, threads))
+        if self.request.with_limits:
+            threads = self.request.threads
+            self.report(("limits of the machine", "fma peak"))
+            self._peak.append(_core.fma_peak(False, threads))
+            self.report(("limits of the machine", "read bandwidth"))
+            self._bandwidth.append(_core.read_bandwidth(self.streamed_bytes, threads))
 
     def case(self, case: Case) -> CaseResult:
         """Check and time all engines in one case."""
         self.report((case.name, "inputs"))
         sets = make_sets(case.problem, self.streamed_bytes)
-        index, expected = case.problem.sample(sets[0])
+        sample = case.problem.sample(sets[0])
         runners: dict[str, Runner] = {}
         errors: dict[str, float] = {}
         left_out: dict[str, str] = {}
         failed: dict[str, str] = {}
         first: Array | None = None
         for engine in self._engines:
-            seconds = self._expected_seconds(engine, case)
-            if seconds > MAX_CALL_SECONDS:
-                left_out[engine.name] = f"time: a call would take about {seconds:.0f} s"
+            name = engine.name
+            # Estimated from the best speed of the engine so far.
+            rate = self._flops_per_second.get(name) if case.group == FORWARD else None
+            if rate and (seconds := case.problem.flops / rate) > MAX_CALL_SECONDS:
+                left_out[name] = f"time: a call would take about {seconds:.0f} s"
                 continue
-            self.report((case.name, f"{engine.name}, checked"))
+            self.report((case.name, f"{name}, checked"))
             try:
                 runner = runner_of(engine, case.problem, sets)
-                output = output_of(engine, runner)
-                error = check(output[index], expected, TOLERANCE)
+                output, error = checked(engine, runner, sample, TOLERANCE)
                 # The other rows are compared with the rows of the first engine.
                 first = output if first is None else first
-                error = max(error, check(output, first, TOLERANCE))
-            except TooLargeError as reason:
-                left_out[engine.name] = f"memory: {reason}"
-            except NotOfferedError as reason:
-                left_out[engine.name] = f"none: {reason}"
+                errors[name] = max(error, error_of(output, first, TOLERANCE))
+                runners[name] = runner
+            except LeftOutError as reason:
+                left_out[name] = str(reason)
             except Exception as reason:
-                failed[engine.name] = in_one_line(reason)
-            else:
-                runners[engine.name], errors[engine.name] = runner, error
+                failed[name] = in_one_line(reason)
         result = CaseResult(case, self.in_turns(case.name, runners), errors, left_out, failed)
         if case.group == FORWARD:
             for name in runners:
                 rate = result.rate(name) * 1e9
                 self._flops_per_second[name] = max(rate, self._flops_per_second.get(name, 0.0))
         return result
-
-    def _expected_seconds(self, engine: Engine, case: Case) -> float:
-        """Estimate the time of a call from the best speed of the engine so far, or return 0."""
-        if case.group != FORWARD or engine.name not in self._flops_per_second:
-            return 0.0
-        return case.problem.flops / self._flops_per_second[engine.name]
 
     def in_turns(self, what: str, runners: dict[str, Runner]) -> dict[str, Samples]:
         """Time interleaved calls, and report progress."""
@@ -160,7 +152,7 @@ class Run:
         return {name: Samples(each) for name, each in seconds.items()}
 
 
-def make_sets(problem: Problem, streamed: int) -> list[Inputs]:
+def make_sets(problem: Any, streamed: int) -> list[Inputs]:
     """Return the inputs of a problem, in several copies if keys must be read from memory.
 
     Calls cycle through the copies, which together are larger than all caches.
@@ -168,48 +160,29 @@ def make_sets(problem: Problem, streamed: int) -> list[Inputs]:
     inputs = problem.make_inputs()
     if not (isinstance(problem, Attention) and problem.streams_keys):
         return [inputs]
-    query, key, value, mask = inputs
+    query, key, value, *rest = inputs
     copies = math.ceil(streamed / problem.bytes) - 1
-    return [inputs, *((query, key.copy(), value.copy(), mask) for _ in range(copies))]
+    return [inputs, *((query, key.copy(), value.copy(), *rest) for _ in range(copies))]
 
 
-def runner_of(engine: Engine, problem: Problem, sets: list[Inputs]) -> Runner:
+def runner_of(engine: Engine, problem: Any, sets: list[Inputs]) -> Runner:
     """Return the runner of a problem. Each call uses the next set."""
     calls = [problem.on(engine, inputs) for inputs in sets]
-    return Runner(calls[0] if len(calls) == 1 else _in_rotation(calls), engine.context)
-
-
-def _load(
-    wanted: Sequence[type[Engine]], threads: int
-) -> tuple[list[Engine], list[str], dict[str, str]]:
-    """Return the working engines, the names of missing engines, and why others failed."""
-    engines: list[Engine] = []
-    missing: list[str] = []
-    broken: dict[str, str] = {}
-    for load in wanted:
-        try:
-            engines.append(load(threads))
-        except NotInstalledError:
-            missing.append(load.name)
-        except Exception as error:
-            if issubclass(load, Regard):
-                raise
-            broken[load.name] = in_one_line(error)
-    return engines, missing, broken
-
-
-def _in_rotation(calls: list[Call]) -> Call:
     following = cycle(calls)
-    return lambda: next(following)()
+    return Runner(calls[0] if len(calls) == 1 else lambda: next(following)(), engine.context)
 
 
-def output_of(engine: Engine, runner: Runner) -> Array:
-    """Return the result of a call as an array."""
+def checked(
+    engine: Engine, runner: Runner, sample: tuple[Any, Array], tolerance: float
+) -> tuple[Array, float]:
+    """Return the output of a call, and the error of a sample of its rows."""
+    index, expected = sample
     with runner.context():
-        return engine.as_array(runner.call())
+        output = engine.as_array(runner.call())
+    return output, error_of(output[index], expected, tolerance)
 
 
-def check(output: Array, expected: Array, tolerance: float) -> float:
+def error_of(output: Array, expected: Array, tolerance: float) -> float:
     """Return the error relative to the largest element. Raises WrongResultError."""
     if output.shape != expected.shape:
         raise WrongResultError(f"the shape is {output.shape}, not {expected.shape}")
@@ -219,8 +192,3 @@ def check(output: Array, expected: Array, tolerance: float) -> float:
     if not error <= tolerance:  # NaN is wrong too
         raise WrongResultError(f"off by {error:.1e} of the largest element")
     return error
-
-
-def in_one_line(error: Exception) -> str:
-    """Return the type and the message of an exception in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())

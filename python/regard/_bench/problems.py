@@ -1,50 +1,33 @@
-"""Problems to time: their arrays, the result in float64, and the work."""
+"""Problems to time: their arrays, the result in float64, and the work; and cases, by shapes."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from regard._bench.engines import Array, Call, Engine
+from regard._bench.machine import available_memory
 
 Inputs = tuple[Any, ...]
-
-
-class Problem(Protocol):
-    """Something to compute: a dataclass with its sizes."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def flops(self) -> int:
-        """The number of floating-point operations, excluding hidden keys."""
-
-    @property
-    def bytes(self) -> int:
-        """The number of bytes that must be read, and written if the problem changes all of them."""
-
-    def make_inputs(self) -> Inputs:
-        """Return the arrays. They are the same in every call."""
-
-    def sample(self, inputs: Inputs) -> tuple[Any, Array]:
-        """Return the index of some rows of the result, and these rows in float64."""
-
-    def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Return the call of an engine that computes it."""
+Limit = Literal["fma peak", "read bandwidth"]
 
 
 @dataclass(frozen=True)
 class Attention:
     """Attention of (batch, heads, q_len, head_dim) over (batch, kv_heads, kv_len, head_dim).
 
-    If `value_dim` is None, it equals `head_dim`. `window` counts the visible neighbors on both
-    sides. With `mask_block`, a bool mask of square blocks with that side hides a random half of the
-    blocks in each row of blocks. If `is_strided`, arrays are views of (batch, length, heads, dim)
-    storage. `precision` is the option of that name. If `is_resident`, keys and values of a single
+    Other problems have the same methods: `make_inputs`, which returns the same arrays in every
+    call, `sample`, which returns the index of some rows of the result and these rows in float64,
+    and `on`. `flops` counts operations without hidden keys, and `bytes` what must be read, and
+    written if the problem changes all of it.
+
+    If `value_dim` is None, it equals `head_dim`. If `is_resident`, keys and values of a single
     query are in the processor's cache; otherwise they come from memory.
     """
 
@@ -56,39 +39,38 @@ class Attention:
     head_dim: int
     value_dim: int | None = None
     is_causal: bool = False
-    window: tuple[int, int] | None = None
-    mask_block: int | None = None
-    dtype: str = "float32"
-    is_strided: bool = False
-    precision: str | None = None
     is_resident: bool = False
+
+    @property
+    def name(self) -> str:
+        """Batch, heads, length and dimension, as in ``1x32/8x2048x128 causal``."""
+        pairs = (
+            (self.batch, self.batch),
+            (self.heads, self.kv_heads),
+            (self.q_len, self.kv_len),
+            (self.head_dim, self.value_dim or self.head_dim),
+        )
+        sizes = (f"{one}" if one == other else f"{one}/{other}" for one, other in pairs)
+        return "x".join(sizes) + (" causal" if self.is_causal else "")
 
     @cached_property
     def visible(self) -> int:
         """The number of visible pairs of query and key per head; half of a causal square."""
-        pairs = self.q_len * self.kv_len
-        if self.is_causal or self.mask_block:
-            return pairs // 2
-        if self.window is None:
-            return pairs
-        position = np.arange(self.q_len)
-        first = np.maximum(position - self.window[0], 0)
-        last = np.minimum(position + self.window[1], self.kv_len - 1)
-        return int(np.maximum(last - first + 1, 0).sum())
+        return self.q_len * self.kv_len // (2 if self.is_causal else 1)
 
     @property
     def flops(self) -> int:
         """A multiplication and an addition per visible pair and column of keys and values."""
-        return 2 * self.batch * self.heads * self.visible * self._columns
+        return 2 * self.batch * self.heads * self.visible * self.columns
 
     @property
     def bytes(self) -> int:
         """The size of keys and values."""
-        rows = self.batch * self.kv_heads * self.kv_len
-        return rows * self._columns * np.dtype(self.dtype).itemsize
+        return 4 * self.batch * self.kv_heads * self.kv_len * self.columns
 
     @property
-    def _columns(self) -> int:
+    def columns(self) -> int:
+        """The sum of `head_dim` and `value_dim`."""
         return self.head_dim + (self.value_dim or self.head_dim)
 
     @property
@@ -97,35 +79,26 @@ class Attention:
         return self.q_len == 1 and not self.is_resident
 
     def make_inputs(self) -> Inputs:
-        """Return query, key, value, and the mask or None."""
-        rng = np.random.default_rng(0)
+        """Return query, key and value."""
+        draw, batch = np.random.default_rng(0).standard_normal, self.batch
+        return (
+            draw((batch, self.heads, self.q_len, self.head_dim), np.float32),
+            draw((batch, self.kv_heads, self.kv_len, self.head_dim), np.float32),
+            draw((batch, self.kv_heads, self.kv_len, self.value_dim or self.head_dim), np.float32),
+        )
 
-        def draw(heads: int, length: int, columns: int) -> Array:
-            shape = (self.batch, heads, length, columns)
-            if self.is_strided:
-                shape = (self.batch, length, heads, columns)
-            array = rng.standard_normal(shape, dtype=np.float32).astype(self.dtype, copy=False)
-            return array.swapaxes(1, 2) if self.is_strided else array
-
-        query = draw(self.heads, self.q_len, self.head_dim)
-        key = draw(self.kv_heads, self.kv_len, self.head_dim)
-        value = draw(self.kv_heads, self.kv_len, self.value_dim or self.head_dim)
-        return query, key, value, self._make_mask(rng)
-
-    def _make_mask(self, rng: np.random.Generator) -> Array | None:
-        if self.mask_block is None:
-            return None
-        side = self.mask_block
-        down, across = self.q_len // side, self.kv_len // side
-        blocks = rng.permuted(np.tile(np.arange(across) % 2 == 0, (down, 1)), axis=1)
-        mask: Array = blocks.repeat(side, axis=0).repeat(side, axis=1)
-        return mask
+    def seen(self, rows: list[int], inputs: Inputs) -> Array:
+        """Return which keys some queries see, of shape (len(rows), kv_len)."""
+        del inputs
+        last = np.array(rows) if self.is_causal else np.full(len(rows), self.kv_len)
+        visible: Array = np.arange(self.kv_len) <= last[:, None]
+        return visible
 
     def sample(self, inputs: Inputs) -> tuple[Any, Array]:
         """Compute the outputs of the first, the last and two middle queries of each head."""
-        query, key, value, mask = inputs
+        query, key, value = inputs[:3]
         rows = sorted({0, self.q_len // 3, self.q_len // 2, self.q_len - 1})
-        visible = self._visible_from(rows, mask)
+        visible = self.seen(rows, inputs)
         group = self.heads // self.kv_heads
         expected = np.empty((self.batch, self.heads, len(rows), value.shape[-1]))
         for entry, head in np.ndindex(self.batch, self.heads):
@@ -138,20 +111,113 @@ class Attention:
             expected[entry, head] = weights @ values / weights.sum(axis=1, keepdims=True)
         return np.s_[:, :, rows], expected
 
-    def _visible_from(self, rows: list[int], mask: Array | None) -> Array:
-        query, key = np.array(rows)[:, None], np.arange(self.kv_len)
-        visible = np.ones((len(rows), self.kv_len), dtype=bool)
-        if self.is_causal:
-            visible &= key <= query
-        if self.window is not None:
-            visible &= (key >= query - self.window[0]) & (key <= query + self.window[1])
-        if mask is not None:
-            visible &= mask[rows]
-        return visible
-
     def on(self, engine: Engine, inputs: Inputs) -> Call:
-        """Return the engine's call. Set options that only regard supports are passed."""
-        query, key, value, mask = inputs
-        given = {"mask": mask, "window": self.window, "precision": self.precision}
-        options: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
-        return engine.attention(query, key, value, is_causal=self.is_causal, **options)
+        """Return the engine's call."""
+        return engine.attention(*inputs, is_causal=self.is_causal)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that share a unit and a limit of the machine."""
+
+    title: str
+    unit: Literal["us", "GFLOP/s", "GB/s"]
+    limit: Limit | None = None
+
+
+CALL = Group("a small call", "us")
+FORWARD = Group("attention", "GFLOP/s", "fma peak")
+DECODE = Group("decode", "GB/s", "read bandwidth")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem that all engines compute: `Attention`, or a dataclass with its methods."""
+
+    name: str
+    group: Group
+    problem: Any
+    about: str = ""
+    is_quick: bool = False
+
+
+GRAMMAR = "batch,heads[/kv_heads],length[/kv_len],head_dim[/value_dim]"
+CURVE_GRAMMAR = "batch,heads[/kv_heads],head_dim[/value_dim]"
+MAX_SIZE = 1 << 31
+# With less work, the overhead of a call dominates. With fewer bytes of keys and values, a decode
+# step finds them in the cache. Both are reported in us instead of a rate.
+_SMALL_FLOPS = 1_000_000
+_SMALL_BYTES = 4 << 20
+
+
+def parse_shape(text: str, *, is_causal: bool = False) -> Case:
+    """Return the case of a shape such as ``"1,8,512,64"`` or ``"1,32/8,1/4096,128"``.
+
+    Its rate is in us if it is small, in bytes of keys and values per second if a single query reads
+    them from memory, and in floating-point operations per second otherwise.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a shape, a causal shape is not square, or the arrays do not fit in
+        memory.
+    """
+    batch, heads, lengths, dims = _sizes(text, GRAMMAR, "1,32/8,1/4096,128")
+    if is_causal and lengths[0] != lengths[1]:
+        raise ValueError(f"must have as many queries as keys to be causal, got {text!r}")
+    problem = Attention(batch[0], *heads, *lengths, *dims, is_causal)
+    if problem.q_len == 1 and problem.bytes < _SMALL_BYTES:
+        problem = replace(problem, is_resident=True)
+    is_small = problem.is_resident or problem.flops < _SMALL_FLOPS
+    group = DECODE if problem.streams_keys else CALL if is_small else FORWARD
+    return Case(problem.name, group, _fitting(problem))
+
+
+def parse_curve(text: str, lengths: Sequence[int], *, is_causal: bool = False) -> list[Case]:
+    """Parse a shape without a length, as `parse_shape` does; return a case for each length."""
+    batch, heads, dims = _sizes(text, CURVE_GRAMMAR, "1,32/8,128")
+    problems = [Attention(batch[0], *heads, n, n, *dims, is_causal) for n in lengths]
+    return [Case(problem.name, FORWARD, _fitting(problem)) for problem in problems]
+
+
+def parse_lengths(text: str) -> list[int]:
+    """Parse ``FIRST:LAST``, and return the lengths that double from the first up to the last."""
+    first, colon, last = text.partition(":")
+    if not colon:
+        raise ValueError(f"must be FIRST:LAST, such as 128:4096, got {text!r}")
+    length, end = _size(first, text), _size(last, text)
+    if end < length:
+        raise ValueError(f"must not end before it starts, got {text!r}")
+    return [length << doubled for doubled in range((end // length).bit_length())]
+
+
+def _fitting(problem: Attention) -> Attention:
+    """Refuse a problem whose arrays, and a copy in float64 to check them, do not fit in memory."""
+    rows = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * problem.kv_len)
+    needed, free = 12 * rows * problem.columns, available_memory()
+    if needed > free:
+        raise ValueError(
+            f"{problem.name} needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+        )
+    return problem
+
+
+def _sizes(text: str, grammar: str, example: str) -> list[tuple[int, int]]:
+    """Parse one or two sizes between commas, with as many commas as the grammar has."""
+    fields = text.split(",")
+    if len(fields) != grammar.count(",") + 1:
+        raise ValueError(f"must be {grammar}, such as {example}, got {text!r}")
+    pairs = [field.partition("/") for field in fields]
+    sizes = [(_size(one, text), _size(two if slash else one, text)) for one, slash, two in pairs]
+    if sizes[0][0] != sizes[0][1]:
+        raise ValueError(f"batch must be one size, got {text!r}")
+    heads, kv_heads = sizes[1]
+    if heads % kv_heads:
+        raise ValueError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
+    return sizes
+
+
+def _size(field: str, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,10}", field) or not 1 <= int(field) <= MAX_SIZE:
+        raise ValueError(f"sizes must be whole numbers from 1 to {MAX_SIZE}, got {text!r}")
+    return int(field)

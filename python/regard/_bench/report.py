@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from regard._bench.cases import Group
-from regard._bench.problems import Attention
+from regard._bench.problems import Attention, Group
 from regard._bench.results import CaseResult, Results
-from regard._bench.text import Column, after_blank, table_of, wrapped
 
+INDENT = GAP = "  "
+_WIDTH = 80
 _HEADERS = {"regard": "regard", "NumPy": "NumPy", "PyTorch": "PyTorch", "ONNX Runtime": "ORT"}
 _NOISY = 0.1
 
@@ -17,6 +18,23 @@ def report_of(results: Results) -> Iterator[str]:
     """Yield the lines of a report: the machine, the cases, and notes."""
     yield from head_of(results)
     yield from cases_of(results)
+    yield from after_blank(notes_of(results))
+
+
+def curve_of(results: Results) -> Iterator[str]:
+    """Yield the lines of a report over lengths: the times of all engines, then their GFLOP/s."""
+    yield from head_of(results)
+    problems = [row.case.problem for row in results.cases]
+    lengths = ["length", *(f"{one.kv_len}" for one in problems if isinstance(one, Attention))]
+    engines = [engine for engine in _HEADERS if engine in results.versions]
+    yield ""
+    yield from wrapped(f"{results.cases[0].name} to {results.cases[-1].name}: time of a call")
+    times = [_column(results, engine, _time) for engine in engines]
+    yield from table_of([lengths, *times, _against_best(results)], names=())
+    yield ""
+    yield from wrapped("GFLOP/s, and the part of the fma peak that regard reaches")
+    rates = [_column(results, engine, _rate) for engine in engines]
+    yield from table_of([lengths, *rates, _shares(results)], names=())
     yield from after_blank(notes_of(results))
 
 
@@ -40,59 +58,46 @@ def head_of(results: Results) -> Iterator[str]:
 
 def cases_of(results: Results) -> Iterator[str]:
     """Yield the table of the cases, if there are any."""
-    if results.cases:
-        yield ""
-        titles = titles_of([row.case.group for row in results.cases])
-        yield from table_of(list(_case_columns(results)), titles)
+    rows = results.cases
+    if not rows:
+        return
+    # Titles are not repeated in names.
+    names = [row.name.removeprefix(f"{row.case.group.title} ") for row in rows]
+    regard, *others = (
+        _column(results, engine, _rate) for engine in _HEADERS if engine in results.versions
+    )
+    columns = [["case", *names], _column(results, "regard", _time, "time"), regard]
+    columns += [_shares(results), *others]
+    if others:
+        columns.append(_against_best(results))
+    yield ""
+    yield from table_of(columns, titles_of([row.case.group for row in rows]))
 
 
 def notes_of(results: Results, failures: Iterable[str] = ()) -> Iterator[str]:
     """Yield notes about failures, engines that were left out, and a busy machine."""
+    notes = [
+        f"{row.name}: {engine} failed, {reason}"
+        for row in results.cases
+        for engine, reason in row.failed.items()
+    ]
+    notes += failures
+    left_out: dict[tuple[str, str], str] = {}  # the first reason by engine and keyword
     for row in results.cases:
-        for engine, reason in row.failed.items():
-            yield from wrapped(f"{row.name}: {engine} failed, {reason}")
-    for failure in failures:
-        yield from wrapped(failure)
-    for (engine, word), (name, reason) in _first_left_out(results.cases).items():
-        yield from wrapped(f"{word}: {engine} was left out, for {name} {reason}")
-    for engine, reason in results.broken.items():
-        yield from wrapped(f"{engine} failed, {reason}")
+        for engine, text in row.left_out.items():
+            word, reason = text.split(": ", 1)
+            note = f"{word}: {engine} was left out, for {row.name} {reason}"
+            left_out.setdefault((engine, word), note)
+    notes += left_out.values()
+    notes += [f"{engine} failed, {reason}" for engine, reason in results.broken.items()]
     if results.missing:
-        yield from wrapped(f"not installed: {', '.join(results.missing)}")
+        notes.append(f"not installed: {', '.join(results.missing)}")
     if results.drift > _NOISY:
-        yield from wrapped(
+        notes.append(
             f"the machine was busy: its limits changed by {results.drift:.0%} during the run"
         )
-
-
-def curve_of(results: Results) -> Iterator[str]:
-    """Yield the lines of a report over lengths: the times of all engines, then their GFLOP/s."""
-    yield from head_of(results)
-    problems = [row.case.problem for row in results.cases]
-    lengths = [f"{one.kv_len}" for one in problems if isinstance(one, Attention)]
-    engines = [name for name in _HEADERS if name in results.versions]
-    first, last = results.cases[0].name, results.cases[-1].name
-    yield ""
-    yield from wrapped(f"{first} to {last}: time of a call")
-    times = [
-        Column(_HEADERS[name], [_cell(row, name, _time) for row in results.cases])
-        for name in engines
-    ]
-    best = [_against_best(row) for row in results.cases]
-    yield from table_of([Column("length", lengths), *times, Column("vs best", best)])
-    yield ""
-    yield from wrapped("GFLOP/s, and the part of the fma peak that regard reaches")
-    rates = [
-        Column(_HEADERS[name], [_cell(row, name, _rate) for row in results.cases])
-        for name in engines
-    ]
-    shares = [_percent(results.share(row)) for row in results.cases]
-    yield from table_of([Column("length", lengths), *rates, Column("limit", shares)])
-    yield from after_blank(notes_of(results))
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+    for note in notes:
+        yield from wrapped(note)
 
 
 def titles_of(groups: Sequence[Group]) -> dict[int, str]:
@@ -104,36 +109,64 @@ def titles_of(groups: Sequence[Group]) -> dict[int, str]:
     }
 
 
-def _case_columns(results: Results) -> Iterator[Column]:
-    rows = results.cases
-    # Titles are not repeated in names.
-    names = [row.name.removeprefix(f"{row.case.group.title} ") for row in rows]
-    yield Column("case", names, is_name=True)
-    yield Column("time", [_cell(row, "regard", _time) for row in rows])
-    for engine, header in _HEADERS.items():
-        if engine in results.versions:
-            yield Column(header, [_cell(row, engine, _rate) for row in rows])
-        if engine == "regard":
-            yield Column("limit", [_percent(results.share(row)) for row in rows])
-    if len(results.versions) > 1:
-        yield Column("vs best", [_against_best(row) for row in rows])
+def table_of(
+    columns: Sequence[Sequence[str]],
+    titles: Mapping[int, str] | None = None,
+    *,
+    names: Collection[int] = (0,),
+) -> Iterator[str]:
+    """Yield the lines of a table of columns, each of which begins with its header.
+
+    The columns `names` are aligned to the left, the others to the right. `titles` are lines before
+    rows, by the number of the row.
+    """
+    widths = [max(map(len, column)) for column in columns]
+    for number, row in enumerate(zip(*columns, strict=True), -1):
+        if titles and number in titles:
+            yield titles[number]
+        cells = [
+            cell.ljust(width) if column in names else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield (INDENT + GAP.join(cells)).rstrip()
 
 
-def _first_left_out(rows: Iterable[CaseResult]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the first case and the reason, by engine and keyword."""
-    first: dict[tuple[str, str], tuple[str, str]] = {}
-    for row in rows:
-        for engine, text in row.left_out.items():
-            word, reason = text.split(": ", 1)
-            first.setdefault((engine, word), (row.name, reason))
-    return first
+def wrapped(text: str) -> list[str]:
+    """Return the indented lines of a paragraph."""
+    return textwrap.wrap(text, _WIDTH, initial_indent=INDENT, subsequent_indent=INDENT * 2)
 
 
-def _cell(row: CaseResult, engine: str, number: Callable[[CaseResult, str], str]) -> str:
-    """Return a number, or a keyword for the reason why it is missing."""
-    if engine in row.samples:
-        return number(row, engine)
-    return "failed" if engine in row.failed else row.left_out.get(engine, "-").split(":")[0]
+def after_blank(lines: Iterable[str]) -> Iterator[str]:
+    """Yield an empty line before the lines, if there are any."""
+    for number, line in enumerate(lines):
+        if number == 0:
+            yield ""
+        yield line
+
+
+def _column(
+    results: Results, engine: str, number: Callable[[CaseResult, str], str], header: str = ""
+) -> list[str]:
+    """Return a number for each case, or a keyword for the reason why it is missing."""
+    cells = [
+        number(row, engine)
+        if engine in row.samples
+        else "failed"
+        if engine in row.failed
+        else row.left_out.get(engine, "-").split(":")[0]
+        for row in results.cases
+    ]
+    return [header or _HEADERS[engine], *cells]
+
+
+def _shares(results: Results) -> list[str]:
+    shares = [results.share(row) for row in results.cases]
+    return ["limit", *("-" if share is None else f"{share:.0%}" for share in shares)]
+
+
+def _against_best(results: Results) -> list[str]:
+    speeds = [row.speed_over(row.best_peer) for row in results.cases]
+    return ["vs best", *("-" if speed is None else f"{speed:.2f}x" for speed in speeds)]
 
 
 def _time(row: CaseResult, engine: str) -> str:
@@ -152,10 +185,5 @@ def _digits(number: float) -> str:
     return f"{number:.{2 if number < 10 else 1 if number < 100 else 0}f}"
 
 
-def _percent(part: float | None) -> str:
-    return "-" if part is None else f"{part:.0%}"
-
-
-def _against_best(row: CaseResult) -> str:
-    speed = None if row.best_peer is None else row.speed_over(row.best_peer)
-    return "-" if speed is None else f"{speed:.2f}x"
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"

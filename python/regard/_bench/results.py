@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from regard._bench.cases import Case, Limit
+from regard._bench.problems import Case, Limit
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class CaseResult:
 
     case: Case
     samples: dict[str, Samples]
-    errors: dict[str, float]
-    left_out: dict[str, str]
-    failed: dict[str, str]
+    errors: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -53,16 +53,15 @@ class CaseResult:
 
     def rate(self, engine: str) -> float:
         """Return the rate of an engine in the unit of the case."""
-        seconds = self.samples[engine].seconds
-        unit = self.case.group.unit
-        if unit == "us":
+        seconds, problem = self.samples[engine].seconds, self.case.problem
+        if self.case.group.unit == "us":
             return seconds * 1e6
-        work = self.case.problem.flops if unit == "GFLOP/s" else self.case.problem.bytes
+        work: int = problem.flops if self.case.group.unit == "GFLOP/s" else problem.bytes
         return work / seconds / 1e9
 
-    def speed_over(self, engine: str) -> float | None:
+    def speed_over(self, engine: str | None) -> float | None:
         """Return regard's speed relative to an engine, or None if one of them has no time."""
-        if "regard" not in self.samples or engine not in self.samples:
+        if engine is None or "regard" not in self.samples or engine not in self.samples:
             return None
         return self.samples[engine].seconds / self.samples["regard"].seconds
 
@@ -111,11 +110,38 @@ class Results:
         return max(1 - min(limit) / max(limit) for limit in (self.peak, self.bandwidth))
 
     @property
-    def is_on_best_target(self) -> bool:
-        """Whether regard used the best target, as the other engines do."""
-        return bool(self.machine["target"] == self.machine["targets"][0])
-
-    @property
     def is_sound(self) -> bool:
         """Whether all results of regard were correct."""
         return not any("regard" in row.failed for row in self.cases)
+
+    def document(self) -> dict[str, Any]:
+        """Return all results, and the numbers computed from them, for a file in JSON."""
+        return asdict(self) | {"cases": [self._case_document(row) for row in self.cases]}
+
+    def _case_document(self, row: CaseResult) -> dict[str, Any]:
+        case = row.case
+        samples = {
+            engine: {
+                "rounds": samples.rounds,
+                "seconds": samples.seconds,
+                "spread": samples.spread,
+                "rate": row.rate(engine),
+                "regard_speed": row.speed_over(engine),
+            }
+            for engine, samples in row.samples.items()
+        }
+        return {
+            "name": row.name,
+            "group": case.group.title,
+            "problem": asdict(case.problem),
+            "flops": case.problem.flops,
+            "bytes": case.problem.bytes,
+            "unit": case.group.unit,
+            "limit": case.group.limit,
+            "share": self.share(row),
+            "best_peer": row.best_peer,
+            "samples": samples,
+            "errors": row.errors,
+            "left_out": row.left_out,
+            "failed": row.failed,
+        }

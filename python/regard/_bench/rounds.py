@@ -1,4 +1,4 @@
-"""Interleaved timing, so that a disturbance affects all engines."""
+"""Interleaved timing, so that a disturbance affects all calls."""
 
 from __future__ import annotations
 
@@ -33,53 +33,34 @@ def in_turns(
     settle: float = SETTLE_SECONDS,
     on_turn: Callable[[str, int], None] = lambda _name, _round: None,
 ) -> dict[str, list[list[float]]]:
-    """Time interleaved calls.
+    """Time interleaved calls, after each has run for `settle` seconds in its turn, at least once.
 
-    Parameters
-    ----------
-    runners : mapping of str to Runner
-        The calls to time, by name.
-    rounds : int
-        Number of rounds.
-    settle : float, optional
-        How long each runs before it is timed in a round, in seconds; at least one call.
-    on_turn : callable, optional
-        Called with the name and the round, from 0, before a call is timed in the round.
-
-    Returns
-    -------
-    dict of str to list
-        By name, a list for each round: the seconds of a call in each of its samples.
+    Returns, by name, a list for each round: the seconds of a call in each of its samples. `on_turn`
+    is called with the name and the round, from 0, before a call is timed in the round.
     """
     seconds: dict[str, list[list[float]]] = {name: [] for name in runners}
     for number in range(rounds):
         for name, runner in runners.items():
             on_turn(name, number)
             with runner.context():
-                estimate = _settle(runner.call, settle)
-                seconds[name].append(_sample(runner.call, estimate))
+                seconds[name].append(_turn(runner.call, settle))
     return seconds
 
 
-def _settle(call: Callable[[], Any], seconds: float) -> float:
-    calls, elapsed = 0, 0.0
+def _turn(call: Callable[[], Any], settle: float) -> list[float]:
+    """Run a call until it has settled, and return the seconds of a call in each sample."""
+    settling, elapsed = 0, 0.0
     start = time.perf_counter()
-    while calls == 0 or elapsed < seconds:
+    while settling == 0 or elapsed < settle:
         call()
-        calls += 1
+        settling += 1
         elapsed = time.perf_counter() - start
-    return elapsed / calls
-
-
-def _sample(call: Callable[[], Any], estimate: float) -> list[float]:
+    estimate = elapsed / settling
     calls = max(1, round(SAMPLE_SECONDS / estimate))
-    samples = min(max(1, round(TIMED_SECONDS / (calls * estimate))), MAX_SAMPLES)
-    return [_time(call, calls) / calls for _ in range(samples)]
-
-
-def _time(call: Callable[[], Any], calls: int) -> float:
-    turns = range(calls)
-    start = time.perf_counter()
-    for _ in turns:
-        call()
-    return time.perf_counter() - start
+    samples = []
+    for _ in range(min(max(1, round(TIMED_SECONDS / (calls * estimate))), MAX_SAMPLES)):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        samples.append((time.perf_counter() - start) / calls)
+    return samples

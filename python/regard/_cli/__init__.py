@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -33,33 +32,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = run(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:
             sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would print a traceback
-        _abandon_output()
-        return _fail("interrupted")
+        message = "interrupted"
     except BrokenPipeError:
-        _abandon_output()
-        return 0  # the reader closed the pipe, as `| head` does
+        message = ""  # the reader closed the pipe, as `| head` does
     except Exception as error:
         if sys.flags.dev_mode:  # python -X dev shows the traceback
             raise
-        _abandon_output()
-        return _fail(_in_one_line(error))
-    return status
+        from regard._show.text import printable
 
-
-def _in_one_line(error: Exception) -> str:
-    from regard._show.text import printable
-
-    message = " ".join(printable(str(error)).split())
-    name = type(error).__name__
-    return f"error: {name}: {message}" if message else f"error: {name}"
-
-
-def _fail(message: str) -> int:
-    if sys.stderr is not None:
+        text = " ".join(printable(str(error)).split())
+        message = f"error: {type(error).__name__}" + (f": {text}" if text else "")
+    _abandon_output()
+    if message and sys.stderr is not None:
         print(f"regard: {message}", file=sys.stderr)
-    return 1
+    return 1 if message else 0
 
 
 def _abandon_output() -> None:

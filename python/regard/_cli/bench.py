@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import regard
 from regard._bench import plot
-from regard._bench.cases import Case
-from regard._bench.document import document_of
 from regard._bench.fresh_process import run_in_fresh_process
 from regard._bench.measuring import Request, measure
-from regard._bench.report import curve_of, report_of
-from regard._bench.shapes import (
+from regard._bench.problems import (
     CURVE_GRAMMAR,
     GRAMMAR,
-    TYPICAL,
+    Case,
     parse_curve,
     parse_lengths,
     parse_shape,
 )
+from regard._bench.report import curve_of, report_of
+from regard._bench.results import Results
 from regard._cli.arguments import add_threads, whole_number
-from regard._cli.progress import Progress
+from regard._cli.terminal import Progress
+from regard._runtime.saving import check_place, write_whole
 from regard._show.text import printable
 
+# The default cases: a small call, BERT, GPT-2, Llama, and a decode step of Llama.
+TYPICAL = (
+    ("1,1,6,2", False),
+    ("8,12,128,64", False),
+    ("1,12,1024,64", True),
+    ("1,32/8,2048,128", True),
+    ("1,32/8,1/4096,128", False),
+)
 ROUNDS, QUICK_ROUNDS, MAX_ROUNDS = 5, 2, 1000
 CURVE_SHAPE, CURVE_LENGTHS = "1,4,64", "128:32768"
 _PATIENCE_SECONDS = 600
@@ -105,7 +113,7 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
         "--target", type=_target, metavar="NAME", help="the instruction set that regard uses"
     )
     output = parser.add_argument_group("output")
-    output.add_argument("--json", metavar="FILE", help="write all numbers to a file")
+    output.add_argument("--json", metavar="FILE", type=_file, help="write all numbers to a file")
     output.add_argument(
         "--plot",
         metavar="FILE",
@@ -117,15 +125,9 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status: 1 if a regard result was wrong."""
     request = Request(_selected(options), *conditions_of(options))
-    curve = bool(options.curve)
-    return measure_and_show(
-        options,
-        request,
-        measure,
-        report=curve_of if curve else report_of,
-        document=document_of,
-        draw=plot.draw_curve if curve else plot.draw_bars,
-    )
+    if options.curve:
+        return measure_and_show(options, request, measure, curve_of, plot.draw_curve)
+    return measure_and_show(options, request, measure, report_of, plot.draw_bars)
 
 
 def conditions_of(options: argparse.Namespace) -> tuple[int, int]:
@@ -138,11 +140,11 @@ def measure_and_show(
     options: argparse.Namespace,
     request: Request,
     measure: Callable[..., Any],
+    report: Callable[[Any], Iterable[str]],
+    draw: Callable[[Any, Any], Any],
+    document: Callable[[Any], dict[str, Any]] = Results.document,
     *,
     steps: int = 0,
-    report: Callable[[Any], Iterable[str]],
-    document: Callable[[Any], dict[str, Any]],
-    draw: Callable[[Any, Any], Any],
 ) -> int:
     """Measure a request, print and write the results, and return the exit status.
 
@@ -153,17 +155,26 @@ def measure_and_show(
     if options.plot and all(case.group.limit is None for case in request.cases):
         parser.error("argument --plot: none of these cases has a machine limit to compare with")
     pen = plot.pen() if options.plot else None
-    with ExitStack() as files:
-        numbers = files.enter_context(_output(parser, "--json", options.json))
-        picture = files.enter_context(_output(parser, "--plot", options.plot))
-        results = _measure(measure, request, steps, options.target)
-        for line in report(results):
-            print(printable(line))
-        if numbers is not None:
-            text = json.dumps(document(results), indent=1, allow_nan=False)
-            numbers.write_text(text + "\n")
-        if picture is not None and pen is not None:
-            picture.write_bytes(pen(draw, results, picture.suffix[1:]))
+    # The limits are two of the steps: they are measured before and after the cases.
+    progress = Progress(len(request.cases) + steps + 2)
+    try:
+        results = run_in_fresh_process(
+            measure,
+            request,
+            threads=request.threads,
+            patience=_PATIENCE_SECONDS,
+            environment={} if options.target is None else {"REGARD_TARGET": options.target},
+            on_message=progress.show,
+        )
+    finally:
+        progress.clear()
+    for line in report(results):
+        print(printable(line))
+    if options.json:
+        text = json.dumps(document(results), indent=1, allow_nan=False)
+        write_whole(options.json, [f"{text}\n".encode()], True)
+    if pen is not None:
+        write_whole(options.plot, [pen(draw, results, Path(options.plot).suffix[1:])], True)
     return 0 if results.is_sound else 1
 
 
@@ -177,48 +188,10 @@ def _selected(options: argparse.Namespace) -> list[Case]:
         if options.curve:
             shape = options.shape[0] if options.shape else CURVE_SHAPE
             return parse_curve(shape, options.curve, is_causal=options.causal)
-        if options.shape:
-            return [parse_shape(text, is_causal=options.causal) for text in options.shape]
+        shapes = [(text, options.causal) for text in options.shape] or TYPICAL
+        return [parse_shape(text, is_causal=is_causal) for text, is_causal in shapes]
     except ValueError as error:
         parser.error(f"argument --shape: {error}")
-    return [parse_shape(text, is_causal=is_causal) for text, is_causal in TYPICAL]
-
-
-def _measure(measure: Callable[..., Any], request: Request, steps: int, target: str | None) -> Any:
-    # The limits are two of the steps: they are measured before and after the cases.
-    progress = Progress(len(request.cases) + steps + 2)
-    try:
-        return run_in_fresh_process(
-            measure,
-            request,
-            threads=request.threads,
-            patience=_PATIENCE_SECONDS,
-            environment={} if target is None else {"REGARD_TARGET": target},
-            on_message=progress.show,
-        )
-    finally:
-        progress.clear()
-
-
-@contextmanager
-def _output(
-    parser: argparse.ArgumentParser, option: str, name: str | None
-) -> Iterator[Path | None]:
-    """Yield a writable file, opened before the results exist."""
-    if name is None:
-        yield None
-        return
-    path = Path(name)
-    is_new = not path.exists()
-    try:
-        path.open("ab").close()
-    except OSError as error:
-        parser.error(f"argument {option}: cannot write {name!r}: {error.strerror}")
-    try:
-        yield path
-    finally:
-        if is_new and path.stat().st_size == 0:
-            path.unlink()  # nothing was written
 
 
 def _lengths(text: str) -> list[int]:
@@ -238,4 +211,15 @@ def _target(text: str) -> str:
 def _picture(text: str) -> str:
     if Path(text).suffix not in plot.SUFFIXES:
         raise argparse.ArgumentTypeError(f"must end in {', '.join(plot.SUFFIXES)}, got {text!r}")
-    return text
+    return _file(text)
+
+
+def _file(text: str) -> str:
+    """Check that a file can be written, before anything is measured."""
+    try:
+        path = check_place(text, True)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not os.access(path if os.path.exists(path) else os.path.dirname(path) or ".", os.W_OK):
+        raise argparse.ArgumentTypeError(f"must be a place that you may write to, got {text!r}")
+    return path

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,19 @@ import numpy as np
 import regard
 from regard._bench.fresh_process import run_in_fresh_process
 from regard._bench.measuring import Request, measure
-from regard._bench.results import CaseResult, Results
-from regard._bench.shapes import parse_shape
+from regard._bench.problems import parse_shape
 from regard._cli.arguments import add_threads
 from regard._cli.stages import (
+    EXAMPLE,
     SCALE,
     SEED,
-    TOLERANCE,
     Array,
-    Check,
-    NotebookCheck,
-    Stages,
     check_fused,
     check_notebook,
     run_stages,
+    tokenize,
 )
 from regard._cli.walkthrough import verdict, walkthrough
-from regard._cli.words import EXAMPLE, UnusableSentenceError, tokenize
 from regard._show.text import printable
 
 SUMMARY = "attention on a sentence, step by step; the default command"
@@ -70,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the example, and return the exit status: 1 if a check failed."""
     try:
         tokens = tokenize(" ".join(options.words) if options.words else EXAMPLE)
-    except UnusableSentenceError as error:
+    except ValueError as error:
         options.parser.error(str(error))
     if options.threads is not None:
         regard.set_num_threads(options.threads)
@@ -78,86 +73,27 @@ def run(options: argparse.Namespace) -> int:
     check = check_fused(stages)
     notebook = check_notebook(tokens) if tokens == tokenize(EXAMPLE) else None
     if options.json:
-        timing = None if options.no_timing else _time_engines()
-        print(json.dumps(_document(tokens, stages, check, notebook, timing), allow_nan=False))
+        document = {
+            "version": regard.__version__,
+            "target": regard.active_target(),
+            "threads": regard.get_num_threads(),
+            "tokens": tokens,
+            "is_causal": True,
+            "scale": SCALE,
+            "seed": SEED,
+            "stages": {name: _finite_or_none(array) for name, array in stages.items()},
+            "check": check,
+            "notebook": notebook,
+            "timing": None if options.no_timing else _timing(),
+        }
+        print(json.dumps(document, allow_nan=False))
     else:
         for line in (*walkthrough(regard.__version__, tokens, stages), *verdict(check, notebook)):
             print(line)
         if not options.no_timing:
-            _show_timing()
-    return 0 if check.passed and (notebook is None or notebook.passed) else 1
-
-
-def _time_engines() -> Results:
-    threads = regard.get_num_threads()
-    request = Request([parse_shape(TIMED_SHAPE)], threads, ROUNDS, with_limits=False)
-    results: Results = run_in_fresh_process(
-        measure, request, threads=threads, patience=_PATIENCE_SECONDS
-    )
-    return results
-
-
-def _show_timing() -> None:
-    threads = regard.get_num_threads()
-    unit = "thread" if threads == 1 else "threads"
-    heads, length, dim = TIMED_SHAPE.split(",")[1:]
-    # Printed before the engines run, to explain the wait.
-    print(
-        f"\n  {heads} heads × {length} tokens × {dim}, float32, {threads} {unit}, "
-        f"target {regard.active_target()}",
-        flush=True,
-    )
-    rows, failed = _timing_rows(_time_engines())
-    slowest = max((row["milliseconds"] for row in rows), default=0)
-    for row in rows:
-        bar = "━" * round(_BAR_WIDTH * row["milliseconds"] / slowest)
-        print(
-            f"  {row['engine']:<12}{row['milliseconds']:7.2f} ms"
-            f"{row['gflops']:5.0f} GFLOP/s{row['ratio']:6.1f}×  {bar}"
-        )
-    for engine, reason in failed.items():
-        print(f"  {engine} failed: {printable(reason)}")
-
-
-def _timing_rows(results: Results) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return a row for each engine, and the reasons why other installed engines have no row."""
-    case: CaseResult = results.cases[0]
-    if "regard" in case.failed:
-        raise RuntimeError(f"regard failed the timing: {case.failed['regard']}")
-    fastest = case.samples["regard"].seconds
-    rows = [
-        {
-            "engine": engine,
-            "milliseconds": samples.seconds * 1e3,
-            "gflops": case.case.problem.flops / samples.seconds / 1e9,
-            "ratio": samples.seconds / fastest,
-            "error": case.errors[engine],
-        }
-        for engine, samples in case.samples.items()
-    ]
-    return rows, results.broken | case.failed
-
-
-def _document(
-    tokens: Sequence[str],
-    stages: Stages,
-    check: Check,
-    notebook: NotebookCheck | None,
-    timing: Results | None,
-) -> dict[str, Any]:
-    return {
-        "version": regard.__version__,
-        "target": regard.active_target(),
-        "threads": regard.get_num_threads(),
-        "tokens": list(tokens),
-        "is_causal": True,
-        "scale": SCALE,
-        "seed": SEED,
-        "stages": {name: _finite_or_none(array) for name, array in vars(stages).items()},
-        "check": {**asdict(check), "tolerance": TOLERANCE, "passed": check.passed},
-        "notebook": {**asdict(notebook), "passed": notebook.passed} if notebook else None,
-        "timing": None if timing is None else _timing_document(timing),
-    }
+            for line in _timing_lines():
+                print(line, flush=True)
+    return 0 if check["passed"] and (notebook is None or notebook["passed"]) else 1
 
 
 def _finite_or_none(array: Array) -> list[Any]:
@@ -168,12 +104,49 @@ def _finite_or_none(array: Array) -> list[Any]:
     return nested
 
 
-def _timing_document(results: Results) -> dict[str, Any]:
-    rows, failed = _timing_rows(results)
+def _timing() -> dict[str, Any]:
+    """Time all engines: a row for each, and the reasons why other installed engines have none."""
+    threads = regard.get_num_threads()
+    request = Request([parse_shape(TIMED_SHAPE)], threads, ROUNDS, with_limits=False)
+    results = run_in_fresh_process(measure, request, threads=threads, patience=_PATIENCE_SECONDS)
+    (row,) = results.cases
+    if "regard" in row.failed:
+        raise RuntimeError(f"regard failed the timing: {row.failed['regard']}")
+    rows = [
+        {
+            "engine": engine,
+            "milliseconds": samples.seconds * 1e3,
+            "gflops": row.case.problem.flops / samples.seconds / 1e9,
+            "ratio": row.speed_over(engine),
+            "error": row.errors[engine],
+        }
+        for engine, samples in row.samples.items()
+    ]
     return {
         "shape": [int(size) for size in TIMED_SHAPE.split(",")],
         "dtype": "float32",
-        "flops": results.cases[0].case.problem.flops,
+        "flops": row.case.problem.flops,
         "rows": rows,
-        "failed": failed,
+        "failed": results.broken | row.failed,
     }
+
+
+def _timing_lines() -> Iterator[str]:
+    threads = regard.get_num_threads()
+    unit = "thread" if threads == 1 else "threads"
+    heads, length, dim = TIMED_SHAPE.split(",")[1:]
+    # Yielded before the engines run, to explain the wait.
+    yield (
+        f"\n  {heads} heads × {length} tokens × {dim}, float32, {threads} {unit}, "
+        f"target {regard.active_target()}"
+    )
+    timing = _timing()
+    slowest = max(row["milliseconds"] for row in timing["rows"])
+    for row in timing["rows"]:
+        bar = "━" * round(_BAR_WIDTH * row["milliseconds"] / slowest)
+        yield (
+            f"  {row['engine']:<12}{row['milliseconds']:7.2f} ms"
+            f"{row['gflops']:5.0f} GFLOP/s{row['ratio']:6.1f}×  {bar}"
+        )
+    for engine, reason in timing["failed"].items():
+        yield f"  {engine} failed: {printable(reason)}"

@@ -7,7 +7,7 @@ import argparse
 import regard
 from regard._arguments.arrays import bytes_of
 from regard._cli.arguments import MODELS, add_model, add_threads, text_of, whole_number
-from regard._cli.progress import Progress
+from regard._cli.terminal import Progress
 from regard._explore import check_place
 from regard._explore._function import MOST_TOP_KEYS, plan_of_lengths
 from regard._explore._plan import LEAST_DETAIL, MOST_DETAIL

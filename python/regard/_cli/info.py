@@ -52,7 +52,9 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
     yield row("cpu", " ".join(features["found"]) or "nothing beyond the architecture's baseline")
     if features["disabled"]:
         yield row("disabled", " ".join(features["disabled"]), "REGARD_DISABLE_CPU_FEATURES")
-    yield row("l2 cache", *_l2_cache(config["l2_cache_bytes"]))
+    size, source = config["l2_cache_bytes"], "REGARD_L2_CACHE"
+    shown = f"{size} bytes" if size % 1024 else f"{size // 1024} KiB"
+    yield row("l2 cache", shown, source if os.environ.get(source) else "of one CPU core")
     targets = config["targets"]
     width = max(len(target["name"]) for target in targets)
     for number, target in enumerate(targets):
@@ -67,18 +69,7 @@ def _lines(config: dict[str, Any]) -> Iterator[str]:
     yield row("layer", bold(layer["name"]), layer["reason"])
     if layer["runtime"]:
         yield row("", f"{layer['runtime']}, OpenMP {layer['version']}", layer["path"])
-    yield from _cuda_lines(config["cuda"])
-
-
-def _l2_cache(size: int) -> tuple[str, str]:
-    shown = f"{size} bytes" if size % 1024 else f"{size // 1024} KiB"
-    return shown, "REGARD_L2_CACHE" if os.environ.get("REGARD_L2_CACHE") else "of one CPU core"
-
-
-def _cuda_lines(cuda: dict[str, Any]) -> Iterator[str]:
-    def row(name: str, what: str) -> str:
-        return f"  {name:<8}  {what}"
-
+    cuda = config["cuda"]
     yield row("cuda", bold("available") if cuda["available"] else cuda["status"])
     if cuda["toolkit"] is None:
         return
@@ -90,5 +81,4 @@ def _cuda_lines(cuda: dict[str, Any]) -> Iterator[str]:
         yield row("", f"device {number}: {device['name']}, sm_{major}{minor}, {memory}")
     width = max((len(kernel["name"]) for kernel in cuda["kernels"]), default=0)
     for number, kernel in enumerate(cuda["kernels"]):
-        name = "" if number else "kernels"
-        yield row(name, f"{kernel['name']:<{width}}  {dim(kernel['proof'])}")
+        yield row("" if number else "kernels", f"{kernel['name']:<{width}}", kernel["proof"])

@@ -2,48 +2,67 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import regard
-from regard._cli.words import EMBEDDING_DIM, embed
 
 Array = NDArray[np.float32]
+Stages = dict[str, Array]
 
+EXAMPLE = "Dream big and work for it"
+MAX_TOKENS = 1024
+EMBEDDING_DIM = 3
 SEED = 123
 HEAD_DIM = 2
 SCALE = 1 / math.sqrt(HEAD_DIM)
 TOLERANCE = 1e-5
 
+# The embeddings of the notebook on which the example is based, and the output that it prints for
+# the second word.
+_KNOWN = {
+    "Dream": (0.72, 0.45, 0.31),
+    "big": (0.75, 0.20, 0.55),
+    "and": (0.30, 0.80, 0.40),
+    "work": (0.85, 0.35, 0.60),
+    "for": (0.55, 0.15, 0.75),
+    "it": (0.25, 0.20, 0.85),
+}
+_PRINTED = [0.2413, 0.2311]
 
-@dataclass(frozen=True)
-class Stages:
-    """The arrays between a sentence and its context vectors."""
 
-    embedding: Array
-    position: Array
-    x: Array
-    weight_query: Array
-    weight_key: Array
-    weight_value: Array
-    query: Array
-    key: Array
-    value: Array
-    scores: Array
-    scaled_scores: Array
-    masked_scores: Array
-    weights: Array
-    output: Array
+def tokenize(sentence: str) -> list[str]:
+    """Split a sentence at its white space. Raises ValueError."""
+    tokens = unicodedata.normalize("NFC", sentence).split()
+    if not tokens:
+        raise ValueError("the sentence has no words")
+    if len(tokens) > MAX_TOKENS:
+        raise ValueError(f"at most {MAX_TOKENS} words, got {len(tokens)}")
+    return tokens
+
+
+def embed(tokens: Sequence[str]) -> Array:
+    """Return the embedding of each token, the same in every sentence and on every machine."""
+    return np.array([_KNOWN.get(token) or _hashed(token) for token in tokens], dtype=np.float32)
+
+
+def _hashed(token: str) -> tuple[float, ...]:
+    # Bytes that are not UTF-8 reach Python as lone surrogates, which only surrogatepass encodes.
+    digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+    percent = [int.from_bytes(digest[4 * i : 4 * i + 4]) * 100 >> 32 for i in range(EMBEDDING_DIM)]
+    return tuple(value / 100 for value in percent)
 
 
 def run_stages(
     tokens: Sequence[str], *, with_position: bool = True, is_causal: bool = True
 ) -> Stages:
-    """Run the stages one by one."""
+    """Run the stages one by one, and return the arrays between the words and their contexts."""
     length = len(tokens)
     embedding = embed(tokens)
     position = np.zeros_like(embedding)
@@ -52,78 +71,49 @@ def run_stages(
     x = embedding + position
 
     generator = regard.TorchGenerator(SEED)
-    weight_query, weight_key, weight_value = (
-        generator.randn(EMBEDDING_DIM, HEAD_DIM) for _ in range(3)
-    )
-    query = regard.matmul(x, weight_query)
-    key = regard.matmul(x, weight_key)
-    value = regard.matmul(x, weight_value)
+    projections = ("query", "key", "value")
+    weights_of = {name: generator.randn(EMBEDDING_DIM, HEAD_DIM) for name in projections}
+    query, key, value = (regard.matmul(x, weights_of[name]) for name in projections)
 
     scores = regard.matmul(query, key.T)
-    scaled_scores = regard.scale(scores, SCALE)
-    masked_scores = scaled_scores
+    scaled_scores = masked_scores = regard.scale(scores, SCALE)
     if is_causal:
         masked_scores = regard.apply_mask(scaled_scores, regard.masks.causal(length))
     weights = regard.softmax(masked_scores)
-    output = regard.matmul(weights, value)
-    return Stages(
-        embedding,
-        position,
-        x,
-        weight_query,
-        weight_key,
-        weight_value,
-        query,
-        key,
-        value,
-        scores,
-        scaled_scores,
-        masked_scores,
-        weights,
-        output,
-    )
+    return {
+        "embedding": embedding,
+        "position": position,
+        "x": x,
+        **{f"weight_{name}": weights_of[name] for name in projections},
+        "query": query,
+        "key": key,
+        "value": value,
+        "scores": scores,
+        "scaled_scores": scaled_scores,
+        "masked_scores": masked_scores,
+        "weights": weights,
+        "output": regard.matmul(weights, value),
+    }
 
 
-@dataclass(frozen=True)
-class Check:
-    """The difference between the fused call and the stages."""
-
-    output_difference: float
-    weights_difference: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether the two agree up to rounding; NaN does not agree."""
-        return self.output_difference <= TOLERANCE and self.weights_difference <= TOLERANCE
-
-
-def check_fused(stages: Stages) -> Check:
-    """Compare the causal stages with one call of the fused attention."""
+def check_fused(stages: Stages) -> dict[str, Any]:
+    """Compare the causal stages with one call of the fused attention; NaN does not pass."""
+    arrays = (stages[name] for name in ("query", "key", "value"))
     output, weights = regard.scaled_dot_product_attention(
-        stages.query, stages.key, stages.value, is_causal=True, return_weights=True
+        *arrays, is_causal=True, return_weights=True
     )
-    return Check(
-        output_difference=float(np.abs(output - stages.output).max()),
-        weights_difference=float(np.abs(weights - stages.weights).max()),
-    )
+    found = {
+        "output_difference": float(np.abs(output - stages["output"]).max()),
+        "weights_difference": float(np.abs(weights - stages["weights"]).max()),
+    }
+    passed = all(difference <= TOLERANCE for difference in found.values())
+    return {**found, "tolerance": TOLERANCE, "passed": passed}
 
 
-@dataclass(frozen=True)
-class NotebookCheck:
-    """One context vector, and the digits that the notebook of the example prints."""
-
-    token: str
-    output: list[float]
-    printed: list[float]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every digit of the notebook is reproduced."""
-        return [round(value, 4) for value in self.output] == self.printed
-
-
-def check_notebook(tokens: Sequence[str]) -> NotebookCheck:
-    """Compute attention without positions and mask, as the notebook does."""
-    plain = run_stages(tokens, with_position=False, is_causal=False)
-    output = regard.scaled_dot_product_attention(plain.query, plain.key, plain.value)
-    return NotebookCheck(tokens[1], output[1].tolist(), [0.2413, 0.2311])
+def check_notebook(tokens: Sequence[str]) -> dict[str, Any]:
+    """Compute one output without positions and mask, and compare the digits of the notebook."""
+    stages = run_stages(tokens, with_position=False, is_causal=False)
+    arrays = (stages[name] for name in ("query", "key", "value"))
+    output = regard.scaled_dot_product_attention(*arrays)[1].tolist()
+    passed = [round(value, 4) for value in output] == _PRINTED
+    return {"token": tokens[1], "output": output, "printed": _PRINTED, "passed": passed}

@@ -1,4 +1,4 @@
-"""The encoding and the styles of a terminal."""
+"""The encoding and the styles of a terminal, and the progress of a command on it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import codecs
 import io
 import os
 import sys
+import time
+
+from regard._show.text import printable
 
 # Replacements for characters that the output encoding does not contain.
 _ASCII = str.maketrans(
@@ -43,3 +46,35 @@ def _has_styles() -> bool:
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     environ = os.environ
     return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+
+
+class Progress:
+    """A line on stderr: overwritten on a terminal, and elsewhere a new line for each step."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._step = 0
+        self._name = ""
+        self._started = time.monotonic()
+        self._is_live = sys.stderr is not None and sys.stderr.isatty()
+
+    def show(self, message: tuple[str, str]) -> None:
+        """Show the name of the current step and its part; a new name begins a new step."""
+        name, part = message
+        is_new = name != self._name
+        self._name = name
+        self._step += is_new
+        minutes, seconds = divmod(round(time.monotonic() - self._started), 60)
+        line = printable(f"{minutes}:{seconds:02} [{self._step}/{self._steps}] {name}")
+        if self._is_live:
+            self._overwrite(f"{line}: {part}"[:79])
+        elif is_new:
+            print(line, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Erase the line."""
+        if self._is_live:
+            self._overwrite("")
+
+    def _overwrite(self, line: str) -> None:
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

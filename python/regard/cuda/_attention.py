@@ -101,7 +101,7 @@ def scaled_dot_product_attention(
     ...     assert output.to_numpy().shape == (8, 100, 64)
     """
     arrays = query, key, value
-    return DeviceCall("scaled_dot_product_attention", arrays, options, stream).dense(mask)
+    return DeviceCall("scaled_dot_product_attention", arrays, (), options, stream).run(mask)
 
 
 @takes_options(CudaOptions)
@@ -166,5 +166,5 @@ def scaled_dot_product_attention_ragged(
     ...     )
     ...     assert output.shape == (5, 4, 16)
     """
-    name, arrays = "scaled_dot_product_attention_ragged", (query, key, value)
-    return DeviceCall(name, arrays, options, stream).ragged(mask, query_starts, key_starts)
+    name, starts = "scaled_dot_product_attention_ragged", (query_starts, key_starts)
+    return DeviceCall(name, (query, key, value), starts, options, stream).run(mask)

@@ -13,24 +13,9 @@ def launches(
 ) -> tuple[int, Strides, list[Strides]]:
     """Return the batch axis of a launch, its strides, and the offsets of each launch.
 
-    Axes that can be merged in all arrays become one axis. The last remaining axis is the batch axis
-    of the launches. For every index along the other axes, there is one launch.
-
-    Parameters
-    ----------
-    batch : tuple of int
-        The sizes of the batch axes.
-    strides : mapping of str to tuple of int
-        The strides of every array along these axes, 0 for broadcast axes.
-
-    Returns
-    -------
-    size : int
-        The number of batch entries of a launch.
-    steps : dict
-        The stride of every array between these entries.
-    begins : list of dict
-        For each launch, the offset of every array. Empty if the batch is empty.
+    `strides` are the strides of every array along the axes `batch`, 0 for broadcast axes. Axes that
+    can be merged in all arrays become one axis. The last remaining axis is the batch axis of the
+    launches. For every index along the other axes, there is one launch; none if the batch is empty.
     """
     names = list(strides)
     axes: list[tuple[int, Strides]] = []

@@ -1,4 +1,4 @@
-"""Device arrays for callers without PyTorch or CuPy."""
+"""Element types, and device arrays for callers without PyTorch or CuPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from regard._arguments.arrays import as_array
 from regard._arguments.foreign import CUDA
 from regard._arguments.numbers import count
-from regard.cuda._elements import DLPACK, ITEM_BYTES, dense_strides, numpy_type
 from regard.cuda._status import check_available, module
 from regard.cuda._streams import LEGACY, normal, stream_of
 
@@ -17,6 +16,26 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from regard import _cuda
+
+# The element types that arguments of a call may have, with their DLPack codes and bits.
+DLPACK = {
+    "bool": (6, 8),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "float32": (2, 32),
+    "float64": (2, 64),
+    "int32": (0, 32),
+    "int64": (0, 64),
+}
+ITEM_BYTES = {element: bits // 8 for element, (_, bits) in DLPACK.items()}
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a contiguous array."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(size, 1))
+    return tuple(reversed(strides[: len(shape)]))
 
 
 class DeviceArray:
@@ -43,26 +62,38 @@ class DeviceArray:
     ...     assert array.to_numpy().sum() == 6
     """
 
-    __slots__ = ("__weakref__", "buffer", "element", "shape")
+    __slots__ = ("__weakref__", "buffer", "element", "shape", "steps")
 
-    def __init__(self, buffer: _cuda.Buffer, element: str, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        buffer: _cuda.Buffer,
+        element: str,
+        shape: tuple[int, ...],
+        steps: tuple[int, ...] | None = None,
+    ) -> None:
         self.buffer = buffer
         self.element = element
         self.shape = shape
+        self.steps = dense_strides(shape) if steps is None else steps  # in elements
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy type of the elements."""
-        return numpy_type(self.element)
+        """The NumPy type of the elements. The ml_dtypes package provides bfloat16."""
+        if self.element != "bfloat16":
+            return np.dtype(self.element)
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise RuntimeError(
+                "NumPy has no bfloat16 without the ml_dtypes package: pip install ml_dtypes"
+            ) from None
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
 
     @property
     def device(self) -> int:
         """The number of the device."""
         return self.buffer.device
-
-    def strides_in_elements(self) -> tuple[int, ...]:
-        """Return the strides in elements."""
-        return dense_strides(self.shape)
 
     @property
     def ndim(self) -> int:
@@ -129,15 +160,14 @@ class DeviceArray:
         if stream != -1:  # -1 requests no synchronization
             self.buffer.order(normal(stream or LEGACY))
         self.buffer.exported()
-        is_versioned = max_version is not None and max_version[0] >= 1
         return module().export_tensor(
             self.buffer,
             self.buffer.address,
             self.device,
             *DLPACK[self.element],
             self.shape,
-            self.strides_in_elements(),
-            is_versioned,
+            self.steps,
+            max_version is not None and max_version[0] >= 1,
         )
 
 
@@ -181,10 +211,15 @@ def to_device(array: ArrayLike, *, device: SupportsIndex = 0, stream: Any = None
     number = count("device", device)
     check_available()
     handle = LEGACY if stream is None else stream_of(stream, None)
-    dense = np.ascontiguousarray(host, host.dtype.newbyteorder("=")).reshape(host.shape)
-    buffer = module().Buffer(dense.nbytes, number, handle)
+    return copied(host, number, handle)
+
+
+def copied(host: NDArray[Any], device: int, stream: int) -> DeviceArray:
+    """Return a copy of a host array on a device, made in the order of a stream."""
+    dense = np.ascontiguousarray(host, host.dtype.newbyteorder("="))
+    buffer = module().Buffer(dense.nbytes, device, stream)
     if dense.size:
-        buffer.upload(_bytes(dense), handle)
+        buffer.upload(_bytes(dense), stream)
     return DeviceArray(buffer, host.dtype.name, host.shape)
 
 

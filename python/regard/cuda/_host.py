@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import as_stored_arrays, check_out, converted, shares_memory
+from regard._arguments.arrays import as_stored_arrays, check_out, converted, refuse_overlap
 from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import CudaOptions, names_of
 from regard.cuda._device_array import DeviceArray, to_device
-from regard.cuda._elements import dense_strides
 from regard.cuda._problem import NO_SPARSE_MASK, DeviceCall
+from regard.cuda._results import OVERWRITTEN
 from regard.cuda._status import check_available
 from regard.cuda._streams import PER_THREAD
 
@@ -26,8 +26,7 @@ def attend_on_device(
     name: str, arrays: tuple[Any, Any, Any], starts: tuple[Any, ...], mask: Any, options: Any
 ) -> Any:
     """Compute a top-level call with arrays on a device."""
-    call = DeviceCall(name, arrays, _without_defaults(options), None)
-    return call.ragged(mask, *starts) if starts else call.dense(mask)
+    return DeviceCall(name, arrays, starts, _without_defaults(options)).run(mask)
 
 
 def attend_from_host(
@@ -49,45 +48,30 @@ def attend_from_host(
     if out is not None:
         _check_output(out, native, masks)
     check_available()
-    query, key, value = (_Broadcast.of(array) for array in native)
-    on_device = masks.map(lambda part: _Broadcast.of(_single(part))).argument
-    call = DeviceCall(name, (query, key, value), asked, PER_THREAD)
+    query, key, value = map(_uploaded, native)
+    call = DeviceCall(name, (query, key, value), starts, asked, PER_THREAD)
+    results = call.run(masks.map(_uploaded).argument, None if out is None else out.shape)
+    output, *lse = results if isinstance(results, tuple) else (results,)
+    host = output.to_numpy()
     if out is not None:
-        call.wanted_shape = out.shape
-    results = call.ragged(on_device, *starts) if starts else call.dense(on_device)
-    if not isinstance(results, tuple):
-        return _delivered(results, out)
-    return _delivered(results[0], out), results[1].to_numpy()
+        np.copyto(out, host)
+        host = out
+    return (host, lse[0].to_numpy()) if lse else host
 
 
-class _Broadcast(DeviceArray):
-    """A device copy of a host array, with broadcast axes stored only once."""
-
-    __slots__ = ("steps",)
-    steps: tuple[int, ...]
-
-    @classmethod
-    def of(cls, array: NDArray[Any]) -> _Broadcast:
-        """Copy an array to the device without repeating broadcast elements."""
-        axes = zip(array.shape, array.strides, strict=True)
-        repeats = [array.size > 0 and n > 1 and step == 0 for n, step in axes]
-        once = array[tuple(slice(1) if each else slice(None) for each in repeats)]
-        copied = to_device(once, stream=PER_THREAD)
-        result = cls(copied.buffer, copied.element, array.shape)
-        steps = zip(repeats, dense_strides(once.shape), strict=True)
-        result.steps = tuple(0 if repeated else step for repeated, step in steps)
-        return result
-
-    def strides_in_elements(self) -> tuple[int, ...]:
-        return self.steps
-
-
-def _single(mask: NDArray[Any]) -> NDArray[Any]:
-    """Convert a float64 mask to float32, since the kernels do not support float64."""
-    if mask.dtype != np.float64:
-        return mask
-    with np.errstate(over="ignore"):
-        return converted(mask, np.float32)
+def _uploaded(array: NDArray[Any]) -> DeviceArray:
+    """Copy an array to the device, float64 as float32, without repeating broadcast elements."""
+    if array.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            array = converted(array, np.float32)
+    axes = zip(array.shape, array.strides, strict=True)
+    repeats = [array.size > 0 and n > 1 and step == 0 for n, step in axes]
+    once = to_device(
+        array[tuple(slice(1) if each else slice(None) for each in repeats)], stream=PER_THREAD
+    )
+    steps = zip(repeats, once.steps, strict=True)
+    strides = tuple(0 if repeated else step for repeated, step in steps)
+    return DeviceArray(once.buffer, once.element, array.shape, strides)
 
 
 def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,17 +97,4 @@ def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Masks) -> N
         *(("mask", part) for part in masks.arrays),
     ]
     for name, array in named:
-        if shares_memory(out, array):
-            raise ValueError(
-                f"out must not overlap {name}: it would be overwritten before it is read; "
-                "pass another array"
-            )
-
-
-def _delivered(result: DeviceArray, out: Any) -> NDArray[Any]:
-    array = result.to_numpy()
-    if out is None:
-        return array
-    np.copyto(out, array)
-    given: NDArray[Any] = out
-    return given
+        refuse_overlap("out", out, name, array, OVERWRITTEN)

@@ -7,28 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.arrays import as_array
+from regard._arguments.foreign import is_on_cuda
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks, is_sparse, parts_of
-from regard._arguments.option_table import OPTIONS, PER_ENTRY
+from regard._arguments.option_table import PER_ENTRY
 from regard._arguments.options import CudaOptions, names_of
 from regard._arguments.positions import Positions
 from regard.cuda._batches import broadcast_strides, launches
-from regard.cuda._check import MOST_POSITION, check_dense, check_ragged
-from regard.cuda._elements import COMPUTED, ITEM_BYTES
-from regard.cuda._numbers import Numbers, entry_numbers, head_numbers
+from regard.cuda._check import MOST_POSITION, check
+from regard.cuda._device_array import ITEM_BYTES, copied
 from regard.cuda._results import given_output, new_array, release
 from regard.cuda._status import check_available, check_device, module
 from regard.cuda._streams import stream_of
-from regard.cuda._uploads import Uploads
 from regard.cuda._views import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from regard._attention.check import Sizes
 
 _ARRAYS = ("query", "key", "value")
+_COMPUTED = ("float16", "bfloat16", "float32")
 _OF_HEADS = ("alibi_slopes", "sinks")
+_FLOAT64 = ", which GPUs compute slowly: convert it to float32, or compute it on the CPU"
 NO_SPARSE_MASK = (
     "mask must be an array on a GPU, got a sparse mask, which is for the CPU: pass its to_dense() "
     "if that is small"
@@ -36,119 +40,115 @@ NO_SPARSE_MASK = (
 
 
 class DeviceCall:
-    """A dense or ragged call, which is run only once."""
+    """A call, which is run only once: ragged if it has starts of sequences, otherwise dense."""
 
     def __init__(
-        self, name: str, arrays: tuple[Any, Any, Any], options: Mapping[str, Any], stream: Any
+        self,
+        name: str,
+        arrays: tuple[Any, Any, Any],
+        starts: tuple[Any, ...],
+        options: Mapping[str, Any],
+        stream: Any = None,
     ) -> None:
         check_options(f"regard.cuda.{name}", options, names_of(CudaOptions))
-        self.options = options
         check_available()
         self.stream = stream_of(stream, arrays[0])
-        named = zip(_ARRAYS, arrays, strict=True)
-        self.query, self.key, self.value = (view_of(*each, self.stream) for each in named)
-        self.device = self.query.device
-        self.views = [self.query, self.key, self.value]
-        for view in self.views:
-            if view.element not in COMPUTED:
+        query, key, value = (
+            view_of(*each, self.stream) for each in zip(_ARRAYS, arrays, strict=True)
+        )
+        self.arrays = query, key, value
+        self.query, self.device = query, query.device
+        self.views: list[View] = []
+        for view in self.arrays:
+            if view.element not in _COMPUTED:
                 advice = _FLOAT64 if view.element == "float64" else ""
                 raise TypeError(
                     f"{view.name} must be an array of float16, bfloat16 or float32, got "
                     f"{view.element}{advice}"
                 )
-            if view.element != self.query.element:
+            if view.element != query.element:
                 raise TypeError(
                     "query, key and value must be of one type on a GPU, got "
-                    f"{self.query.element} and {view.element} of {view.name}: convert one of them"
+                    f"{query.element} and {view.element} of {view.name}: convert one of them"
                 )
-            self._check_device(view)
+            self._use(view)
             if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1 and 0 not in view.shape:
                 raise ValueError(
                     f"{view.name} must have a contiguous last axis on a GPU, got a stride of "
                     f"{view.strides[-1]} elements: pass a contiguous copy"
                 )
         check_device(self.device)
-        self.uploads = Uploads()
+        self.options = {
+            name: self._on_device(name, value)
+            if name in (*PER_ENTRY, *_OF_HEADS) and is_on_cuda(value)
+            else value
+            for name, value in options.items()
+        }
         self.problem = module().Problem()
-        self.starts: tuple[int, int] | None = None
-        self.wanted_shape: tuple[int, ...] | None = None  # of an output that the caller fills
-        # Batch strides by name.
+        self.starts = dict(zip(("query_starts", "key_starts"), starts, strict=False))
+        # The arrays of a launch, with their strides within a batch entry, which numbers
+        # for each entry or head do not have; and the strides between entries.
+        self.parts: dict[str, tuple[View, tuple[int, ...]]] = {}
         self.batch_strides: dict[str, tuple[int, ...]] = {}
 
-    def dense(self, mask: Any) -> Any:
-        """Compute attention over arrays (..., heads, length, dim)."""
+    def run(self, mask: Any, wanted_shape: tuple[int, ...] | None = None) -> Any:
+        """Compute and return the results. An output that the caller fills has a `wanted_shape`."""
         masks = self._masks(mask)
-        sizes, rows = check_dense(self.query, self.key, self.value, masks, self.options)
-        self._set_sizes(sizes)
-        self._set_options(sizes, "batch axes")
-        self._set_masks(masks, (*rows, sizes.kv_len), heads=-3, rows=-2)
-        return self._run(sizes, rows, heads_axis=-3, rows_axis=-2)
+        sizes, rows = check(self.arrays, masks, self.options, self.starts)
+        shape = (*rows, sizes.value_dim)
+        if wanted_shape not in (None, shape):
+            raise ValueError(f"out must have shape {shape}, got {wanted_shape}")
+        self._set_options(sizes)
+        for name, given in self.starts.items():
+            setattr(self.problem, name, self._upload(name, np.array(given, np.int32)).address)
+        heads, row = (-2, -3) if self.starts else (-3, -2)  # axes of rows and heads
+        out = self.options.get("out")
+        if out is None:
+            output = new_array("output", self.query, self.query.element, shape, self.stream)
+        else:
+            output = given_output(out, self.query, shape, self.views, self.stream)
+        for view in (*self.arrays, self._use(output)):
+            name = "output" if view is output else view.name
+            self._add(name, view, (*_rows_of(view, heads, row), 1), sizes.batch)
+        lse = None
+        if self.options.get("return_lse"):
+            lse = self._use(new_array("lse", self.query, "float32", rows, self.stream))
+            self._add("lse", lse, (*_rows_of(lse, heads + 1, row + 1), 0), sizes.batch, axes=2)
+        for part in masks.arrays:
+            strides = broadcast_strides(part.shape, part.strides, (0, 0, *rows, sizes.kv_len))
+            name = "mask" if part.element == "bool" else "bias"
+            self._add(name, part, (strides[heads], strides[row], strides[-1]), sizes.batch)
+        if masks.bias is not None:
+            self.problem.bias_element = masks.bias.element
+        try:
+            if 0 not in rows:
+                self._launch(sizes)
+        finally:  # some kernels may have been launched
+            release(self.views, self.stream)
+        return output.array if lse is None else (output.array, lse.array)
 
-    def ragged(self, mask: Any, query_starts: Any, key_starts: Any) -> Any:
-        """Compute attention over packed arrays (total, heads, dim)."""
-        masks = self._masks(mask)
-        starts = {"query_starts": query_starts, "key_starts": key_starts}
-        sizes, rows = check_ragged(self.query, self.key, self.value, starts, masks, self.options)
-        self._set_sizes(sizes)
-        queries, keys = (self.uploads.add(np.array(each, np.int32)) for each in starts.values())
-        self.starts = queries, keys
-        self._set_options(sizes, "sequences")
-        self._set_masks(masks, (*rows, sizes.kv_len), heads=-2, rows=-3)
-        return self._run(sizes, rows, heads_axis=-2, rows_axis=-3)
-
-    def _check_device(self, view: View) -> None:
+    def _use(self, view: View) -> View:
+        """Note that the kernels use an array, which must be on the device of query."""
         if view.device != self.device:
             raise ValueError(
                 f"{view.name} must be on the device of query, {self.device}, got device "
                 f"{view.device}"
             )
+        self.views.append(view)
+        return view
 
-    def _set_sizes(self, sizes: Sizes) -> None:
-        problem = self.problem
-        problem.element = self.query.element
-        problem.heads, problem.kv_heads = sizes.heads, sizes.kv_heads
-        problem.q_len, problem.kv_len = sizes.q_len, sizes.kv_len
-        problem.head_dim, problem.value_dim = sizes.head_dim, sizes.value_dim
+    def _upload(self, name: str, array: NDArray[Any]) -> View:
+        return self._use(view_of(name, copied(array, self.device, self.stream), self.stream))
 
-    def _set_options(self, sizes: Sizes, entries: str) -> None:
-        options, problem = self.options, self.problem
-        scale, softcap = (_single(name, options.get(name)) for name in ("scale", "softcap"))
-        problem.scale = 1 / math.sqrt(sizes.head_dim) if scale is None else float(scale)
-        problem.softcap = 0.0 if softcap is None else float(softcap)
-        sides = {name: options[name] for name in ("is_causal", "window") if name in options}
-        positions = Positions.of(sides, sizes.q_len, sizes.kv_len)
-        problem.window_left, problem.window_right = map(_side, (positions.left, positions.right))
-        self.numbers: dict[str, Numbers] = {}
-        offset = options.get("query_offset", 0)
-        if isinstance(offset, str):  # "end"
-            problem.query_offset_is_end = True
-            offset = 0
-        lengths = options.get("key_lengths")  # without them, all keys exist
-        integers = {
-            "query_offset": offset,
-            "key_lengths": sizes.kv_len if lengths is None else lengths,
-            "left_padding": options.get("left_padding"),
-        }
-        for name, value in integers.items():
-            if value is None:
-                continue
-            found = entry_numbers(name, value, sizes, entries, self.uploads, self.stream)
-            if found.view is None and not found.uploaded:
-                setattr(problem, name, (0, found.all))
-            else:
-                self._add_numbers(name, found)
-        for name in _OF_HEADS:
-            value, may_vary = options.get(name), "batch" in OPTIONS[name].axes
-            if value is not None:
-                found = head_numbers(name, value, sizes, may_vary, self.uploads, self.stream)
-                self._add_numbers(name, found)
-
-    def _add_numbers(self, name: str, found: Numbers) -> None:
-        if found.view is not None:
-            self._check_device(found.view)
-            self.views.append(found.view)
-        self.numbers[name] = found
-        self.batch_strides[name] = found.strides
+    def _on_device(self, name: str, value: Any) -> View:
+        """Return a view of numbers on the device, one for each batch entry or head."""
+        view = view_of(name, value, self.stream)
+        if name in _OF_HEADS:
+            if view.element != "float32":
+                raise TypeError(f"{name} on a device must be of float32, got {view.element}")
+            if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1:
+                raise ValueError(f"{name} on a device must be contiguous along heads")
+        return self._use(view)
 
     def _masks(self, mask: Any) -> Masks:
         """Return views of the masks: of None, an array, or a pair (bool, float) of arrays."""
@@ -159,87 +159,92 @@ class DeviceCall:
             parts, lambda part: part.element == "bool", lambda part: part.element
         )
         for part in masks.arrays:
-            if part.element not in ("bool", *COMPUTED):
+            if part.element not in ("bool", *_COMPUTED):
                 raise TypeError(
                     "mask must be bool (True = may attend) or float16, bfloat16 or float32 (added "
                     f"to the scores) on a GPU, got {part.element}"
                 )
-            self._check_device(part)
+            self._use(part)
         return masks
 
-    def _set_masks(self, masks: Masks, scores: tuple[int, ...], heads: int, rows: int) -> None:
-        """Set the masks, whose shapes have been checked. `heads` and `rows` are axes of scores."""
-        self.masks: dict[str, tuple[View, tuple[int, int, int]]] = {}
-        for part in masks.arrays:
-            full = broadcast_strides(part.shape, part.strides, scores)
-            inner = tuple(full[axis] if len(full) >= -axis else 0 for axis in (heads, rows, -1))
-            name = "mask" if part.element == "bool" else "bias"
-            self.masks[name] = part, (inner[0], inner[1], inner[2])
-            if self.starts is None:
-                self.batch_strides[name] = full[:-3]
-            self.views.append(part)
-        if masks.bias is not None:
-            self.problem.bias_element = masks.bias.element
-
-    def _run(self, sizes: Sizes, rows: tuple[int, ...], heads_axis: int, rows_axis: int) -> Any:
-        """Compute and return the results; `rows` is the shape of lse."""
-        shape = (*rows, sizes.value_dim)
-        if self.wanted_shape not in (None, shape):
-            raise ValueError(f"out must have shape {shape}, got {self.wanted_shape}")
-        out = self.options.get("out")
-        if out is None:
-            output = new_array("output", self.query, self.query.element, shape, self.stream)
-        else:
-            output = given_output(out, self.query, shape, self.views, self.stream)
-        self.views.append(output)
-        tensors = dict(self.masks)
-        for view in (self.query, self.key, self.value, output):
-            name = "output" if view is output else view.name
-            tensors[name] = view, (*_rows_of(view, heads_axis, rows_axis), 1)
-        lse = None
-        if self.options.get("return_lse"):
-            lse = new_array("lse", self.query, "float32", rows, self.stream)
-            self.views.append(lse)
-            tensors["lse"] = lse, (*_rows_of(lse, heads_axis + 1, rows_axis + 1), 0)
-        try:
-            if 0 not in rows:
-                self._launch(sizes, tensors)
-        finally:  # some kernels may have been launched
-            self.uploads.release(self.stream)
-            release(self.views, self.stream)
-        return output.array if lse is None else (output.array, lse.array)
-
-    def _launch(self, sizes: Sizes, tensors: dict[str, tuple[View, tuple[int, int, int]]]) -> None:
+    def _set_options(self, sizes: Sizes) -> None:
+        options: dict[str, Any] = self.options
         problem = self.problem
-        uploaded = self.uploads.copy(self.device, self.stream)
-        if self.starts is not None:
-            problem.batch = sizes.batch[0]
-            problem.query_starts, problem.key_starts = (uploaded + at for at in self.starts)
-        for name in tensors:
-            if name not in self.batch_strides:
-                view = tensors[name][0]
-                inner = 2 if name == "lse" else 3
-                # Ragged sequences are packed into one entry.
-                self.batch_strides[name] = (
-                    broadcast_strides(view.shape[:-inner], view.strides[:-inner], sizes.batch)
-                    if self.starts is None
-                    else (0,)
+        problem.element = self.query.element
+        problem.heads, problem.kv_heads = sizes.heads, sizes.kv_heads
+        problem.q_len, problem.kv_len = sizes.q_len, sizes.kv_len
+        problem.head_dim, problem.value_dim = sizes.head_dim, sizes.value_dim
+        scale, softcap = (_single(name, options.get(name)) for name in ("scale", "softcap"))
+        problem.scale = 1 / math.sqrt(sizes.head_dim) if scale is None else float(scale)
+        problem.softcap = 0.0 if softcap is None else float(softcap)
+        sides = {name: each for name, each in options.items() if name in ("is_causal", "window")}
+        positions = Positions.of(sides, sizes.q_len, sizes.kv_len)
+        problem.window_left, problem.window_right = map(_side, (positions.left, positions.right))
+        # Without lengths, all keys exist.
+        numbers: dict[str, Any] = {"query_offset": 0, "key_lengths": sizes.kv_len}
+        numbers |= {name: options[name] for name in PER_ENTRY if options.get(name) is not None}
+        if isinstance(numbers["query_offset"], str):  # "end"
+            problem.query_offset_is_end = True
+            numbers["query_offset"] = 0
+        for name, value in numbers.items():
+            self._set_of_entries(name, value, sizes.batch)
+        for name in _OF_HEADS:
+            if (value := options.get(name)) is not None:
+                if not isinstance(value, View):
+                    value = self._upload(name, _finite32(name, value))
+                self._add(name, value, (), sizes.batch, axes=1)
+
+    def _set_of_entries(self, name: str, value: Any, batch: tuple[int, ...]) -> None:
+        """Set the integers of batch entries, or one integer for all."""
+        if type(value) is int and abs(value) <= MOST_POSITION:  # as in most calls
+            setattr(self.problem, name, (0, value))
+            return
+        if not isinstance(value, View):
+            numbers = np.asarray(value, np.int64)
+            far = (numbers < -MOST_POSITION) | (numbers > MOST_POSITION)
+            if far.any():
+                raise ValueError(
+                    f"{name} must be from {-MOST_POSITION} to {MOST_POSITION} on a GPU, got "
+                    f"{numbers[far].flat[0]}"
                 )
-        size, steps, begins = launches(sizes.batch, self.batch_strides)
-        problem.batch = size
+            if numbers.ndim == 0 or numbers.size == 0 or (numbers == numbers.flat[0]).all():
+                setattr(self.problem, name, (0, int(numbers.flat[0]) if numbers.size else 0))
+                return
+            value = self._upload(name, np.broadcast_to(numbers, batch).astype(np.int32))
+        if value.element != "int32" or value.shape != batch:
+            entries = "sequences" if self.starts else "batch axes"
+            raise ValueError(
+                f"{name} on a device must be of int32, one for each of the {entries}, shape "
+                f"{batch}, got {value.element} of shape {value.shape}"
+            )
+        if not value.is_dense:
+            raise ValueError(f"{name} on a device must be contiguous")
+        self._add(name, value, (), batch, axes=0)
+
+    def _add(
+        self, name: str, view: View, inner: tuple[int, ...], batch: tuple[int, ...], axes: int = 3
+    ) -> None:
+        """Add an array of the launch. Its last `axes` are not axes of the batch."""
+        self.parts[name] = view, inner
+        outer = max(len(view.shape) - axes, 0)
+        strides = broadcast_strides(view.shape[:outer], view.strides[:outer], batch)
+        # Ragged arrays are packed: sequences have no axis.
+        self.batch_strides[name] = (0,) if self.starts and inner else strides
+
+    def _launch(self, sizes: Sizes) -> None:
+        problem = self.problem
+        problem.batch, steps, begins = launches(sizes.batch, self.batch_strides)
         for begin in begins:
-            for name, (view, strides) in tensors.items():
+            for name, (view, strides) in self.parts.items():
                 address = view.address + begin[name] * ITEM_BYTES[view.element]
-                setattr(problem, name, (address, steps[name], *strides))
-            for name, found in self.numbers.items():
-                address = found.address + 4 * begin[name] + (uploaded if found.uploaded else 0)
-                per_entry = name in PER_ENTRY
-                setattr(problem, name, (address, 0) if per_entry else address)
+                if name in _OF_HEADS:
+                    setattr(problem, name, address)
+                elif name in PER_ENTRY:
+                    setattr(problem, name, (address, 0))
+                else:
+                    setattr(problem, name, (address, steps[name], *strides))
             problem.alibi_batch_stride = steps.get("alibi_slopes", 0)
             problem.launch(self.device, self.stream)
-
-
-_FLOAT64 = ", which GPUs compute slowly: convert it to float32, or compute it on the CPU"
 
 
 def _single(name: str, value: Any) -> Any:
@@ -250,6 +255,17 @@ def _single(name: str, value: Any) -> Any:
             "compute on the CPU"
         )
     return value
+
+
+def _finite32(name: str, value: Any) -> NDArray[np.float32]:
+    """Return numbers of heads in float32, or raise ValueError if one becomes infinite."""
+    given = as_array(name, value)
+    with np.errstate(over="ignore"):
+        numbers = np.asarray(given, np.float32)
+    infinite = np.isinf(numbers) & np.isfinite(given)
+    if infinite.any():
+        raise ValueError(f"{name} must be finite in float32, got {given[infinite].flat[0]}")
+    return numbers
 
 
 def _side(side: int | None) -> int:

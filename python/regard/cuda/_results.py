@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import repeats_an_element, shares_memory
-from regard.cuda._device_array import DeviceArray
-from regard.cuda._elements import ITEM_BYTES, dense_strides
+from regard._arguments.arrays import refuse_overlap, repeats_an_element
+from regard.cuda._device_array import ITEM_BYTES, DeviceArray, dense_strides
 from regard.cuda._status import module
 from regard.cuda._streams import library_of, normal
 from regard.cuda._views import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+OVERWRITTEN = "it would be overwritten before it is read; pass another array"
 
 
 def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stream: int) -> View:
@@ -39,9 +40,7 @@ def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stre
         size = math.prod(shape) * ITEM_BYTES[element]
         array = DeviceArray(module().Buffer(size, query.device, stream), element, shape)
         address = array.buffer.address
-    return View(
-        name, address, query.device, element, shape, dense_strides(shape), False, array, array
-    )
+    return View(name, address, query.device, element, shape, dense_strides(shape), array)
 
 
 def given_output(
@@ -62,12 +61,9 @@ def given_output(
             f"out must have a separate element for every result, got strides {view.strides} "
             f"for shape {shape}"
         )
+    own = np.asarray(_Addresses(view))
     for each in inputs:
-        if _shares_memory(view, each):
-            raise ValueError(
-                f"out must not overlap {each.name}: it would be overwritten before it is read; "
-                "pass another array"
-            )
+        refuse_overlap("out", own, each.name, np.asarray(_Addresses(each)), OVERWRITTEN)
     return view
 
 
@@ -110,10 +106,3 @@ class _Addresses:
             "data": (view.address, True),
             "strides": tuple(step * size for step in view.strides),
         }
-
-
-def _shares_memory(a: View, b: View) -> bool:
-    (a_low, a_high), (b_low, b_high) = a.extent(), b.extent()
-    if a_low == a_high or b_low == b_high or a_high <= b_low or b_high <= a_low:
-        return False
-    return shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)))

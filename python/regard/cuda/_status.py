@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 # The first version with bfloat16 tensor cores and asynchronous copies to shared memory.
 _LEAST_CAPABILITY = (8, 0)
-_is_available = False  # cached once True
-_usable: set[int] = set()
 
 
 def is_available() -> bool:
@@ -108,26 +107,22 @@ def module() -> ModuleType:
     return _module  # type: ignore[no-any-return]
 
 
+@functools.cache
 def check_device(number: int) -> None:
     """Raise RuntimeError if a device is too old for the kernels."""
-    if number in _usable:
-        return
     capability = module().compute_capability(number)
     if capability < _LEAST_CAPABILITY:
         raise RuntimeError(
             f"device {number} has compute capability {capability[0]}.{capability[1]}, and the "
             "kernels need 8.0 or newer"
         )
-    _usable.add(number)
 
 
+@functools.cache  # an exception is not cached
 def check_available() -> None:
     """Raise RuntimeError with the reason if CUDA cannot be used."""
-    global _is_available
-    if not _is_available:
-        if not is_available():
-            raise RuntimeError(status())
-        _is_available = True
+    if not is_available():
+        raise RuntimeError(status())
 
 
 def _without_module() -> str:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from regard._arguments.foreign import CUDA, CUDA_MANAGED, dlpack_device
-from regard.cuda._device_array import DeviceArray
-from regard.cuda._elements import ITEM_BYTES, dense_strides
+from regard.cuda._device_array import ITEM_BYTES, DeviceArray, dense_strides
 from regard.cuda._status import module
 from regard.cuda._streams import library_of, normal
 
@@ -27,19 +26,15 @@ class View:
     element: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    is_read_only: bool
     array: Any
-    keeps: Any
+    keeps: Any = None
+    is_read_only: bool = False
 
-    def extent(self) -> tuple[int, int]:
-        """Return the first address and the address after the last."""
-        if 0 in self.shape:
-            return self.address, self.address
-        reaches = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
-        low = sum(reach for reach in reaches if reach < 0)
-        high = sum(reach for reach in reaches if reach > 0)
-        size = ITEM_BYTES[self.element]
-        return self.address + low * size, self.address + (high + 1) * size
+    @property
+    def is_dense(self) -> bool:
+        """Whether the array is contiguous."""
+        axes = zip(self.shape, self.strides, dense_strides(self.shape), strict=True)
+        return all(n == 1 or step == dense for n, step, dense in axes)
 
 
 def view_of(name: str, array: Any, stream: int) -> View:
@@ -49,18 +44,9 @@ def view_of(name: str, array: Any, stream: int) -> View:
     """
     view: View | None
     if isinstance(array, DeviceArray):
+        address, device = array.buffer.address, array.device
         array.buffer.order(stream)
-        view = View(
-            name,
-            array.buffer.address,
-            array.buffer.device,
-            array.element,
-            array.shape,
-            array.strides_in_elements(),
-            False,
-            array,
-            array.buffer,
-        )
+        view = View(name, address, device, array.element, array.shape, array.steps, array)
     else:
         view = _by_dlpack(name, array, stream) or _by_interface(name, array, stream)
     if view is None:
@@ -97,18 +83,9 @@ def _by_dlpack(name: str, array: Any, stream: int) -> View | None:
     if lanes != 1:
         raise TypeError(f"{name} must be an array of numbers, got vectors of {lanes} {element}")
     shape = tensor.shape
-    strides = tensor.strides
-    return View(
-        name,
-        tensor.address,
-        number,
-        element,
-        shape,
-        dense_strides(shape) if strides is None else strides,
-        tensor.is_read_only,
-        array,
-        tensor,
-    )
+    strides = dense_strides(shape) if tensor.strides is None else tensor.strides
+    read_only = tensor.is_read_only
+    return View(name, tensor.address, number, element, shape, strides, array, tensor, read_only)
 
 
 def _by_interface(name: str, array: Any, stream: int) -> View | None:
@@ -158,9 +135,8 @@ def _by_interface(name: str, array: Any, stream: int) -> View | None:
             )
         if normal(int(producer)) != stream:
             cuda.order_streams(device, int(producer), stream)
-    return View(
-        name, int(address), device, dtype.name, shape, strides, bool(is_read_only), array, array
-    )
+    read_only = bool(is_read_only)
+    return View(name, int(address), device, dtype.name, shape, strides, array, None, read_only)
 
 
 def _not_on_device(name: str, array: Any) -> str:

@@ -127,11 +127,11 @@ def test_info_shows_devices_and_the_proof_of_every_kernel(machine, cuda, capsys)
         assert kernel["proof"] in text
 
 
-def test_one_device_too_old_among_others(machine, cuda, monkeypatch):
+def test_one_device_too_old_among_others(machine, cuda):
     x = cuda.to_device(np.ones((2, 3, 4), np.float32))
     status = __import__("sys").modules["regard.cuda._status"]
-    monkeypatch.setattr(status, "_usable", set())
-    monkeypatch.setattr(status, "_is_available", True)
+    status.check_available()
+    status.check_device.cache_clear()
     machine.set(capability=(7, 5))
     with pytest.raises(RuntimeError, match=r"device 0 has compute capability 7\.5"):
         cuda.scaled_dot_product_attention(x, x, x)
