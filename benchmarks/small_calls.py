@@ -33,7 +33,20 @@ def small_calls():
     starts = [0, 3, 6]
     output, lse = attend(x, x, x, return_lse=True)
     cache, token = regard.KVCache(1, 2, 16), drawn(1, 4, 1, 16)
-    cache.append(drawn(1, 2, 64, 16), drawn(1, 2, 64, 16))
+    prompt, new = drawn(2, 1, 2, 64, 16), drawn(2, 1, 2, 1, 16)
+    cache.append(*prompt)
+    growing, layers = (
+        regard.KVCache(1, 2, 16, keep_last=64),
+        regard.KVCaches(2, 1, 2, 16, keep_last=64),
+    )
+    for each in (growing, *layers):
+        each.append(*prompt)
+
+    def step():
+        for each in layers:
+            each.append(*new)
+            each.attend(token)
+
     layer, many = regard.MultiHeadAttention(32, 4, is_causal=True, rng=0), drawn(1, 8, 32)
     single, few = regard.SelfAttention(3, 2, rng=0), drawn(6, 3)
     mask = np.tri(8, dtype=bool)
@@ -49,6 +62,8 @@ def small_calls():
             output, x, x, x, output, lse
         ),
         "KVCache.attend": lambda: cache.attend(token),
+        "KVCache.append": lambda: growing.append(*new),
+        "KVCaches, 2 layers": step,
         "MultiHeadAttention": lambda: layer(many),
         "SelfAttention": lambda: single(few),
         "summarize_attention": lambda: regard.summarize_attention(x, x),

@@ -5,22 +5,26 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
-#include "page_rows.hpp"
-
 namespace regard {
 
 namespace py = pybind11;
 
 inline py::object not_implemented() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
 
-// Attention to keys and values in the pages of a cache: `rows` is a PageRows. Queries are packed if
-// `starts` is not None.
-py::object attention_cached(py::handle query, py::handle starts, py::handle rows, py::handle pages,
-                            py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
-                            py::handle mask, py::handle keywords);
-py::object attention_cached_plan(py::handle query, py::handle starts, py::handle rows, py::handle pages,
-                                 py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
-                                 py::handle mask, py::handle keywords);
+// Attention to keys and values in pages: `pages` is a LayerPages. Queries are packed if `starts` is not
+// None.
+py::object attention_cached(py::handle query, py::handle starts, py::handle pages, py::handle mask,
+                            py::handle keywords);
+py::object attention_cached_plan(py::handle query, py::handle starts, py::handle pages, py::handle mask,
+                                 py::handle keywords);
+
+// Appends new rows to the pages of a layer of a cache (layer_pages.hpp). `counts` are the numbers of
+// new tokens of each entry, or the starts of packed tokens, or None if all tokens are new. Returns
+// False, and appends nothing, if the arrays must be converted first: if they cannot be stored as they
+// are, or a finite number would become infinite.
+py::object append_rows(py::handle pages, py::handle key, py::handle value, py::handle key_scales,
+                       py::handle value_scales, py::handle counts, py::handle is_packed);
+void add_page_tables(py::module_& module);
 
 // The four stages. b may have type float16 or bfloat16; in matmul_int8, b is integers (depth,
 // columns) times scales (groups of depth, columns).
@@ -40,10 +44,6 @@ py::tuple quantized_rows(py::handle rows, const std::string& form, bool rotates)
 // Returns a tensor of another library as an array that shares its memory, or None if this is not
 // possible here. `bfloat16` is NumPy's type for bfloat16 tensors, or None.
 py::object array_of_tensor(py::handle tensor, py::handle bfloat16);
-
-// Memory of `bytes` bytes that begins with the first `file_bytes` of a file. Writes to it stay in
-// memory and never reach the file.
-py::array map_copy(int descriptor, std::int64_t file_bytes, std::int64_t bytes);
 
 // Hooks by which only tests and benchmarks change a running module.
 void add_test_hooks(py::module_& module);

@@ -1,11 +1,11 @@
-// Attention to keys and values in the pages of a cache. The caller is the cache, which knows its
-// shapes. Accesses beyond an array are checked nevertheless.
+// Attention to keys and values in the pages of a cache or of another engine.
 #include <algorithm>
 #include <string>
 
 #include "arguments.hpp"
 #include "attention_call.hpp"
 #include "bindings.hpp"
+#include "layer_pages.hpp"
 #include "starts.hpp"
 
 namespace regard {
@@ -13,16 +13,6 @@ namespace {
 
 constexpr Layout kCached{3, 2, "batch axes", "(..., heads, q_len, kv_len)"};
 constexpr Layout kPackedQueries{2, 3, "batch entries", "(tokens, heads, kv_len)"};
-
-// A cache's description of its pages: a table (batch, columns), the number of pages that each batch
-// entry has lost between sink tokens and window, the number of sink tokens, and the length of the
-// longest batch entry.
-struct CachedPages {
-  py::handle table;
-  py::handle evicted;
-  py::handle keep_first;
-  py::handle kv_len;
-};
 
 std::int64_t of_entry(const PerEntry& numbers, std::int64_t entry) {
   return numbers.data[numbers.batch_strides ? entry * numbers.batch_strides[0] : 0];
@@ -37,107 +27,91 @@ class CachedCall : public AttentionCall {
   }
 
   // Returns false if Python must convert an argument first.
-  bool prepare(py::handle query_object, py::handle rows_object, const CachedPages& pages,
-               py::handle mask_object, py::handle keywords) {
-    const PageRows& rows = py::cast<const PageRows&>(rows_object);
-    if (!take(query_object, rows.key.array, rows.value.array, mask_object, keywords, Accepts::cache))
-      return false;
+  bool prepare(py::handle query_object, py::handle pages_object, py::handle mask_object, py::handle keywords) {
+    const LayerPages& pages = py::cast<const LayerPages&>(pages_object);
+    state_ = pages.state();
+    rows_ = pages.rows();
+    options.is_causal = true;
+    options.query_offset.reset();
+    if (!take(query_object, rows_->key.array, rows_->value.array, mask_object, keywords, Accepts::cache)) return false;
     if (options.precision == Precision::int8)
       throw py::value_error(
           "precision must be None or 'bfloat16' in a cache, got 'int8': 8-bit integers need the mean of all keys before "
           "the first one is computed");
-    const PageTable table(pages.table);
-    table_ = view_as("pages", table.array, Element::float32);  // of the same size
-    keep_input(table_);
-    if (rows.key_scales.array) keep_input(rows.key_scales);
-    if (rows.value_scales.array) keep_input(rows.value_scales);
-    problem.keep_first = integer_of("keep_first", pages.keep_first);
-    const std::int64_t most_evicted = set_evicted(pages.evicted, table);
-    set_query(set_shapes(rows, table, pages.kv_len, (table.columns + most_evicted) * rows.page_rows()));
-    problem.key = page_operand(rows.key, true);
-    problem.value = page_operand(rows.value, true);
-    if (is_quantized(rows.element())) {
-      problem.key.element = problem.value.element = rows.element();
-      problem.key_scales = scale_operand(rows.key_scales);
-      problem.value_scales = scale_operand(rows.value_scales);
-      problem.are_keys_upright = rows.are_keys_upright;
+    if (rows_->key_scales.array) keep_input(rows_->key_scales);
+    if (rows_->value_scales.array) keep_input(rows_->value_scales);
+    const PoolLayout& layout = pages.layout();
+    const PoolEntries& entries = state_->pools[pages.pool()];
+    problem.keep_first = layout.keep_first;
+    problem.page_rows = rows_->page_rows();
+    if (starts_.empty())
+      set_padded_shapes();
+    else
+      set_packed_shapes();
+    if (!pages.is_foreign() && state_->longest == 0 && query.size(starts_.empty() ? 2 : 3) > 0 && entries_of() > 0)
+      throw py::value_error("the cache is empty: append keys and values first, also for the queries' own tokens");
+    const bool is_default = !PyDict_GetItemString(keywords.ptr(), "query_offset");
+    if (is_default && starts_.empty() && !pages.is_foreign())
+      check_are_recent();
+    else if (!options.query_offset && (is_default || !starts_.empty()))
+      check_are_last(pages.is_foreign());
+    set_query({entries_of()});
+    if (layout.keep_last != kKeepAll)
+      problem.window_left = problem.window_left == kUnbounded ? layout.keep_last - 1 : std::min(problem.window_left, layout.keep_last - 1);
+    std::int64_t* const next_entry = memory.take(1);
+    *next_entry = 1;
+    if (std::any_of(state_->lengths.begin(), state_->lengths.end(), [&](std::int64_t length) { return length != state_->longest; }))
+      problem.key_lengths = {state_->lengths.data(), next_entry};
+    if (std::any_of(entries.evicted.begin(), entries.evicted.end(), [](std::int64_t evicted) { return evicted > 0; }))
+      problem.evicted_pages = {entries.evicted.data(), next_entry};
+    problem.key = page_operand(rows_->key, true);
+    problem.value = page_operand(rows_->value, true);
+    if (is_quantized(rows_->element())) {
+      problem.key.element = problem.value.element = rows_->element();
+      problem.key_scales = scale_operand(rows_->key_scales);
+      problem.value_scales = scale_operand(rows_->value_scales);
+      problem.are_keys_upright = rows_->are_keys_upright;
     }
-    problem.pages = table.data;
-    problem.pages_stride = table.stride;
-    for (std::int64_t entry = 0; entry < table.entries; ++entry) check_entry(entry, rows, table);
+    problem.pages = entries.pages->data();
+    problem.pages_stride = entries.columns;
+    for (std::int64_t entry = 0; problem.evicted_pages.data && entry < entries_of(); ++entry) check_sees_none_evicted(entry);
     return true;
   }
 
  private:
-  // Accepts an int, or an int64 array with one number for each batch entry. Returns the largest.
-  std::int64_t set_evicted(py::handle evicted, const PageTable& table) {
-    const bool is_single = PyLong_CheckExact(evicted.ptr());
-    std::int64_t* const stride = memory.take(1);
-    *stride = is_single ? 0 : 1;
-    std::int64_t most = 0;
-    if (is_single) {
-      most = integer_of("evicted_pages", evicted);
-      if (most == 0) return 0;
-      std::int64_t* const single = memory.take(1);
-      *single = most;
-      problem.evicted_pages = {single, stride};
-      return most;
-    }
-    const auto array = py::cast<py::array_t<std::int64_t>>(evicted);
-    if (array.ndim() != 1 || array.shape(0) != table.entries)
-      throw py::value_error("evicted_pages must have one number for each batch entry");
-    const auto view = array.unchecked<1>();
-    std::int64_t* const numbers = memory.take(static_cast<std::size_t>(table.entries));
-    for (py::ssize_t entry = 0; entry < table.entries; ++entry)
-      most = std::max(most, numbers[entry] = view(entry));
-    problem.evicted_pages = {numbers, stride};
-    return most;
-  }
+  std::int64_t entries_of() const { return static_cast<std::int64_t>(state_->entries()); }
 
   // Sets the sizes and the shapes of the results. A query without a batch axis has results without
   // a batch axis.
-  Shape set_shapes(const PageRows& rows, const PageTable& table, py::handle kv_len, std::int64_t room) {
-    const std::int64_t keys = integer_of("kv_len", kv_len);
-    if (keys < 0 || keys > room)
-      throw py::value_error("kv_len must be from 0 to " + std::to_string(room) + ", got " +
-                            std::to_string(keys));
-    problem.page_rows = rows.page_rows();
-    if (starts_.empty())
-      set_padded_shapes(rows, table, keys);
-    else
-      set_packed_shapes(rows, table, keys);
-    return {table.entries};
-  }
-
-  void set_padded_shapes(const PageRows& rows, const PageTable& table, std::int64_t keys) {
+  void set_padded_shapes() {
     const py::ssize_t axes = query.axes();
-    if ((axes != 4 && axes != 3) || (axes == 4 ? query.size(4) : 1) != table.entries ||
-        query.size(1) != rows.head_dim() || query.size(3) % std::max<py::ssize_t>(rows.key.size(3), 1) != 0)
-      throw py::value_error("query must be (" + std::to_string(table.entries) + ", heads, q_len, " +
-                            std::to_string(rows.head_dim()) + ") with heads a multiple of " +
-                            std::to_string(rows.key.size(3)) + ", got shape " + to_text(query.shape));
-    set_sizes(query.size(3), rows.key.size(3), query.size(2), keys);
-    set_batch({table.entries});
-    problem.value_dim = rows.value_dim();
-    set_result_shapes(Shape(query.shape.begin(), query.shape.end() - 1));
+    if ((axes != 4 && axes != 3) || (axes == 4 ? query.size(4) : 1) != entries_of() || query.size(1) != rows_->head_dim())
+      throw py::value_error("query must be (" + std::to_string(entries_of()) + ", heads, q_len, " + std::to_string(rows_->head_dim()) +
+                            "), got shape " + to_text(query.shape));
+    set_shapes(query.size(3), query.size(2), Shape(query.shape.begin(), query.shape.end() - 1));
   }
 
-  void set_packed_shapes(const PageRows& rows, const PageTable& table, std::int64_t keys) {
-    if (query.axes() != 3 || query.size(1) != rows.head_dim() ||
-        query.size(2) % std::max<py::ssize_t>(rows.key.size(3), 1) != 0)
-      throw py::value_error("query must be (tokens, heads, " + std::to_string(rows.head_dim()) +
-                            ") with heads a multiple of " + std::to_string(rows.key.size(3)) + ", got shape " +
+  void set_packed_shapes() {
+    if (query.axes() != 3 || query.size(1) != rows_->head_dim())
+      throw py::value_error("query must be (tokens, heads, " + std::to_string(rows_->head_dim()) + "), got shape " +
                             to_text(query.shape));
-    if (static_cast<std::int64_t>(starts_.size()) != table.entries + 1)
-      throw py::value_error("starts must have shape (" + std::to_string(table.entries + 1) +
-                            ",), one for each batch entry and the end, got shape (" +
-                            std::to_string(starts_.size()) + ",)");
+    if (static_cast<std::int64_t>(starts_.size()) != entries_of() + 1)
+      throw py::value_error("starts must have shape (" + std::to_string(entries_of() + 1) +
+                            ",), one for each batch entry and the end, got shape (" + std::to_string(starts_.size()) + ",)");
     check_starts("starts", starts_, query);
     problem.query_starts = starts_.data();
-    set_sizes(query.size(2), rows.key.size(3), longest(starts_), keys);
-    set_batch({table.entries});
-    problem.value_dim = rows.value_dim();
-    set_result_shapes({query.size(3), query.size(2)});
+    set_shapes(query.size(2), longest(starts_), {query.size(3), query.size(2)});
+  }
+
+  void set_shapes(std::int64_t heads, std::int64_t q_len, const Shape& results) {
+    const std::int64_t kv_heads = rows_->key.size(3);
+    if (heads % kv_heads != 0)
+      throw py::value_error("query must have a multiple of the " + std::to_string(kv_heads) + " kv_heads as heads, got " +
+                            std::to_string(heads) + " in shape " + to_text(query.shape));
+    set_sizes(heads, kv_heads, q_len, state_->longest);
+    set_batch({entries_of()});
+    problem.value_dim = rows_->value_dim();
+    set_result_shapes(results);
   }
 
   Operand page_operand(const ArrayView& view, bool has_columns) {
@@ -163,41 +137,45 @@ class CachedCall : public AttentionCall {
     return operand;
   }
 
-  // Throws ValueError unless the pages that an entry's queries see are in the table and in the
-  // pool.
-  void check_entry(std::int64_t entry, const PageRows& rows, const PageTable& table) const {
-    std::int64_t keys = problem.kv_len;
-    if (problem.key_lengths.data) keys = std::min(keys, of_entry(problem.key_lengths, entry));
-    if (!starts_.empty() && !problem.query_offset.data) check_are_last(entry, keys);
-    const std::int64_t evicted = problem.evicted_pages.data ? of_entry(problem.evicted_pages, entry) : 0;
-    if (evicted > 0) check_sees_none_evicted(entry, keys, evicted);
-    const std::int64_t columns = (keys + problem.page_rows - 1) / problem.page_rows - evicted;
-    if (columns > table.columns)
-      throw py::value_error("pages must have " + std::to_string(columns) + " columns, got " +
-                            std::to_string(table.columns));
-    const std::int32_t* pages = table.data + entry * table.stride;
-    for (std::int64_t column = 0; column < columns; ++column)
-      if (pages[column] < 0 || pages[column] >= rows.pages())
-        throw py::value_error("pages must be from 0 to " + std::to_string(rows.pages() - 1) + ", got " +
-                              std::to_string(pages[column]));
-  }
-
   std::int64_t queries_of(std::int64_t entry) const {
     const auto at = static_cast<std::size_t>(entry);
     return starts_.empty() ? problem.q_len : starts_[at + 1] - starts_[at];
   }
 
-  // Packed queries without given positions belong to each entry's last tokens.
-  void check_are_last(std::int64_t entry, std::int64_t keys) const {
-    const std::int64_t queries = queries_of(entry);
-    if (queries <= keys || !options.is_causal) return;
-    throw py::value_error("query_offset must be given: " + std::to_string(queries) + " queries of batch entry " +
-                          std::to_string(entry) + " do not belong to its last tokens, of which there are " +
-                          std::to_string(keys) + "; append their keys and values before attending");
+  // Throws ValueError unless queries without given positions can belong to the last tokens.
+  void check_are_last(bool is_foreign) const {
+    for (std::int64_t entry = 0; entry < entries_of() && options.is_causal; ++entry) {
+      const std::int64_t keys = state_->lengths[static_cast<std::size_t>(entry)], queries = queries_of(entry);
+      if (queries <= keys || (is_foreign && keys == 0)) continue;  // without tokens, queries are fully masked
+      const std::string number = std::to_string(entry);
+      if (is_foreign)
+        throw py::value_error("lengths must count the tokens of the queries, got " + std::to_string(keys) + " for entry " + number +
+                              ", which has " + std::to_string(queries) + " queries; pass query_offset if their keys are not in the pool");
+      throw py::value_error("query_offset must be given: " + std::to_string(queries) + " queries of batch entry " + number +
+                            " do not belong to its last tokens, of which there are " + std::to_string(keys) +
+                            "; append their keys and values before attending");
+    }
   }
 
-  void check_sees_none_evicted(std::int64_t entry, std::int64_t keys, std::int64_t evicted) const {
-    const std::int64_t page_rows = problem.page_rows;
+  void check_are_recent() const {
+    const std::int64_t queries = problem.q_len;
+    if (queries > state_->longest && options.is_causal && entries_of() > 0)
+      throw py::value_error("query_offset must be given: " + std::to_string(queries) +
+                            " queries do not belong to the last tokens of a cache of " + std::to_string(state_->longest) +
+                            "; append their keys and values before attending");
+    const Counts& recent = state_->recent;
+    if (recent.empty() || queries <= 1 || *std::min_element(recent.begin(), recent.end()) >= queries) return;
+    std::string text;
+    for (const std::int64_t count : recent) text += (text.empty() ? "[" : ", ") + std::to_string(count);
+    throw py::value_error("query_offset must be given: the last append added " + text + "] tokens to the batch entries, so " +
+                          std::to_string(queries) + " queries do not belong to the last tokens of each; pass the lengths before "
+                          "that append as query_offset");
+  }
+
+  void check_sees_none_evicted(std::int64_t entry) const {
+    const std::int64_t page_rows = problem.page_rows, keys = state_->lengths[static_cast<std::size_t>(entry)];
+    const std::int64_t evicted = of_entry(problem.evicted_pages, entry);
+    if (evicted == 0) return;
     const std::int64_t first = (problem.keep_first + page_rows - 1) / page_rows * page_rows;
     const std::int64_t kept = first + evicted * page_rows;
     const std::int64_t queries = queries_of(entry);
@@ -221,27 +199,21 @@ class CachedCall : public AttentionCall {
   }
 
   Starts starts_;  // empty if queries are not packed
-  ArrayView table_;
+  State state_;
+  std::shared_ptr<const PageRows> rows_;
 };
 
 }  // namespace
 
-py::object attention_cached(py::handle query, py::handle starts, py::handle rows, py::handle pages,
-                            py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
-                            py::handle mask, py::handle keywords) {
+py::object attention_cached(py::handle query, py::handle starts, py::handle pages, py::handle mask, py::handle keywords) {
   CachedCall call(starts);
-  return call.prepare(query, rows, {pages, evicted_pages, keep_first, kv_len}, mask, keywords)
-             ? call.run()
-             : not_implemented();
+  return call.prepare(query, pages, mask, keywords) ? call.run() : not_implemented();
 }
 
-py::object attention_cached_plan(py::handle query, py::handle starts, py::handle rows, py::handle pages,
-                                 py::handle evicted_pages, py::handle keep_first, py::handle kv_len,
-                                 py::handle mask, py::handle keywords) {
+py::object attention_cached_plan(py::handle query, py::handle starts, py::handle pages, py::handle mask,
+                                 py::handle keywords) {
   CachedCall call(starts);
-  return call.prepare(query, rows, {pages, evicted_pages, keep_first, kv_len}, mask, keywords)
-             ? call.explain()
-             : not_implemented();
+  return call.prepare(query, pages, mask, keywords) ? call.explain() : not_implemented();
 }
 
 }  // namespace regard

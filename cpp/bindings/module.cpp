@@ -95,6 +95,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
       FastCall<&Calls<summary_of>::ragged_weights>::method("attention_ragged_summary"),
       FastCall<attention_cached>::method("attention_cached"),
       FastCall<attention_cached_plan>::method("attention_cached_plan"),
+      FastCall<append_rows>::method("append_rows"),
       FastCall<matmul>::method("matmul"),
       FastCall<matmul_int8>::method("matmul_int8"),
       FastCall<scale>::method("scale"),
@@ -105,12 +106,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   if (PyModule_AddFunctions(module.ptr(), functions) != 0) throw py::error_already_set();
   module.def("merge_attention_states", &merge_attention_states);
   module.def("quantize_rows", &quantized_rows);
-  py::class_<PageRows>(module, "PageRows")
-      .def(py::init<py::handle, py::handle, py::handle, py::handle, bool>())
-      .def("store_plain", &PageRows::store_plain)
-      .def("store_packed", &PageRows::store_packed)
-      .def("store", &PageRows::store);
-  module.def("map_copy", &map_copy);
+  add_page_tables(module);
 
   module.def("target_rows", &target_rows);
   module.def("cpu_features", &cpu_feature_rows);

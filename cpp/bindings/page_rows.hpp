@@ -3,28 +3,20 @@
 
 #include <pybind11/pybind11.h>
 
+#include <array>
+
+#include "../dispatch/page_table.hpp"
 #include "arrays.hpp"
 
 namespace regard {
-
-// The table of pages, (batch, pages of an entry), which determines where new rows are stored.
-struct PageTable {
-  explicit PageTable(py::handle object);
-
-  py::array array;
-  const std::int32_t* data;
-  std::int64_t entries;
-  std::int64_t columns;
-  std::int64_t stride;  // from one entry's row to the next
-};
 
 // Arrays of shape (pages, kv_heads, page_rows, dim), and the scales of fewer bits:
 //
 //   int8, float8 (as uint8)     (pages, kv_heads, page_rows), of float32: the factor of a row
 //   q4_1 (as uint8, dim / 2)    (pages, kv_heads, page_rows, dim / 16), of float16: scale and minimum of each group
 //
-// The arrays are checked once: a cache makes a new object whenever its memory moves. Keys of fewer
-// bits are rotated unless they are upright.
+// The arrays are checked once: a layer makes a new object whenever its pages move. Keys of fewer bits
+// are rotated unless they are upright.
 class PageRows {
  public:
   PageRows(py::handle key, py::handle value, py::handle key_scales, py::handle value_scales, bool are_keys_upright);
@@ -36,24 +28,15 @@ class PageRows {
   std::int64_t pages() const { return key.shape[0]; }
   std::int64_t page_rows() const { return key.shape[2]; }
 
-  // Stores the keys and values of new tokens of all batch entries, at most `most`. Returns their
-  // number, or -1 if the arrays are not plain arrays of the right shapes, if there are more tokens,
-  // or if a finite number became infinite. The caller then decides what to do; no visible state has
-  // changed.
-  std::int64_t store_plain(py::handle pages, py::handle starts, std::int64_t most, py::handle new_key,
-                           py::handle new_value) const;
+  // Whether new rows of keys or values, or of their scales, can be stored as they are. They are
+  // (entries, kv_heads, new, dim), without the first axis if there is one entry, or packed
+  // (tokens, kv_heads, dim). Scales of rows have no last axis.
+  bool takes(const ArrayView& given, const ArrayView& own, std::int64_t entries, bool is_packed) const;
 
-  // The same for packed tokens, (tokens, kv_heads, dim), whose entries begin at `token_starts`.
-  // Returns the number of new tokens of each entry: an int for all, or an array; None instead of
-  // -1.
-  py::object store_packed(py::handle pages, py::handle starts, std::int64_t most, py::handle new_key,
-                          py::handle new_value, py::handle token_starts) const;
-
-  // Stores `counts` rows of each batch entry. If they are packed, the rows of all entries are
-  // stored one after another in a single entry of the arrays. Returns false if a finite number
-  // became infinite.
-  bool store(py::handle pages, py::handle starts, py::handle counts, bool is_packed, py::handle new_key,
-             py::handle new_value, py::handle new_key_scales, py::handle new_value_scales) const;
+  // Stores `counts` rows of each entry; all views but the first two may have no array. `packed` are
+  // the first rows of the entries, or null. Returns false if a finite number became infinite.
+  bool store(const PageTable::Place& place, const Counts& counts, const std::int64_t* packed,
+             const std::array<ArrayView, 4>& given) const;
 
   ArrayView key, value, key_scales, value_scales;
   bool are_keys_upright;

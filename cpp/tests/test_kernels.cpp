@@ -389,6 +389,7 @@ int main(int count, char** arguments) {
   std::set<std::string> named(arguments + 1, arguments + count);
   const bool tests_all = named.empty();
   test_cpu_features();
+  test_page_table();
   for (const TargetRow& row : targets()) {
     if (!row.is_runnable || !(tests_all || named.erase(row.target->name))) continue;
     set_target(row.target->name);

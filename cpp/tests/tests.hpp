@@ -4,6 +4,9 @@
 // CPU features read by the dispatch, against the compiler's run-time library, if that is linked.
 void test_cpu_features();
 
+// The pages of caches, which need no kernels.
+void test_page_table();
+
 // Attention of every kind of case.
 template <class T>
 void test_attention();

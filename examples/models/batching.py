@@ -155,7 +155,8 @@ class Batch:
                 if text.waits_in is None:
                     self._begin(text)
                 else:
-                    self.caches.resume(text.waits_in)
+                    self.caches.adopt(type(self.caches).load(text.waits_in))
+                    text.waits_in.unlink()
                     text.waits_in = None
                     self.texts.append(text)
             except MemoryError:
@@ -203,7 +204,8 @@ class Batch:
             self.caches.drop(entry)
         else:
             text.waits_in = pathlib.Path(self._folder.name) / f"{next(self._names)}"
-            self.caches.preempt(entry, text.waits_in)
+            self.caches.save(text.waits_in, entry)
+            self.caches.drop(entry)
             self.preempted += 1
         del self.texts[entry]
         self.waiting.appendleft(text)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import regard
-from cache_kinds import KINDS, make, opened
+from cache_kinds import KINDS, make
 from cache_model import Model, assert_answers, normal, packed_tokens, tokens
+from file_caches import loaded
 from inside_cache import assert_owners_are_right
 from messages import says
 from reference import assert_same_bits
@@ -43,10 +44,9 @@ def test_texts_come_and_go(kind, tmp_path):
     cache.close()
 
 
-@pytest.mark.parametrize("path", [None, True])
-def test_no_entries(path, tmp_path):
-    where = {"path": tmp_path / "cache"} if path else {}
-    cache = regard.KVCache(0, 2, 8, 5, **where)
+@pytest.mark.parametrize("in_file", [False, True])
+def test_no_entries(in_file, tmp_path):
+    cache = regard.KVCache(0, 2, 8, 5)
     assert (cache.batch, len(cache), cache.lengths.tolist(), cache.nbytes) == (0, 0, [], 0)
     assert cache.keys.shape == (0, 2, 0, 8)
     cache.append(np.ones((0, 2, 3, 8)), np.ones((0, 2, 3, 5)))
@@ -57,9 +57,8 @@ def test_no_entries(path, tmp_path):
     assert cache.explain(np.ones((0, 4, 3, 8))).flops == 0
     cache.truncate(0)
     cache.reorder([])
-    if path:
-        cache.close()
-        cache = regard.KVCache.open(tmp_path / "cache")
+    if in_file:
+        cache = loaded(cache, tmp_path / "cache")
         assert cache.lengths.tolist() == []
     model = Model(0, 2, 8, 5, np.dtype("float32"))
     for each in (cache, model):
@@ -113,10 +112,6 @@ def test_accepted_tokens_of_a_draft(name, kind, tmp_path):
     for each in (cache, model):
         each.append(*tokens(9, 2, 20))
     assert_alike(cache, model)
-    if kind == "pages file":
-        cache.close()
-        with regard.KVCache.open(tmp_path / "cache") as again:
-            assert_alike(again, model)
 
 
 def test_a_tree_of_drafts():
@@ -150,18 +145,20 @@ def test_a_text_that_waits_in_a_file(kind, tmp_path):
     cache, model = make(kind, tmp_path / "cache")
     before = cache.fork([0]).keys
     used, waiting = cache.nbytes, tmp_path / "waiting"
-    cache.preempt(0, waiting)
+    cache.save(waiting, 0)
+    cache.drop(0)
     model.reorder([1])
     assert_alike(cache, model)
     for each in (cache, model):
         each.append(*tokens(3, 1, 9))
     assert_alike(cache, model)
     assert cache.nbytes <= used
-    with opened(kind, waiting, "r") as again:
-        assert_same_bits(again.keys, before)
     text = make(kind, tmp_path / "other")[1].fork([0])
-    assert cache.resume(waiting) == model.adopt(text) == 1
-    assert not waiting.exists()
+    for mmap in (True, False):
+        again = type(cache).load(waiting, mmap=mmap)
+        assert_same_bits(again.keys, before)
+    assert cache.adopt(again) == model.adopt(text) == 1
+    assert again.batch == 0
     assert_alike(cache, model)
     assert_same_bits(cache.fork([1]).keys, before)
     for each in (cache, model):
@@ -170,47 +167,15 @@ def test_a_text_that_waits_in_a_file(kind, tmp_path):
     assert_owners_are_right([cache])
 
 
-def test_what_cannot_wait_or_come_back(tmp_path, monkeypatch):
-    cache, model = make("pages", tmp_path)
-    path = tmp_path / "waiting"
-    path.write_bytes(b"mine")
-    with pytest.raises(FileExistsError):
-        cache.preempt(0, path)
-    assert path.read_bytes() == b"mine"
-    with pytest.raises(ValueError, match=says("waiting")):
-        cache.resume(path)
-    with pytest.raises(FileNotFoundError):
-        cache.resume(tmp_path / "nothing")
-    path.unlink()
-    for arguments, kind, words in (
-        ((2, path), ValueError, ["entry", "2"]),
-        ((0, 3), TypeError, ["path"]),
-        ((0.5, path), TypeError, ["entry"]),
-    ):
-        with pytest.raises(kind, match=says(*words)):
-            cache.preempt(*arguments)
-    with monkeypatch.context() as patch:
-        patch.setattr("regard._cache.content.Content.flush", _full)
-        with pytest.raises(OSError, match="full"):
-            cache.preempt(0, path)
-    assert not path.exists()
-    assert_alike(cache, model)
-    other = regard.KVCache(1, 2, 8, 5, page_size=32)
-    other.append(*tokens(0, 1, 40))
-    other.preempt(0, path)
-    with pytest.raises(ValueError, match=says("path", "page_size", "16", "32")):
-        cache.resume(path)
-    small = regard.KVCache(0, 2, 8, 5, page_size=32, max_bytes=32 * 13 * 2 * 4)
+def test_an_entry_of_another_cache_within_a_budget(tmp_path):
+    """If its pages do not fit, neither cache changes."""
+    other, model = make("pages", tmp_path)
+    small = regard.KVCache(0, 2, 8, 5, page_size=16, max_bytes=16 * 13 * 2 * 4)
     with pytest.raises(MemoryError, match=says("max_bytes")):
-        small.resume(path)
-    assert (small.batch, path.exists()) == (0, True)
-    assert other.resume(path) == 0
-    assert_alike(cache, model)
-    assert_owners_are_right([cache])
-
-
-def _full(content):
-    raise OSError(28, "the disk is full")
+        small.adopt(other)
+    assert small.batch == 0
+    assert_alike(other, model)
+    assert_owners_are_right([small, other])
 
 
 def test_a_budget():
@@ -255,9 +220,14 @@ def closed():
 REFUSED = {
     "itself": (lambda c: c.adopt(c), ValueError, says("other", "itself")),
     "other pages": (
-        lambda c: c.adopt(regard.KVCache(1, 2, 8, 5)),
+        lambda c: c.adopt(regard.KVCache(1, 2, 8, 5, page_size=32)),
         ValueError,
-        says("other", "fork"),
+        says("other", "page_size 16, got 32", "fork"),
+    ),
+    "other layers": (
+        lambda c: c.adopt(regard.KVCache(1, 1, 8, 5, page_size=16)),
+        ValueError,
+        says("other", "kv_heads 2, got 1"),
     ),
     "no cache": (lambda c: c.adopt([1]), TypeError, says("other", "KVCache", "list")),
     "no such entry": (lambda c: c.adopt(c.fork(), 2), ValueError, says("entry", "0", "1", "2")),
@@ -292,24 +262,12 @@ def test_what_is_refused_changes_nothing(name, tmp_path):
     assert_owners_are_right([cache])
 
 
-def test_closed_and_read_only_caches(tmp_path):
+def test_closed_caches():
     cache, fork = closed()
     with pytest.raises(ValueError, match="closed"):
         cache.adopt(fork)
     with pytest.raises(ValueError, match="closed"):
         fork.adopt(cache)
-    regard.KVCache(1, 1, 4, path=tmp_path / "cache").close()
-    with regard.KVCache.open(tmp_path / "cache", "r") as reader:
-        grown = reader.fork()
-        for change in (
-            lambda: reader.adopt(grown),
-            lambda: grown.adopt(reader),
-            lambda: reader.drop(0),
-            lambda: reader.keep(0, []),
-        ):
-            with pytest.raises(ValueError, match="only be read"):
-                change()
-        assert reader.batch == grown.batch == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -343,15 +301,6 @@ def test_queries_after_an_unequal_draft(tmp_path):
         cache.attend(query)
     cache.keep(1, [int(cache.lengths[1]) - 1])
     assert cache.attend(query[:, :, :1]).shape == (2, 4, 1, 5)
-
-
-def test_only_a_file_of_one_text_comes_back(tmp_path):
-    regard.KVCache(2, 2, 8, 5, path=tmp_path / "two").close()
-    cache = regard.KVCache(1, 2, 8, 5)
-    with pytest.raises(ValueError, match=says("path", "one entry", "2")):
-        cache.resume(tmp_path / "two")
-    assert (tmp_path / "two").exists()
-    assert cache.batch == 1
 
 
 def test_nothing_to_keep_of(tmp_path):

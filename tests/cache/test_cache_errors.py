@@ -2,16 +2,14 @@
 the cache left as it was."""
 
 import copy
-import errno
 import pickle
-import shutil
 
 import numpy as np
 import pytest
 
 import regard
 from cache_model import normal, tokens, told
-from inside_cache import pool_of
+from file_caches import loaded
 from messages import says
 from reference import assert_same_bits
 from rotation import Rotation
@@ -36,22 +34,17 @@ pytest_generate_tests = CACHES.generate
 
 @pytest.fixture
 def cache(request, tmp_path):
-    """Yield caches of each kind. Each test must leave its cache unchanged, in memory and in the
-    file, and usable."""
-    path, (kind, *more) = tmp_path / "cache", CACHES.value(request).split()
-    options = KINDS[kind] | ({"path": path} if "file" in more else {})
-    options |= {"dtype": "int8"} if "int8" in more else {}
-    with regard.KVCache(2, 3, 8, 5, **options) as cache:
+    """Yield caches of each kind. Each test must leave its cache unchanged and usable."""
+    kind, *more = CACHES.value(request).split()
+    options = KINDS[kind] | ({"dtype": "int8"} if "int8" in more else {})
+    made = regard.KVCache(2, 3, 8, 5, **options)
+    if "file" in more:
+        made = loaded(made, tmp_path / "cache")
+    with made as cache:
         cache.append(*tokens(0, 2, 7, kv_heads=3), lengths=[7, 4])
         before, same = told(cache), cache.fork()
         yield cache
         assert told(cache) == before == told(same)
-        assert [p.name for p in tmp_path.iterdir()] == (["cache"] if "file" in more else [])
-        if "file" in more:
-            copied = tmp_path / "copy"
-            shutil.copy(path, copied)
-            with regard.KVCache.open(copied, "r") as reopened:
-                assert told(reopened) == before
         cache.append(*tokens(1, 2, 1, kv_heads=3))
         cache.attend(normal(0, 2, 3, 1, 8))
 
@@ -241,22 +234,6 @@ def test_attend(changes, error, words, cache):
         cache.attend(**{"query": normal(0, 2, 3, 1, 8)} | changes)
 
 
-def test_what_is_not_a_cache():
-    """The methods of a class can be called on any object."""
-    caches = [regard.KVCache(1, 1, 4)]
-    for method in (
-        *("attend", "attend_ragged", "explain", "append", "append_ragged", "truncate", "reorder"),
-        *("fork", "flush"),
-    ):
-        with pytest.raises(TypeError, match=says(method, "KVCache", "list")):
-            getattr(regard.KVCache, method)(caches, *[[0]] * method_arguments(method))
-
-
-def method_arguments(method):
-    more = {"append": 2, "append_ragged": 3, "attend_ragged": 2, "fork": 0, "flush": 0}
-    return more.get(method, 1)
-
-
 @pytest.mark.parametrize("kind", [np.float32, "float16", "bfloat16", ">f4"])
 def test_a_query_that_is_a_view_of_memory(kind):
     if kind == "bfloat16":
@@ -300,7 +277,6 @@ MAKE = [
     ({"dtype": "floaty"}, TypeError, ["dtype", "floaty"]),
     ({"dtype": {"a": ("end", np.inf)}}, TypeError, ["dtype", "float16", "inf"]),
     ({"dtype": 3}, TypeError, ["dtype", "3"]),
-    ({"path": 3}, TypeError, ["path", "int"]),
     ({"batch": 2**31}, ValueError, ["batch", str(2**31 - 1), str(2**31)]),
     ({"num_kv_heads": 2**63}, ValueError, ["num_kv_heads", MOST, str(2**63)]),
     ({"head_dim": 10**30}, ValueError, ["head_dim", MOST, str(10**30)]),
@@ -313,17 +289,9 @@ MAKE = [
 
 
 @pytest.mark.parametrize(("changes", "error", "words"), MAKE)
-@pytest.mark.parametrize("in_file", [False, True])
-def test_make(changes, error, words, in_file, tmp_path):
-    path = {"path": tmp_path / "cache"} if in_file else {}
+def test_make(changes, error, words):
     with pytest.raises(error, match=says(*words)):
-        regard.KVCache(**{"batch": 1, "num_kv_heads": 1, "head_dim": 4} | path | changes)
-    assert not list(tmp_path.iterdir())
-
-
-def test_open_without_a_path():
-    with pytest.raises(TypeError, match=says("path", "int")):
-        regard.KVCache.open(3)
+        regard.KVCache(**{"batch": 1, "num_kv_heads": 1, "head_dim": 4} | changes)
 
 
 NO_ARRAY = [
@@ -337,34 +305,22 @@ NO_ARRAY = [
     ),  # the array of its scales
     ({"page_size": 2**62}, [str(2**66)]),
 ]
-NO_ARRAY = [(*each, in_file) for each in NO_ARRAY for in_file in (False, True)]
 
 
-@pytest.mark.parametrize(("sizes", "words", "in_file"), NO_ARRAY)
-def test_what_no_array_can_hold(sizes, words, in_file, tmp_path):
-    path = {"path": tmp_path / "cache"} if in_file else {}
+@pytest.mark.parametrize(("sizes", "words"), NO_ARRAY)
+def test_what_no_array_can_hold(sizes, words):
     with pytest.raises(MemoryError, match=says("no memory", "bytes", MOST, *words)):
-        regard.KVCache(**{"batch": 1, "num_kv_heads": 1, "head_dim": 4} | path | sizes)
-    assert not list(tmp_path.iterdir())
+        regard.KVCache(**{"batch": 1, "num_kv_heads": 1, "head_dim": 4} | sizes)
 
 
-@pytest.mark.parametrize("in_file", [False, True])
-def test_an_append_that_no_array_can_hold(in_file, tmp_path):
-    cache = regard.KVCache(1, 1, 1, dtype="f8", path=tmp_path / "cache" if in_file else None)
+def test_an_append_that_no_array_can_hold():
+    cache = regard.KVCache(1, 1, 1, dtype="f8")
     new = np.broadcast_to(np.float64(1), (1, 2**50, 1))
     with pytest.raises(MemoryError, match=r"no memory for .* pages"):
         cache.append(new, new)
     assert len(cache) == 0
     cache.append(new[:, :20], new[:, :20])
     assert cache.attend(np.ones((1, 1, 1))) == 1
-
-
-@pytest.mark.parametrize("capacity", [2**55, 2**58])
-def test_what_no_file_can_hold(capacity, tmp_path):
-    with pytest.raises((OSError, MemoryError), match=r"cache of \d+ bytes") as raised:
-        regard.KVCache(64, 1, 1, capacity=capacity, path=tmp_path / "cache")
-    assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("most", [{"keep_last": 2**62}, {"capacity": 2**63 - 1, "page_size": 16}])
@@ -380,25 +336,9 @@ def test_the_largest_limits(most):
         assert_same_bits(cache.attend(query), caches[0].attend(query))
 
 
-@pytest.mark.every("cache")
-def test_no_memory_leaves_all_as_it_was(cache, monkeypatch):
-    """The test pretends that all reserved memory is in use."""
-    if "capacity" in repr(cache):
-        pytest.skip("this cache does not grow")
-    monkeypatch.setattr(pool_of(cache).room, "pages", pool_of(cache).used)
-
-    def none_left(*arguments, **options):
-        raise MemoryError
-
-    monkeypatch.setattr("mmap.mmap", none_left)
-    with pytest.raises(MemoryError):
-        cache.append(*tokens(1, 2, 800, kv_heads=3))
-    monkeypatch.undo()
-
-
 def test_a_closed_cache_says_so(tmp_path):
-    for path in (None, tmp_path / "cache"):
-        with regard.KVCache(1, 1, 4, path=path) as cache:
+    for page_size in (None, 16):
+        with regard.KVCache(1, 1, 4, page_size=page_size) as cache:
             pass
         cache.close()
         assert repr(cache) == "KVCache(closed)"
@@ -414,7 +354,7 @@ def test_a_closed_cache_says_so(tmp_path):
             lambda: cache.keys,
             lambda: cache.values,
             cache.fork,
-            cache.flush,
+            lambda: cache.save(tmp_path / "cache"),
         ):
             with pytest.raises(ValueError, match="closed"):
                 call()

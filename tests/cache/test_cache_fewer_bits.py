@@ -12,7 +12,6 @@ from fewer_bits import ALL, groups_of, held_rows, in_4_bits, in_float8, meeting,
 from inside_cache import page_bytes, stored_rows
 from messages import says
 from reference import assert_matches, assert_same_bits, expected
-from regard._cache.storage import header
 from rotation import Rotation
 
 FLOAT8, FOUR = "float8_e4m3fn", "q4_1"
@@ -124,20 +123,19 @@ def test_groups_of_heads_and_masks(dtype, heads, target):
         assert_same_bits(got, want[:, :, -1:])
 
 
-ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}, {"path": "cache"}]
+ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}]
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_text_is_stored_alike_however_it_comes(dtype, room, sizes, tmp_path, target):
+def test_a_text_is_stored_alike_however_it_comes(dtype, room, sizes, target):
     """A text comes at once, token by token, in parts, packed, and after tokens that were taken
     back."""
     key, value = some_keys(0, 1, 2, 70, sizes[0]), normal(1, 1, 2, 70, sizes[1])
     query = normal(2, 1, 4, 1, sizes[0])
     found = []
-    for number, parts in enumerate(([70], [1] * 70, [3, 30, 1, 36], [-70])):
-        own = room | ({"path": tmp_path / str(number)} if "path" in room else {})
-        cache = regard.KVCache(1, 2, *sizes, dtype=dtype, **own)
+    for parts in ([70], [1] * 70, [3, 30, 1, 36], [-70]):
+        cache = regard.KVCache(1, 2, *sizes, dtype=dtype, **room)
         cache.append(*(normal(3, 1, 2, 5, size) for size in sizes))
         cache.truncate(0)
         for stop, new in zip(np.cumsum(parts), parts, strict=True):
@@ -372,26 +370,12 @@ def test_numbers_that_are_too_large_for_their_scales():
             cache.append(np.full((1, 1, 1, 256), number), rows)
 
 
-@pytest.mark.parametrize("sizes", [(1, 2**40), (65535, 2**62), (1, 2**28)])
-def test_a_description_of_absurd_sizes_is_damage(sizes, tmp_path):
-    path = tmp_path / "cache"
-    regard.KVCache(1, 2, 64, path=path, dtype=FLOAT8).close()
-    content = bytearray(path.read_bytes())
-    numbers = [sizes[0], sizes[1], 64, 64, -1, 0, -1, 192]
-    described = header._described(FLOAT8.encode().ljust(16, b"\0"), numbers)
-    content[: len(described)] = described
-    path.write_bytes(content)
-    for opens in (regard.KVCache, regard.KVCaches):
-        with pytest.raises(ValueError, match=r"damaged|has 65535 layers"):
-            opens.open(path)
-
-
 def test_layers_have_their_own_scales(tmp_path):
-    """This holds in memory, in a file, in forks, and in files of waiting texts."""
+    """This holds in memory, in a file and in forks."""
     scales = np.float32([[0.5, 1], [2, 4], [0.125, 8]])
     options = {"dtype": FLOAT8, "key_scales": scales, "value_scales": scales[::-1]}
     key, value = normal(0, 2, 1, 2, 20, 32)
-    with regard.KVCaches(3, 1, 2, 32, path=tmp_path / "file", page_size=16, **options) as caches:
+    with regard.KVCaches(3, 1, 2, 32, page_size=16, **options) as caches:
         alone = [
             regard.KVCache(1, 2, 32, dtype=FLOAT8, key_scales=scales[n], value_scales=scales[2 - n])
             for n in range(3)
@@ -400,45 +384,15 @@ def test_layers_have_their_own_scales(tmp_path):
             each.append(key, value)
         wanted = [(each.keys, each.values) for each in alone]
         assert not np.array_equal(wanted[0][1], wanted[1][1])
-        waiting = caches.fork()
-        waiting.preempt(0, tmp_path / "waiting")
+        caches.fork().save(tmp_path / "file")
         found = [(each.keys, each.values) for each in caches]
     other = regard.KVCaches(3, 0, 2, 32, page_size=16, dtype=FLOAT8)
-    with pytest.raises(ValueError, match=says("path", "key_scales")):
-        other.resume(tmp_path / "waiting")
+    with pytest.raises(ValueError, match=says("other", "key_scales")):
+        other.adopt(regard.KVCaches.load(tmp_path / "file"))
     alike = regard.KVCaches(3, 0, 2, 32, page_size=16, **options)
-    alike.resume(tmp_path / "waiting")
-    with regard.KVCaches.open(tmp_path / "file", "r") as opened:
+    alike.adopt(regard.KVCaches.load(tmp_path / "file"))
+    with regard.KVCaches.load(tmp_path / "file", mmap=True) as opened:
         for layers in ([(each.keys, each.values) for each in each] for each in (opened, alike)):
             for got, kept, want in zip(layers, found, wanted, strict=True):
                 assert_same_bits(got, want)
                 assert_same_bits(kept, want)
-
-
-def test_damaged_scales_are_found(tmp_path):
-    path = tmp_path / "cache"
-    with regard.KVCache(1, 2, 32, dtype=FLOAT8, path=path, key_scales=[1, 3]) as cache:
-        cache.append(*[normal(0, 1, 2, 3, 32)] * 2)
-        want = cache.attend(normal(1, 1, 2, 1, 32))
-    content = bytearray(path.read_bytes())
-    with regard.KVCache.open(path, "r") as cache:
-        assert_same_bits(cache.attend(normal(1, 1, 2, 1, 32)), want)
-    content[4096 + 2 * 32768 + 64] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=says("damaged", "checksum of its scales")):
-        regard.KVCache.open(path)
-
-
-def test_scales_of_a_damaged_file_are_no_warnings(tmp_path):
-    """Data that no checksum protects may hold any number."""
-    path = tmp_path / "cache"
-    with regard.KVCache(1, 2, 32, path=path, dtype=FOUR) as cache:
-        cache.append(*[normal(0, 1, 2, 3, 32)] * 2)
-        *_, key_scales, value_scales = cache._layer.rows.arrays
-        key_scales[...] = 65504
-        value_scales[...] = np.inf
-    with regard.KVCache.open(path, "r") as cache:
-        assert cache.keys.shape == cache.values.shape == (1, 2, 3, 32)
-        assert not np.isfinite(cache.values).all()
-        for rows in (1, 9):
-            cache.attend(normal(1, 1, 2, rows, 32), is_causal=False)

@@ -1,320 +1,336 @@
-"""A cache in a file survives, grows in place, and touches no other file."""
+"""A cache comes back from its file with all its bits, and a file that is no cache is refused."""
 
-import errno
-import gc
+import json
 import os
 import re
-import subprocess
+import stat
 import sys
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
-import cache_model
 import regard
 from cache_model import Model, assert_answers, normal, tokens, told
-from file_caches import make as make_both
+from inside_cache import assert_owners_are_right, page_bytes, taken
 from messages import says
+from reference import assert_same_bits
 
-PAGES = {"page_size": 16}
+STORED = ["float32", "float64", "float16", "bfloat16", "int8", "float8_e4m3fn", "q4_1"]
+KINDS = {
+    "growing": {},
+    "capacity": {"capacity": 110},
+    "pages": {"page_size": 16},
+    "window": {"keep_last": 20, "keep_first": 3, "page_size": 16},
+}
 
 
-def make(path, **options):
-    cache = regard.KVCache(2, 2, 8, 5, path=path, **options)
-    cache.append(*tokens(0, 2, 7), lengths=[7, 4])
+def make(dtype="float32", **options):
+    cache = regard.KVCache(2, 2, 32, 64, dtype=dtype, **options)
+    for step, lengths in enumerate([[40, 3], [1, 1], [1, 20], [1, 1]]):
+        cache.append(*tokens(step, 2, max(lengths), head_dim=32, value_dim=64), lengths)
     return cache
 
 
-@pytest.mark.parametrize("sizes", [{}, {"capacity": 60}, {"keep_last": 5, "keep_first": 2}, PAGES])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
-def test_everything_is_there_again(sizes, dtype, path):
-    storage = np.dtype(dtype)
-    asking = np.float32 if dtype == "int8" else storage
-    window = {name: sizes[name] for name in sizes if name in ("keep_last", "keep_first")}
-    model = Model(2, 2, 8, 5, storage, **window)
-    regard.KVCache(2, 2, 8, 5, path=path, dtype=storage, **sizes).close()
-    for step, new in enumerate((3, 1, 1, 20, 1, 9)):
-        with regard.KVCache.open(path) as cache:
-            cache.append(*tokens(step, 2, new), lengths=[new, new // 2])
-            model.append(*tokens(step, 2, new), [new, new // 2])
-            assert_answers(cache, model, normal(step, 2, 4, 1, 8).astype(asking))
-            here = told(cache)
-            if step == 3:
-                cache.reorder([1, 1, 0])
-                cache.truncate(len(cache))
-                cache.reorder([2, 1])
-        with regard.KVCache.open(path, mode="r") as cache:
-            assert told(cache) == here
-    assert [each.name for each in path.parent.iterdir()] == ["cache"]
+@pytest.mark.parametrize("mmap", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", STORED)
+def test_all_comes_back(dtype, kind, mmap, path):
+    """Every type, with pages, windows, first tokens and forks, and what is appended later."""
+    cache = make(dtype, **KINDS[kind])
+    cache.save(path)
+    content = path.read_bytes()
+    again = regard.KVCache.load(path, mmap=mmap)
+    assert told(again) == told(cache)
+    assert again.capacity == cache.capacity
+    fork, same = again.fork([1, 0]), cache.fork([1, 0])
+    for step in range(30):
+        for each in (again, cache):
+            each.append(*tokens(step, 2, 1, head_dim=32, value_dim=64))
+        for each in (fork, same):
+            each.append(*tokens(step + 99, 2, 2, head_dim=32, value_dim=64), [1, 2])
+    assert told(again) == told(cache)
+    assert told(fork) == told(same)
+    assert_owners_are_right([again, fork])
+    again.close()
+    assert told(fork) == told(same)
+    assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("sizes", [{}, {"keep_last": 5}, PAGES])
-def test_a_process_that_is_killed_leaves_all_that_was_appended(sizes, path):
-    script = f"""
-import os, signal, sys
-sys.path.insert(0, {str(os.path.dirname(cache_model.__file__))!r})
-import regard
-from cache_model import tokens
-cache = regard.KVCache(2, 2, 8, 5, path={str(path)!r}, **{sizes})
-for step in range(50):
-    cache.append(*tokens(step, 2, 1))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
-    assert done.returncode == -9
-    model = Model(2, 2, 8, 5, np.dtype(np.float32), keep_last=sizes.get("keep_last"))
-    for step in range(50):
-        model.append(*tokens(step, 2, 1))
-    with regard.KVCache.open(path) as cache:
-        assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=np.float32))
+def test_pages_that_entries_share_are_written_once(path):
+    cache = make(page_size=16)
+    cache.reorder([0, 0, 0, 1])
+    cache.save(path)
+    again = regard.KVCache.load(path)
+    assert taken(again) == taken(cache) == 3 + 2
+    assert told(again) == told(cache)
+    assert path.stat().st_size < 6 * page_bytes(cache) + 2000
+    cache.save(path, [3])
+    assert regard.KVCache.load(path).lengths.tolist() == [25]
 
 
-def test_there_must_be_no_file(path):
-    path.write_bytes(b"mine")
-    with pytest.raises(FileExistsError) as caught:
-        regard.KVCache(1, 1, 4, path=path)
-    assert (caught.value.errno, caught.value.filename) == (errno.EEXIST, os.path.realpath(path))
-    assert "KVCache.open(path) continues the cache in it" in str(caught.value)
-    with pytest.raises(FileExistsError) as caught:
-        regard.KVCache(1, 1, 4, path=path.parent)
-    assert "KVCache.open" not in str(caught.value)
-    assert path.read_bytes() == b"mine"
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        regard.KVCache.open(path.with_name("nothing"))
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        regard.KVCache(1, 1, 4, path=path.with_name("nowhere") / "cache")
+def test_any_program_reads_the_file(path):
+    cache = make(page_size=16)
+    cache.save(path)
+    found = safetensors.numpy.load_file(path)
+    assert found["lengths"].tolist() == cache.lengths.tolist()
+    assert found["pages.0"].shape == (taken(cache), page_bytes(cache))
+
+
+def test_a_file_replaces_another(path):
+    """Links, permissions and neighbors stay, and caches that have mapped the old file keep it."""
+    first, second = make(), make()
+    second.truncate(2)
+    neighbor = path.with_name("cache.tmp")
+    neighbor.write_bytes(b"mine")
+    first.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(neighbor.stat().st_mode)
+    os.chmod(path, 0o640)
+    link = path.with_name("link")
+    link.symlink_to(path)
+    mapped = regard.KVCache.load(path, mmap=True)
+    second.save(link)
+    assert link.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert told(regard.KVCache.load(path)) == told(second)
+    assert told(mapped) == told(first)
+    names = sorted(each.name for each in path.parent.iterdir())
+    assert names == ["cache", "cache.tmp", "link"]
+    assert neighbor.read_bytes() == b"mine"
+
+
+def test_without_address_space(path):
+    resource = pytest.importorskip("resource")
+    cache = make(page_size=16)
+    cache.save(path)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**46, before[1]))
+    try:
+        again = regard.KVCache.load(path, mmap=True)
+        for each in (again, cache):
+            for step in range(20):
+                each.append(*tokens(step, 2, 9, head_dim=32, value_dim=64))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert told(again) == told(cache)
+
+
+def test_nothing_stays_open(path):
+    make().save(path)
+    before = len(os.listdir("/proc/self/fd"))
+    cache = regard.KVCache.load(path, mmap=True)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(cache) == 43
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [
         ("", "path must name a file, got an empty str"),
         (b"", "path must name a file, got an empty bytes"),
         ("a\0b", r"path must have no null characters, got 'a\x00b'"),
     ],
 )
-@pytest.mark.parametrize(
-    "door", [lambda path: regard.KVCache(1, 1, 4, path=path), regard.KVCache.open]
-)
-def test_paths_that_cannot_be(door, place, told):
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
-        door(place)
+def test_paths_that_cannot_be(place, message):
+    for call in (make().save, regard.KVCache.load):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            call(place)
 
 
-@pytest.mark.parametrize("mode", ["w", "rb", None, 3])
-def test_modes(mode, path):
-    make(path).close()
-    with pytest.raises(ValueError, match=says("mode", "r+")):
-        regard.KVCache.open(path, mode)
+def test_other_wrong_arguments(path):
+    cache = make()
+    for call, kind, words in (
+        (lambda: cache.save(3), TypeError, ["path", "int"]),
+        (lambda: cache.save(path, 2), ValueError, ["entries", "from 0 to 1", "2"]),
+        (lambda: cache.save(path, "first"), TypeError, ["entries"]),
+        (lambda: cache.save(path.with_name("nowhere") / "cache"), FileNotFoundError, []),
+        (lambda: cache.save(path.parent), IsADirectoryError, []),
+        (lambda: regard.KVCache.load(3), TypeError, ["path", "int"]),
+        (lambda: regard.KVCache.load(path, mmap=1), TypeError, ["mmap", "int"]),
+        (lambda: regard.KVCache.load(path), FileNotFoundError, ["cache"]),
+        (lambda: regard.KVCache.load(path.parent), ValueError, ["not a file"]),
+    ):
+        with pytest.raises(kind, match=says(*words)):
+            call()
+    assert not list(path.parent.iterdir())
 
 
-@pytest.mark.parametrize("what", ["folder", "pipe", "text", "device"])
-def test_what_is_no_file_of_a_cache(what, path):
-    if what == "folder":
-        path.mkdir()
-    elif what == "pipe":
-        os.mkfifo(path)
-    elif what == "text":
-        path.write_text("Call me Ishmael. " * 1000)
-    else:
-        path = "/dev/zero"
-    for mode in ("r", "r+"):
-        with pytest.raises((ValueError, IsADirectoryError)):
-            regard.KVCache.open(path, mode)
-
-
-def test_one_writes_or_many_read(path, output_of):
-    script = f"""
-    import regard
-    try:
-        cache = regard.KVCache.open({str(path)!r}, {{mode!r}})
-    except BlockingIOError as error:
-        print(error)
-    else:
-        print(len(cache))
-    """
-    cache = make(path)
-    for mode in ("r", "r+"):
-        assert "one writer or many readers" in output_of(script.format(mode=mode))
-        with pytest.raises(BlockingIOError, match="one writer or many readers"):
-            regard.KVCache.open(path, mode)
-    cache.append(*tokens(1, 2, 40))
-    assert "one writer or many readers" in output_of(script.format(mode="r+"))
-    fork = cache.fork()
-    cache.close()
-    assert len(fork) == 47
-    assert output_of(script.format(mode="r+")) == "47"
-    with regard.KVCache.open(path, "r"), regard.KVCache.open(path, "r"):
-        assert output_of(script.format(mode="r")) == "47"
-        assert "one writer or many readers" in output_of(script.format(mode="r+"))
-    cache = regard.KVCache.open(path)
-    del cache
-    regard.KVCache.open(path).close()
-
-
-@pytest.mark.parametrize("end", ["cache.close()", "with cache: pass", "del cache", "sys.exit()"])
-@pytest.mark.parametrize("mode", ["r", "r+"])
-def test_a_child_does_not_unlock_its_parents_file(mode, end, path, output_of):
-    make(path).close()
-    script = f"""
-    import os, sys, warnings
-    import regard
-    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
-    cache = regard.KVCache.open({str(path)!r}, {mode!r})
-    def opened():
-        try:
-            regard.KVCache.open({str(path)!r}).close()
-        except BlockingIOError:
-            return False
-        return True
-    child = os.fork()
-    if child == 0:
-        {end}
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    before = opened()
-    cache.close()
-    print(before, opened())
-    """
-    assert output_of(script) == "False True"
-
-
-def test_what_is_open_for_reading_stays_as_it_is(path):
-    make(path).close()
+def test_a_full_disk_leaves_the_old_file(path, monkeypatch):
+    cache = make()
+    cache.save(path)
     content = path.read_bytes()
-    with regard.KVCache.open(path, mode="r") as cache:
-        before = told(cache)
-        for change in (
-            lambda: cache.append(*tokens(1, 2, 1)),
-            lambda: cache.truncate(2),
-            lambda: cache.reorder([1, 0]),
-        ):
-            with pytest.raises(ValueError, match=says("mode", "r")):
-                change()
-        fork = cache.fork()
-        fork.append(*tokens(1, 2, 1))
-        assert len(fork) == len(cache) + 1
-        assert told(cache) == before
+
+    def full(*arguments):
+        raise safetensors.SafetensorError("no space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(OSError, match="cannot be written: no space left"):
+        cache.save(path)
     assert path.read_bytes() == content
+    assert len(list(path.parent.iterdir())) == 1
 
 
-NEIGHBORS = ["cache.growing", "cache.tmp", "cache~", "cache-2"]
+def test_without_the_package(path, monkeypatch):
+    cache = make()
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    for call in (lambda: cache.save(path), lambda: regard.KVCache.load(path)):
+        with pytest.raises(ImportError, match=says("safetensors", "pip install", "models")):
+            call()
 
 
-def test_a_neighbors_file_is_never_touched(path):
-    """This holds for any name, since a cache grows in its own file."""
-    for name in NEIGHBORS:
-        path.with_name(name).write_bytes(b"mine")
-    other = regard.KVCache(1, 1, 4, path=path.with_name("cache.other"))
-    cache = make(path)
-    inode = path.stat().st_ino
-    for step in range(30):
-        cache.append(*tokens(step, 2, 50))
-        cache.reorder([1, 0])
-        other.append(*np.ones((2, 1, 1, 90, 4)))
-    assert path.stat().st_ino == inode
-    cache.close()
-    assert (other.attend(np.ones((1, 1, 4))) == 1).all()
-    for name in NEIGHBORS:
-        assert path.with_name(name).read_bytes() == b"mine"
-    assert len(list(path.parent.iterdir())) == len(NEIGHBORS) + 2
-
-
-def test_a_live_cache_that_takes_the_path_is_not_touched(path):
-    """The first cache's file is renamed, and remains in use under its new name."""
-    cache, moved = make(path), path.with_name("moved")
-    path.rename(moved)
-    other = make(path)
-    for step in range(10):
-        cache.append(*tokens(step, 2, 200))
-        cache.reorder([0, 1, 1])
-        cache.reorder([0, 1])
-    wanted, others = told(cache), told(other)
-    cache.close()
-    with pytest.raises(BlockingIOError):
-        regard.KVCache.open(path)
-    assert told(other) == others
-    other.close()
-    for place, content in ((moved, wanted), (path, others)):
-        with regard.KVCache.open(place, "r") as opened:
-            assert told(opened) == content
-
-
-def test_a_cache_that_cannot_be_made_removes_no_other_file(path, monkeypatch):
-    """The cache's own file is already gone, and another file is in its place."""
-    real = regard._cache.file.Ledger.created
-
-    def fails(*arguments):
+def test_files_of_other_formats(path):
+    refused = {
+        b"regardKV" + bytes(100): ["earlier regard", "CHANGELOG"],
+        b"Call me Ishmael. " * 100: ["not a readable safetensors file"],
+        b"": ["not a readable safetensors file"],
+        b"\x02" + bytes(7) + b"{}": ["not a cache"],
+    }
+    for content, words in refused.items():
+        path.write_bytes(content)
+        for kind in (regard.KVCache, regard.KVCaches):
+            with pytest.raises(ValueError, match=says("cache", *words)):
+                kind.load(path)
+    if hasattr(os, "mkfifo"):
         path.unlink()
-        path.write_bytes(b"mine")
-        raise MemoryError
-
-    monkeypatch.setattr("regard._cache.file.Ledger.created", fails)
-    with pytest.raises(MemoryError):
-        regard.KVCache(1, 1, 4, path=path)
-    assert path.read_bytes() == b"mine"
-    monkeypatch.setattr("regard._cache.file.Ledger.created", real)
+        os.mkfifo(path)
+        with pytest.raises(ValueError, match="is not a file"):
+            regard.KVCache.load(path)
 
 
-def test_links_and_permissions_stay(path):
-    cache = make(path)
-    os.chmod(path, 0o600)
-    cache.close()
-    link = path.with_name("link")
-    link.symlink_to(path)
-    with regard.KVCache.open(link) as cache:
-        cache.append(*tokens(1, 2, 50))
-    assert link.is_symlink()
-    assert os.stat(path).st_mode & 0o777 == 0o600
-    with regard.KVCache.open(path, "r") as cache:
-        assert len(cache) == 57
+def parts_of(path):
+    with safetensors.safe_open(path, framework="np") as opened:
+        description = json.loads(opened.metadata()["description"])
+        return opened.metadata(), description, opened.get_tensors()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "int8"])
-def test_the_bits_of_a_cache_in_memory(dtype, path, target):
-    asking = np.float32 if dtype == "int8" else dtype
-    here = regard.KVCache(3, 2, 8, 5, dtype=dtype, page_size=16)
-    there = regard.KVCache(3, 2, 8, 5, dtype=dtype, page_size=16, path=path)
-    for step, lengths in enumerate([[70, 3, 0], [20, 90, 16], [0, 33, 1], [50, 0, 130]]):
-        for cache in (here, there):
-            cache.append(*tokens(step, 3, max(lengths)), lengths=lengths)
-            cache.reorder([1, 2, 0])
-            cache.truncate(np.maximum(cache.lengths - 5, 0))
-        query = normal(step, 3, 4, 3, 8).astype(asking)
-        for threads in (1, 2):
-            results = [c.attend(query, threads=threads).tobytes() for c in (here, there)]
-            assert results[0] == results[1]
+def change_version(metadata, description, tensors):
+    metadata["version"] = "2"
 
 
-def test_nothing_stays_open(path):
-    def opened():
-        return len(os.listdir("/proc/self/fd"))
-
-    gc.collect()
-    before = opened()
-    cache, _ = make_both(path)
-    for step in range(20):
-        cache.append(*tokens(step, 2, 90))
-        cache.fork().append(*tokens(step, 2, 9))
-    cache.flush()
-    assert opened() <= before + 4  # the file, its mapping, and the table's mapping
-    cache.close()
-    del cache
-    gc.collect()
-    assert opened() == before
+def change_page(metadata, description, tensors):
+    tensors["table.0"][0, 0] = 99
 
 
-def test_what_is_dropped_is_closed_at_once(path):
-    """The last reference closes it, not a garbage collection that may come later."""
-    gc.collect()
-    gc.disable()
-    try:
-        for mode in ("r+", "r"):
-            cache = make_both(path)[0] if not path.exists() else regard.KVCache.open(path, mode)
-            cache.append(*tokens(0, 2, 20)) if mode == "r+" else cache.attend(normal(0, 2, 2, 1, 8))
-            fork = cache.fork()
-            fork.append(*tokens(1, 2, 20))
-            del cache, fork
-            regard.KVCache.open(path).close()
-    finally:
-        gc.enable()
+def change_length(metadata, description, tensors):
+    tensors["lengths"][1] = 10**12
+
+
+def change_evicted(metadata, description, tensors):
+    tensors["evicted.0"][0] = 1
+
+
+def change_pages(metadata, description, tensors):
+    tensors["pages.0"] = tensors["pages.0"][:, :-16]
+
+
+def change_type(metadata, description, tensors):
+    tensors["table.0"] = tensors["table.0"].astype(np.float64)
+
+
+def remove_tensor(metadata, description, tensors):
+    del tensors["evicted.0"]
+
+
+def change_heads(metadata, description, tensors):
+    description["layers"][0]["num_kv_heads"] = 0
+
+
+def change_dtype(metadata, description, tensors):
+    description["layers"][0]["dtype"] = "int4"
+
+
+def change_dim(metadata, description, tensors):
+    description["layers"][0]["head_dim"] = 2**62
+
+
+def change_layers(metadata, description, tensors):
+    description["layers"] = 3
+
+
+def remove_capacity(metadata, description, tensors):
+    del description["capacity"]
+
+
+DAMAGE = {
+    change_version: ["version 2", "reads version 1"],
+    change_page: ["damaged", "5 pages"],
+    change_length: ["damaged", "lengths"],
+    change_evicted: ["damaged", "lost"],
+    change_pages: ["damaged", "bytes"],
+    change_type: ["damaged", "table"],
+    remove_tensor: ["damaged", "tensors"],
+    change_heads: ["damaged", "num_kv_heads", "0"],
+    change_dtype: ["damaged", "dtype", "int4"],
+    change_dim: ["damaged", "no memory"],
+    change_layers: ["damaged"],
+    remove_capacity: ["damaged", "capacity"],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_a_damaged_file_is_refused_with_the_reason(damage, path):
+    make(page_size=16).save(path)
+    metadata, description, tensors = parts_of(path)
+    damage(metadata, description, tensors)
+    metadata["description"] = json.dumps(description)
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    safetensors.numpy.save_file(tensors, path, metadata)
+    for mmap in (False, True):
+        with pytest.raises(ValueError, match=says("cache", *DAMAGE[damage])):
+            regard.KVCache.load(path, mmap=mmap)
+
+
+def test_any_changed_or_missing_byte_of_the_header(path):
+    """The file is refused, or it is a cache: nothing else happens."""
+    make(page_size=16).save(path)
+    content = path.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    chance = np.random.default_rng(0)
+    refused = 0
+    for turn in range(200):
+        damaged = bytearray(content)
+        if turn % 4:
+            damaged[chance.integers(header + 200)] ^= 1 << chance.integers(8)
+        else:
+            damaged = damaged[: chance.integers(len(content))]
+        path.write_bytes(damaged)
+        try:
+            told(regard.KVCache.load(path, mmap=turn % 2 == 0))
+        except ValueError:
+            refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize("dtype", ["int8", "q4_1"])
+def test_scales_of_a_damaged_file_are_no_warnings(dtype, path):
+    """Data that no checksum protects may hold any number."""
+    make(dtype, page_size=16).save(path)
+    metadata, _, tensors = parts_of(path)
+    tensors["pages.0"][...] = 0x7C
+    safetensors.numpy.save_file(tensors, path, metadata)
+    cache = regard.KVCache.load(path)
+    assert cache.keys.shape == (2, 2, len(cache), 32)
+    cache.attend(normal(1, 2, 2, 1, 32), is_causal=False)
+
+
+def test_a_cache_that_waits_and_comes_back(path):
+    """An entry makes room for others in a file, in a server with a budget."""
+    page = 16 * (32 + 64) * 2 * 4
+    cache = regard.KVCache(2, 2, 32, 64, page_size=16, max_bytes=4 * page)
+    model = Model(2, 2, 32, 64, np.dtype("f4"))
+    for each in (cache, model):
+        each.append(*tokens(0, 2, 20, head_dim=32, value_dim=64))
+    with pytest.raises(MemoryError, match="max_bytes"):
+        cache.append(*tokens(1, 2, 20, head_dim=32, value_dim=64))
+    text = model.fork([0])
+    cache.save(path, 0)
+    for each in (cache, model):
+        each.drop(0)
+        each.append(*tokens(2, 1, 44, head_dim=32, value_dim=64))
+    with pytest.raises(MemoryError, match="max_bytes"):
+        cache.adopt(regard.KVCache.load(path))
+    for each in (cache, model):
+        each.truncate(20)
+    assert cache.adopt(regard.KVCache.load(path)) == model.adopt(text) == 1
+    assert_answers(cache, model, normal(1, 2, 4, 1, 32, dtype=np.float32))
+    assert_same_bits(cache.fork([1]).keys, regard.KVCache.load(path).keys)

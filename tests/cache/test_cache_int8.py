@@ -1,7 +1,5 @@
 """Test a cache in 8 bits: how it rounds, and that its results are exact for the stored rows."""
 
-import struct
-
 import numpy as np
 import pytest
 from test_cache import OPTIONS
@@ -9,7 +7,7 @@ from test_cache import OPTIONS
 import regard
 from cache_model import Model, assert_answers, normal, tokens
 from fewer_bits import in_8_bits, meeting
-from inside_cache import arrays_of, page_bytes, stored_rows
+from inside_cache import page_bytes, stored_rows
 from int8_model import rotated
 from reference import assert_matches, assert_same_bits, expected
 
@@ -155,20 +153,19 @@ def test_numbers_at_the_ends(number):
     assert abs(output - number).max() <= max(abs(number) * 2.0**-22, least / 2)
 
 
-ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}, {"path": "cache"}]
+ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}]
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
 @pytest.mark.parametrize("dims", [(8, 5), (40, 40), (7, 7)])
-def test_a_text_is_stored_alike_however_it_comes(room, dims, tmp_path, target):
+def test_a_text_is_stored_alike_however_it_comes(room, dims, target):
     """A text comes at once, token by token, in parts, and after tokens that were taken back."""
     head_dim, value_dim = dims
     key, value = keys_with_offset(0, 1, 2, 70, head_dim), normal(1, 1, 2, 70, value_dim)
     query = normal(2, 1, 4, 1, head_dim)
     found = []
-    for number, parts in enumerate(([70], [1] * 70, [3, 30, 1, 36])):
-        own = room | ({"path": tmp_path / str(number)} if "path" in room else {})
-        cache = regard.KVCache(1, 2, head_dim, value_dim, dtype="int8", **own)
+    for parts in ([70], [1] * 70, [3, 30, 1, 36]):
+        cache = regard.KVCache(1, 2, head_dim, value_dim, dtype="int8", **room)
         for undone in (5, 1):
             cache.append(normal(3, 1, 2, undone, head_dim), normal(4, 1, 2, undone, value_dim))
             cache.truncate(0)
@@ -201,31 +198,3 @@ def test_size():
     cache = regard.KVCache(2, 4, 128, dtype="int8", capacity=100)
     assert page_bytes(cache) == 4 * 112 * (128 + 128 + 4 + 4)
     assert "dtype=int8" in repr(cache)
-
-
-def test_files_say_what_they_hold(tmp_path):
-    for dtype in ("float16", "int8"):
-        path = tmp_path / dtype
-        with regard.KVCache(2, 2, 7, 5, path=path, dtype=dtype, capacity=3) as cache:
-            cache.append(normal(0, 2, 2, 3, 7), normal(1, 2, 2, 3, 5))
-            query = normal(2, 2, 2, 1, 7)
-            want = cache.attend(query)
-        magic, version, _, name = struct.unpack_from("<8sII16s", path.read_bytes())
-        assert (magic, version, name.rstrip(b"\0")) == (b"regardKV", 4, dtype.encode())
-        with regard.KVCache.open(path, "r") as cache:
-            assert_same_bits(cache.attend(query), want)
-            fork = cache.fork()
-        assert_same_bits(fork.attend(query), want)
-
-
-def test_scales_of_a_damaged_file_are_no_warnings(tmp_path):
-    """Data that no checksum protects may hold any number."""
-    path = tmp_path / "cache"
-    with regard.KVCache(1, 2, 8, path=path, dtype="int8") as cache:
-        cache.append(*[normal(0, 1, 2, 3, 8)] * 2)
-        *_, key_scales, value_scales = arrays_of(cache)
-        key_scales[...] = 3e38
-        value_scales[...] = np.inf
-    with regard.KVCache.open(path, "r") as cache:
-        assert cache.keys.shape == cache.values.shape == (1, 2, 3, 8)
-        assert not np.isfinite(cache.values).all()

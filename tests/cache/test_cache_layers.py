@@ -11,7 +11,8 @@ from test_cache_interrupts import Moments, Stop, stop_at
 import regard
 from cache_kinds import make
 from cache_model import normal, packed_tokens, tokens
-from inside_cache import assert_owners_are_right, pool_of, taken
+from file_caches import loaded
+from inside_cache import assert_owners_are_right, taken
 from messages import says
 
 LAYERS = 3
@@ -21,7 +22,6 @@ def made(batch=2, **options):
     """Return the caches of three layers, and each layer's cache by itself."""
     options = {"page_size": 16} | options
     caches = regard.KVCaches(LAYERS, batch, 2, 8, 5, **options)
-    options.pop("path", None)
     return caches, [regard.KVCache(batch, 2, 8, 5, **options) for _ in range(LAYERS)]
 
 
@@ -34,7 +34,6 @@ def step(seed, caches, alone, new, lengths=None, order=range(LAYERS)):
 
 def assert_alike(caches, alone):
     assert caches.lengths.tolist() == alone[0].lengths.tolist()
-    assert pool_of(caches) is caches[0]._layer.content.pool
     query = normal(0, caches.batch, 4, 1, 8)
     for one, other in zip(caches, alone, strict=True):
         assert np.array_equal(one.lengths, other.lengths)
@@ -51,8 +50,8 @@ def assert_alike(caches, alone):
 )
 @pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
 def test_layers_have_the_bits_of_caches_of_their_own(options, in_file, tmp_path):
-    path = tmp_path / "caches" if in_file else None
-    caches, alone = made(path=path, **options)
+    path = tmp_path / "caches"
+    caches, alone = made(**options)
     for seed, order in enumerate(itertools.permutations(range(LAYERS))):
         step(seed, caches, alone, 1 + 11 * (seed % 3), order=order)
         assert_alike(caches, alone)
@@ -64,10 +63,9 @@ def test_layers_have_the_bits_of_caches_of_their_own(options, in_file, tmp_path)
     assert_alike(caches, alone)
     assert_owners_are_right([caches])
     if in_file:
-        caches.close()
-        with pytest.raises(ValueError, match=says("has 3 layers", "KVCaches.open()")):
-            regard.KVCache.open(path)
-        caches = regard.KVCaches.open(path)
+        caches = loaded(caches, path)
+        with pytest.raises(ValueError, match=says("has 3 layers", "KVCaches.load()")):
+            regard.KVCache.load(path)
         assert len(caches) == LAYERS
         assert_alike(caches, alone)
         step(9, caches, alone, 5)
@@ -75,9 +73,10 @@ def test_layers_have_the_bits_of_caches_of_their_own(options, in_file, tmp_path)
 
 
 def test_entries_change_for_all_layers(tmp_path):
-    for path in (None, tmp_path / "caches"):
-        caches, alone = made(path=path)
+    for in_file in (False, True):
+        caches, alone = made()
         step(0, caches, alone, 25, [25, 9])
+        caches = loaded(caches, tmp_path / "caches") if in_file else caches
         fork, forks = caches.fork(), [cache.fork() for cache in alone]
         for each in (caches, *alone):
             each.reorder([1, 0, -1])
@@ -93,33 +92,28 @@ def test_entries_change_for_all_layers(tmp_path):
             each.keep(1, [21, 24])
             each.drop(2)
         for number, each in enumerate((caches, *alone)):
-            each.preempt(0, tmp_path / f"waiting{number}")
+            each.save(tmp_path / f"waiting{number}", [0])
+            each.drop(0)
         step(4, caches, alone, 1)
         for number, each in enumerate((caches, *alone)):
-            assert each.resume(tmp_path / f"waiting{number}") == 2
+            assert each.adopt(type(each).load(tmp_path / f"waiting{number}")) == 2
         assert_alike(caches, alone)
         assert_alike(fork, forks)
         assert_owners_are_right([caches, fork])
 
 
-def test_an_unfinished_step_is_seen_by_its_layers_only(tmp_path):
-    path = tmp_path / "caches"
-    caches, alone = made(path=path)
+def test_an_unfinished_step_is_seen_by_its_layers_only():
+    caches, alone = made()
     step(0, caches, alone, 20)
-    before = path.read_bytes()
     caches[1].append(*tokens(1, 2, 30))
     assert [cache.lengths.tolist() for cache in caches] == [[20, 20], [50, 50], [20, 20]]
     assert caches.lengths.tolist() == [20, 20]
     assert [len(cache) for cache in caches] == [20, 50, 20]
-    caches.flush()
-    pool_of(caches).must_recount = True  # as after an interruption of another cache
-    assert_owners_are_right([caches])
     assert taken(caches) == 8  # four for the first tokens, and four more
     caches[2].append(*tokens(1, 2, 30))
-    caches.close()
-    with regard.KVCaches.open(path) as opened:
-        assert_alike(opened, alone)
-    assert path.read_bytes()[: 4096 + 2 * 32768] == before[: 4096 + 2 * 32768]
+    caches.rollback()
+    assert_alike(caches, alone)
+    assert taken(caches) == 4
 
 
 @pytest.mark.parametrize("spare", [True, False], ids=["room", "new pages"])
@@ -145,7 +139,7 @@ def test_a_step_that_does_not_go_on_is_refused_and_rolled_back(spare):
         lambda: caches.reorder([0]),
         lambda: caches.drop(0),
         lambda: caches.keep(0, []),
-        lambda: caches.preempt(0, "/nowhere"),
+        lambda: caches.save("/nowhere/cache"),
         lambda: caches[1].truncate(3),
     ):
         with pytest.raises(ValueError, match=says("not finished", "layer 1 has not appended")):
@@ -209,11 +203,9 @@ def test_a_refused_append_writes_nowhere():
     assert fork.lengths.tolist() == [16, 18]
 
 
-@pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
-def test_tokens_of_a_longer_entry_in_a_shared_page_survive_a_step(in_file, tmp_path):
+def test_tokens_of_a_longer_entry_in_a_shared_page_survive_a_step():
     """If several entries share a page, the longest entry continues in it."""
-    path = tmp_path / "caches" if in_file else None
-    caches, alone = made(1, path=path)
+    caches, alone = made(1)
     step(0, caches, alone, 8)
     for each in (caches, *alone):
         each.reorder([0, 0, 0])
@@ -222,11 +214,7 @@ def test_tokens_of_a_longer_entry_in_a_shared_page_survive_a_step(in_file, tmp_p
     caches.rollback()
     assert_alike(caches, alone)
     caches[0].append(*tokens(1, 3, 2))
-    if in_file:  # as after a crash
-        caches.close()
-        caches = regard.KVCaches.open(path)
-    else:
-        caches.rollback()
+    caches.rollback()
     assert_alike(caches, alone)
     step(2, caches, alone, 3)
     assert_alike(caches, alone)
@@ -273,15 +261,15 @@ def test_a_layer_of_a_model_that_fails_undoes_the_step(layer):
     assert caches.lengths.tolist() == [10, 10]
 
 
-@pytest.mark.parametrize("kind", ["layers", "layers window", "layers file", "layers int8 file"])
+@pytest.mark.parametrize("kind", ["layers", "layers window", "layers file"])
 @pytest.mark.parametrize("new", [1, 40])
 def test_a_step_that_was_interrupted_goes_on(kind, new, tmp_path):
     """The layer whose append was stopped may have its tokens or not; then the step is finished."""
     whole, _ = make(kind, tmp_path / "whole")
     with Moments(lambda count: None) as moments:
         whole.append(*tokens(5, 2, new))
-    assert moments.count > 50
-    for moment in range(0, moments.count, 7):
+    assert moments.count > 10
+    for moment in range(0, moments.count, 3):
         path = tmp_path / f"{moment}"
         cache, _ = make(kind, path)
         layers, start = cache.caches, cache.lengths
@@ -303,9 +291,10 @@ def test_a_step_that_was_interrupted_goes_on(kind, new, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_fork_in_a_child_of_a_process_in_the_middle_of_a_step(tmp_path):
-    caches, alone = made(path=tmp_path / "caches")
+    caches, alone = made()
     step(0, caches, alone, 20)
     caches[0].append(*tokens(1, 2, 3))
+    caches.rollback()
     child = os.fork()
     if child == 0:
         try:
@@ -319,9 +308,8 @@ def test_a_fork_in_a_child_of_a_process_in_the_middle_of_a_step(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_child_does_not_write_to_its_parents_file(tmp_path):
-    """A child once wrote tokens there that fit into a fork's own last page."""
-    cache = regard.KVCache(1, 2, 8, 5, page_size=16, path=tmp_path / "cache")
+def test_a_child_does_not_write_to_its_parents_cache(tmp_path):
+    cache = loaded(regard.KVCache(1, 2, 8, 5, page_size=16), tmp_path / "cache")
     cache.append(*tokens(0, 1, 3))
     fork = cache.fork()
     fork.append(*tokens(1, 1, 1))
@@ -336,6 +324,107 @@ def test_a_child_does_not_write_to_its_parents_file(tmp_path):
     os.waitpid(child, 0)
     assert np.array_equal(fork.keys[:, :, :4], before)
     assert np.array_equal(fork.keys[:, :, 4:], tokens(2, 1, 1, dtype=np.float32)[0])
+
+
+SHAPES = {  # of layers, as models of these families have them
+    "gemma 3": {
+        "num_kv_heads": [2] * 6,
+        "head_dim": 8,
+        "keep_last": [20] * 5 + [None],
+    },
+    "gpt-oss": {"num_kv_heads": 2, "head_dim": 8, "keep_last": [17, None] * 3},
+    "cohere 2": {
+        "num_kv_heads": 1,
+        "head_dim": 8,
+        "keep_last": [33, 33, 33, None] * 2,
+        "dtype": ["float32", "float16", "int8", "float64"] * 2,
+    },
+    "all differ": {
+        "num_kv_heads": [1, 2, 4],
+        "head_dim": [8, 32, 16],
+        "value_dim": [5, 64, None],
+        "keep_last": [None, 9, 9],
+        "keep_first": [0, 2, 3],
+        "dtype": ["float8_e4m3fn", "q4_1", "float32"],
+        "key_scales": [[0.5], None, None],
+    },
+}
+
+
+@pytest.mark.parametrize("page_size", [None, 16])
+@pytest.mark.parametrize("name", SHAPES)
+def test_layers_that_differ_have_the_bits_of_caches_of_their_own(name, page_size, tmp_path):
+    options = SHAPES[name]
+    layers = max(len(value) for value in options.values() if isinstance(value, list))
+    each = {
+        key: value if isinstance(value, list) else [value] * layers
+        for key, value in options.items()
+    }
+    caches = regard.KVCaches(layers, 2, page_size=page_size, **options)
+    alone = [
+        regard.KVCache(2, page_size=page_size, **{key: value[layer] for key, value in each.items()})
+        for layer in range(layers)
+    ]
+
+    def add(seed, caches, alone, counts):
+        for layer, cache in enumerate(alone):
+            sizes = {"kv_heads": cache.num_kv_heads, "head_dim": cache.head_dim}
+            sizes |= {"value_dim": cache.value_dim, "dtype": np.float32}
+            new = tokens(seed + 100 * layer, cache.batch, max(counts), **sizes)
+            for one in (caches[layer], cache):
+                one.append(*new, counts)
+        assert_the_same(caches, alone)
+
+    def assert_the_same(caches, alone):
+        for one, other in zip(caches, alone, strict=True):
+            shape = one.batch, 4, 1, one.head_dim
+            query = normal(0, *shape, dtype=np.float32)
+            assert np.array_equal(one.lengths, other.lengths)
+            assert np.array_equal(one.attend(query), other.attend(query))
+            for seen in ("keys", "values"):
+                assert np.array_equal(getattr(one, seen), getattr(other, seen))
+
+    for seed, counts in enumerate([[30, 9], [1, 1], [2, 40], *[[1, 1]] * 20]):
+        add(seed, caches, alone, counts)
+    caches.truncate(caches.lengths - 1)
+    for cache in alone:
+        cache.truncate(cache.lengths - 1)
+    fork, forks = caches.fork([1, -1]), [cache.fork([1, -1]) for cache in alone]
+    add(50, fork, forks, [3, 50])
+    add(51, caches, alone, [2, 3])
+    caches.keep(1, [int(caches.lengths[1]) - 2])
+    for cache in alone:
+        cache.keep(1, [int(cache.lengths[1]) - 2])
+    assert_the_same(caches, alone)
+    assert caches.adopt(fork) == 2
+    for cache, other in zip(alone, forks, strict=True):
+        cache.adopt(other)
+    caches = loaded(caches, tmp_path / "caches")
+    add(52, caches, alone, [1, 2, 3])
+    assert_owners_are_right([caches])
+
+
+def test_options_by_layer_that_cannot_be():
+    for options, words in (
+        ({"keep_last": [4, None]}, ["keep_last", "each of the 3 layers", "got 2"]),
+        ({"num_kv_heads": [1, 0, 1]}, ["num_kv_heads", "0"]),
+        ({"dtype": ["q4_1", "int8", "int8"], "head_dim": 8}, ["head_dim", "multiple of 32", "8"]),
+        ({"keep_last": [4, 400, None], "capacity": 300}, ["capacity", "401", "300"]),
+        ({"num_kv_heads": [1, 2, 1], "key_scales": [1, [1, 2, 3], 1]}, ["key_scales", "layer 1"]),
+    ):
+        given = {"num_kv_heads": 1, "head_dim": 32}
+        given |= {"dtype": "float8_e4m3fn"} if "key_scales" in options else {}
+        with pytest.raises(ValueError, match=says(*words)):
+            regard.KVCaches(3, 1, **given | options)
+    caches = regard.KVCaches(2, 1, [1, 2], 8, keep_last=[4, None], capacity=30, page_size=16)
+    assert (caches.num_kv_heads, caches.keep_last) == ((1, 2), (4, None))
+    assert "keep_last=(4, None)" in repr(caches)
+    caches[0].append(*tokens(0, 1, 5, kv_heads=1, value_dim=8))
+    with pytest.raises(ValueError, match=says("key", "(1, 2, new, 8)")):
+        caches[1].append(*tokens(0, 1, 5, kv_heads=1, value_dim=8))
+    caches.rollback()
+    with pytest.raises(ValueError, match="at most 26 new tokens at once, got 31"):
+        caches[0].append(*tokens(0, 1, 31, kv_heads=1, value_dim=8))
 
 
 def test_what_layers_are():

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import regard
 from cache_model import Model, assert_answers, normal, tokens
+from file_caches import loaded
 from inside_cache import assert_owners_are_right
 
 
@@ -34,7 +35,6 @@ class Caches(RuleBasedStateMachine):
         self.in_file = in_file
         sizes = {"keep_last": keep_last, "keep_first": keep_first if keep_last else 0}
         room = {"page_size": page_size, "capacity": capacity}
-        room |= {"path": self.path} if in_file else {}
         cache = regard.KVCache(batch, 2, 8, 5, dtype=dtype, **room, **sizes)
         self.pairs.append((cache, Model(batch, 2, 8, 5, np.dtype(dtype), **sizes)))
 
@@ -89,16 +89,20 @@ class Caches(RuleBasedStateMachine):
             cache, _ = self.pairs.pop(data.draw(st.integers(1, len(self.pairs) - 1)))
             cache.close()  # hypothesis may keep what it has drawn
 
-    @rule(mode=st.sampled_from(["r", "r+"]))
-    def open_again(self, mode):
+    @rule(data=st.data(), mmap=st.booleans())
+    def save_and_load(self, data, mmap):
         if self.in_file:
-            self.pairs[0][0].close()
-            cache = regard.KVCache.open(self.path, mode)
-            if mode == "r":
-                self.pairs.append((cache.fork(), self.pairs[0][1].fork()))
-                cache.close()
-                cache = regard.KVCache.open(self.path)
-            self.pairs[0] = cache, self.pairs[0][1]
+            number = data.draw(st.integers(0, len(self.pairs) - 1))
+            cache, model = self.pairs[number]
+            self.pairs[number] = loaded(cache, self.path, mmap=mmap), model
+
+    @rule(data=st.data())
+    def adopt(self, data):
+        """Entries of forks move; entries of other caches are copied."""
+        (cache, model), (other, same) = self.pick(data), self.pick(data)
+        if cache is not other and other.batch > 1 and cache.batch < 5:
+            entry = data.draw(st.integers(0, other.batch - 1))
+            assert cache.adopt(other, entry) == model.adopt(same, entry)
 
     @invariant()
     def answers_are_right(self):

@@ -13,7 +13,6 @@ import regard
 from cache_model import Model, assert_answers, normal, tokens
 from inside_cache import arrays_of, page_bytes, table_of, taken
 from reference import assert_same_bits
-from regard._cache.storage.memory_room import huge_page
 
 
 def pair(batch=2, dtype=np.float32, page_size=16, **options):
@@ -82,11 +81,26 @@ def test_growth_moves_nothing():
         cache.append(one, one)
         pages = -(-length // 16)
         assert cache.nbytes == pages * (page_bytes(cache) + 4)  # and the size of the table
-    assert arrays_of(cache) is arrays
+    assert arrays_of(cache)[0].ctypes.data == arrays[0].ctypes.data
 
 
-def test_where_address_space_is_not_free_pools_double(monkeypatch):
-    monkeypatch.setattr("regard._cache.storage.memory_room.free_address_space", lambda: 0)
+def huge_page():
+    size = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+    return int(size.read_text(encoding="ascii"))
+
+
+@pytest.fixture
+def limited_address_space():
+    """A limit so large that only the reservation of address space notices it."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**46, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.usefixtures("limited_address_space")
+def test_where_address_space_is_not_free_pools_double():
     cache, model = regard.KVCache(2, 2, 8, 5, page_size=16), Model(2, 2, 8, 5, np.dtype("f4"))
     seen = []
     for step in range(120):
@@ -100,20 +114,6 @@ def test_where_address_space_is_not_free_pools_double(monkeypatch):
     query = normal(0, 2, 4, 1, 8, dtype=np.float32)
     assert_answers(cache, model, query)
     assert_answers(fork, same, query)
-
-
-def test_where_others_have_taken_the_address_space_pools_double(monkeypatch):
-    """Each pool reserves 64 TiB of a process's 128 TiB on x86-64, or 256 TiB on AArch64."""
-    monkeypatch.setattr("regard._cache.storage.memory_room.free_address_space", lambda: 2**46)
-    caches = [regard.KVCache(1, 2, 64, page_size=1024) for _ in range(5)]
-    models = [Model(1, 2, 64, 64, np.dtype("f4")) for _ in caches]
-    for step in range(6):
-        for number, each in enumerate((*caches, *models)):
-            new = tokens(10 * step + number % 5, 1, 500, head_dim=64, value_dim=64)
-            each.append(*new)
-    for cache, model in zip(caches, models, strict=True):
-        assert_answers(cache, model, normal(0, 1, 4, 1, 64, dtype=np.float32))
-    assert len(arrays_of(caches[-1])[0]) <= 2 * 3
 
 
 def test_a_limit_on_address_space(output_of):

@@ -9,6 +9,7 @@ import pytest
 import regard
 from cache_model import Model, assert_answers, normal, packed_tokens, tokens
 from element_types import type_named
+from file_caches import loaded
 from messages import says
 from reference import assert_same_bits
 
@@ -46,9 +47,9 @@ CASES = [
 
 def made(kind, path, batch, kv_heads, dtype):
     options = dict(CACHES[kind])
-    if options.pop("path", False):
-        options["path"] = path
-    return regard.KVCache(batch, kv_heads, 8, 5, dtype=dtype, **options)
+    in_file = options.pop("path", False)
+    cache = regard.KVCache(batch, kv_heads, 8, 5, dtype=dtype, **options)
+    return loaded(cache, path) if in_file else cache
 
 
 @pytest.mark.parametrize(("kind", "option", "dtype", "kv_heads", "threads"), CASES)

@@ -214,11 +214,9 @@ def test_capacity_limits_an_append(dtype):
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
 
 
-@pytest.mark.parametrize("in_file", [False, True])
 @pytest.mark.parametrize("sizes", [{"keep_last": 30}, {"keep_last": 400, "keep_first": 4}])
-def test_memory_is_bounded(sizes, in_file, tmp_path):
-    path = {"path": tmp_path / "cache"} if in_file else {}
-    cache = regard.KVCache(2, 2, 8, 5, **sizes, **path)
+def test_memory_is_bounded(sizes):
+    cache = regard.KVCache(2, 2, 8, 5, **sizes)
     seen = set()
     for step in range(700):
         cache.append(*tokens(step, 2, 1))

@@ -9,9 +9,8 @@ import pytest
 import regard
 
 ARRAYS = """
-import itertools, os, numpy as np, regard
+import numpy as np, regard
 x = np.random.default_rng(0).standard_normal((1, 2, 5, 8)).astype("f4")
-paths = (f"{os.getpid()}-{i}" for i in itertools.count())
 def append(cache):
     cache.append(x, x)
     cache.attend(x)
@@ -29,12 +28,9 @@ BLOCKS = {
     "KVCache": """
 make, use = (lambda: regard.KVCache(1, 2, 8)), append
 """,
-    "KVCache in a file": """
-make, use = (lambda: regard.KVCache(1, 2, 8, path=next(paths))), append
-""",
     "KVCaches": """
 def make():
-    return regard.KVCaches(2, 1, 2, 8, path=next(paths))
+    return regard.KVCaches(2, 1, 2, 8)
 def use(caches):
     for cache in caches:
         append(cache)

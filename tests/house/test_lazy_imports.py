@@ -33,7 +33,7 @@ ALLOWED = {
     ("_arguments/keywords.py", "table"): "only a call that fails",
     ("_attention/dense.py", "retry_converted"): "arrays on a GPU",
     ("_attention/dense.py", "_with_weights_of_rows"): "first use of rows=",
-    ("_cache/storage/types.py", "stored_type"): "the optional package of bfloat16",
+    ("_cache/types.py", "stored_type"): "the optional package of bfloat16",
     ("_recording/recording.py", "summarize"): "the public function of this name",
     ("_recording/recording.py", "map"): "the public function of this name",
     ("_recording/recording.py", "explore"): "the public function of this name",
@@ -97,11 +97,13 @@ CALLS = {
         regard.scaled_dot_product_attention(*[np.ones((9, 4))] * 3, ~blocks)
     """,
     "recording": "regard.SelfAttention(8, 4).record(x).summarize()",
-    "file cache": """
-        cache = regard.KVCache(2, 1, 8, path=folder + "/cache")
-        cache.append(x[:, None], x[:, None])
-        cache.preempt(0, folder + "/waiting")
-        cache.resume(folder + "/waiting")
+    "cache": """
+        cache = regard.KVCache(2, 1, 8, dtype="int8", keep_last=3)
+        cache.append(x[:, None], x[:, None], lengths=[5, 3])
+        cache.attend(x[:, None, :1], window=(1, 0))
+        cache.truncate([4, 3])
+        cache.adopt(cache.fork([0]))
+        cache.keys
     """,
     "paged": """
         pages = np.ones((2, 16, 1, 8), np.int8)

@@ -8,16 +8,9 @@ import regard
 X = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32)
 
 
-def preempt(path):
-    cache = regard.KVCache(1, 2, 8)
-    cache.append(X[None], X[None])
-    cache.preempt(0, path)
-
-
 WRITERS = {
-    "KVCache": lambda path: regard.KVCache(1, 2, 8, path=path),
-    "KVCaches": lambda path: regard.KVCaches(2, 1, 2, 8, path=path),
-    "preempt": preempt,
+    "KVCache": lambda path: regard.KVCache(1, 2, 8).save(path),
+    "KVCaches": lambda path: regard.KVCaches(2, 1, 2, 8).save(path),
     "save of a recording": lambda path: regard.SelfAttention(8, 4, rng=0).record(X).save(path),
     "replacing a recording": lambda path: (
         regard.SelfAttention(8, 4, rng=0).record(X).save(path, overwrite=True)
@@ -45,13 +38,3 @@ def test_a_folder_may_be_a_link(name, tmp_path):
     (tmp_path / "link").symlink_to("folder")
     WRITERS[name](tmp_path / "link" / "file")
     assert (tmp_path / "folder" / "file").is_file()
-
-
-def test_resume_removes_the_file_of_a_link(tmp_path):
-    file, link = tmp_path / "file", tmp_path / "link"
-    preempt(file)
-    link.symlink_to(file)
-    cache = regard.KVCache(0, 2, 8)
-    assert cache.resume(link) == 0
-    assert not file.exists()
-    assert link.is_symlink()

@@ -95,7 +95,6 @@ OTHERS = {
         "keep_first": 0,
         "page_size": None,
         "max_bytes": None,
-        "path": None,
         "key_scales": None,
         "value_scales": None,
     },

@@ -51,8 +51,8 @@ TYPES = (
         "regard.merge_attention_states([x], [x])": PAIR,
         "regard.attend_stream(x, [(x, x)], is_causal=True, progress=print)": ARRAY,
         "regard.attend_stream(x, regard.KeyValueChunks(x, x), x > 0, return_lse=True)": PAIR,
-        "regard.KVCache(1, 1, 4, keep_last=3, path='x').fork()": "regard.KVCache",
-        "regard.KVCache.open('x', mode='r').lengths": "NDArray[np.int64]",
+        "regard.KVCache(1, 1, 4, keep_last=3).fork()": "regard.KVCache",
+        "regard.KVCache.load('x', mmap=True).lengths": "NDArray[np.int64]",
         "len(regard.KVCache(1, 1, 4, 5, dtype='int8', capacity=3, page_size=16))": "int",
         "regard.matmul(x, x, threads=2)": ARRAY,
         "regard.masks.window(3, window=(1, None), query_offset='end')": "NDArray[np.bool_]",
@@ -83,7 +83,7 @@ REFUSED += [
     "regard.attend_stream(x, 3)",
     "regard.KeyValueChunks(x, x, length='3')",
 ]
-REFUSED += ["regard.KVCache(1, 1, 4).attend(x, key_lengths=[3])", "regard.KVCache.open('x', 'w')"]
+REFUSED += ["regard.KVCache(1, 1, 4).attend(x, key_lengths=[3])", "regard.KVCache.load('x', 'w')"]
 
 
 HEAD = """\

@@ -3,57 +3,58 @@
 from planted_bug import Bug
 
 CACHE = "python/regard/_cache/"
+TABLE = "cpp/dispatch/page_table.cpp"
 LAYERS = ("tests/cache/test_cache_layers.py",)
 PAGED = ("tests/cache/test_paged_attention.py",)
 
 BUGS = [
     Bug(
         "all layers see the tokens of an unfinished step",
-        CACHE + "layer.py",
-        " and self.number in step.layers:",
-        ":",
+        TABLE,
+        "step_ && step_->has_stored[static_cast<std::size_t>(layer)] ? step_->after",
+        "step_ ? step_->after",
         LAYERS,
         "a layer that has not appended yet, while another has",
     ),
     Bug(
         "a step takes effect when one layer is missing",
-        CACHE + "content.py",
-        "if len(step.layers) + 1 == self.geometry.layers:",
-        "if len(step.layers) + 2 >= self.geometry.layers:",
+        TABLE,
+        "if (++step->stored < static_cast<std::int64_t>(step->has_stored.size()))",
+        "if (++step->stored + 1 < static_cast<std::int64_t>(step->has_stored.size()))",
         LAYERS,
         "KVCaches: a step of all layers but one",
     ),
     Bug(
-        "the pages of an unfinished step have no owner",
-        CACHE + "content.py",
-        "return [np.setdiff1d(after, before)]",
-        "return [np.zeros(0, np.int32)]",
+        "the pages of a step that is undone have an owner",
+        TABLE,
+        "  if (step_) give_back(step_->taken);\n  step_ = nullptr;\n",
+        "  step_ = nullptr;\n",
         LAYERS,
-        "KVCaches: an interruption elsewhere in the middle of a step, then other appends",
+        "KVCaches: rollback of a step that has taken pages",
     ),
     Bug(
-        "a shared page is copied for the first layer only",
-        CACHE + "storage/rows.py",
-        "array[to, :, :, :tokens] = array[page, :, :, :tokens]",
-        "array[to, :1, :, :tokens] = array[page, :1, :, :tokens]",
+        "a shared page is copied for the first array only",
+        TABLE,
+        "for (const PageRegion& region : layout.regions)\n",
+        "for (const PageRegion& region : {layout.regions[0]})\n",
         LAYERS,
         "KVCaches: appending to a fork within a page",
     ),
     Bug(
         "layers append different numbers of tokens",
-        CACHE + "step.py",
-        "if not np.array_equal(counts, self.counts):",
-        "if False:",
+        TABLE,
+        "  if (counts == step_->counts) return;\n",
+        "  return;\n",
         LAYERS,
         "KVCaches: a layer that appends fewer tokens than the first: no error",
     ),
     Bug(
-        "a child writes to the pages of its parent",
-        CACHE + "layer.py",
-        "            if room.is_foreign():\n                return False\n",
-        "",
+        "all layers have the window of the first layer",
+        "python/regard/_cache/geometry.py",
+        "pools.index(layer.pool), layer.forms",
+        "0, layer.forms",
         LAYERS,
-        "os.fork(), then a token for the fork of a cache in a file",
+        "KVCaches with windows in some layers",
     ),
     Bug(
         "a page after the last one of a pool is read",
@@ -74,7 +75,7 @@ BUGS = [
     Bug(
         "int8 keys of other engines are multiplied with rotated queries",
         "cpp/bindings/cached_attention.cpp",
-        "      problem.are_keys_upright = rows.are_keys_upright;\n",
+        "      problem.are_keys_upright = rows_->are_keys_upright;\n",
         "",
         PAGED,
         "paged_attention to int8",

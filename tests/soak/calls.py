@@ -377,12 +377,10 @@ def cache(random, number):
         forked = made.fork()
         cache_kinds.token(forked, number % 1000)
         seen += [forked.keys, forked.values, made.keys, made.values, made.lengths]
-        if path.exists():
-            forked.close()
-            made.close()
-            with regard.KVCache.open(path, "r") as opened:
-                seen += [opened.keys, opened.values, opened.lengths]
-            path.unlink()
+        made.save(path)
+        with type(made).load(path, mmap=True) as loaded:
+            seen += [loaded.keys, loaded.values, loaded.lengths]
+        path.unlink()
         return seen
 
     return f"{kind}: {', '.join(steps)}", run

@@ -4,6 +4,7 @@ import numpy as np
 
 import regard
 from cache_model import Model, packed_tokens, tokens
+from file_caches import loaded
 from layered_caches import AllLayers
 
 KINDS = {
@@ -19,12 +20,10 @@ KINDS = {
     "growing file": {"path": True},
     "capacity file": {"path": True, "capacity": 900},
     "pages file": {"path": True, "page_size": 16},
-    "alike file": {"path": True, "page_size": 16, "are_alike": True},
     "window file": {"path": True, "keep_last": 20, "keep_first": 3, "page_size": 16},
     "int8 file": {"path": True, "dtype": "int8", "page_size": 16, "keep_last": 33},
     "float8 file": {"path": True, "dtype": "float8_e4m3fn", "page_size": 16},
     "layers file": {"path": True, "layers": 3, "page_size": 16},
-    "layers int8 file": {"path": True, "layers": 2, "dtype": "int8", "page_size": 16},
 }
 
 # Of four bits, whose rows are whole groups. Only `attack_caches.py` uses these, since other tests
@@ -43,10 +42,10 @@ OF_FOUR_BITS = {
 
 
 def make(kind, path, batch=2):
-    """Return a cache of some tokens and its model."""
+    """Return a cache of some tokens and its model. Kinds of files are mapped after the first
+    append."""
     options = dict(KINDS[kind])
-    if options.pop("path", False):
-        options["path"] = path
+    in_file = options.pop("path", False)
     first = [25] * batch if options.pop("are_alike", False) else [25, *[7] * (batch - 1)]
     layers, sizes = options.pop("layers", None), options.pop("sizes", (8, 5))
     if layers is None:
@@ -58,14 +57,11 @@ def make(kind, path, batch=2):
     model = Model(batch, 2, *sizes, options.get("dtype", "float32"), **window)
     for each in (cache, model):
         each.append(*own_tokens(each, 0, batch, 25), first)
+    if in_file:
+        cache = loaded(cache, path)
+    for each in (cache, model):
         each.append(*own_tokens(each, 1, batch, 30))
     return cache, model
-
-
-def opened(kind, path, mode="r+"):
-    """Open the file of such a cache again."""
-    layers = KINDS[kind].get("layers")
-    return regard.KVCache.open(path, mode) if layers is None else AllLayers.open(path, mode)
 
 
 def token(each, seed=5):

@@ -31,7 +31,7 @@ def in_float8(rows, scale=1):
 
 def groups_of(rows):
     """Return integers, scales and minimums of float32 rows (..., dim), for each 32 numbers."""
-    parts = rows.reshape(*rows.shape[:-1], -1, 32)
+    parts = rows.reshape(*rows.shape[:-1], rows.shape[-1] // 32, 32)
     least, most = parts.min(-1), parts.max(-1)
     minimums = least.astype(np.float16).astype(np.float32)
     spans = np.where(most > minimums, most - minimums, np.float32(0))

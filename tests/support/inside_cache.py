@@ -3,58 +3,59 @@
 import numpy as np
 
 
-def pool_of(cache):
-    """Return the pool, which a cache shares with its forks."""
-    return cache._content.pool
+def pools_of(cache):
+    """Return the numbers of the pools, of which a cache and its forks have the same."""
+    return range(len(cache._pages.page_bytes))
 
 
 def taken(cache):
-    """Return how many pages of the cache's pool have an owner."""
-    pool = pool_of(cache)
-    with pool.lock:
-        pool.begin()
-        pool.end()
-    return pool.used - len(pool._free)
+    """Return how many pages of the cache's pools have an owner."""
+    return sum(np.count_nonzero(cache._pages.owners(pool)) for pool in pools_of(cache))
 
 
 def assert_owners_are_right(caches):
     """Check that each pool counts as many owners as its caches have; these must be all caches."""
-    for pool in {pool_of(cache) for cache in caches}:
-        with pool.lock:
-            pool.begin()
-            owners = np.bincount(pool._held_pages(), minlength=pool.used)
-            pool.end()
-        assert np.array_equal(owners, pool._owners[: pool.used])
-        assert sorted(pool._free) == np.flatnonzero(owners == 0).tolist()
+    counted = []
+    for cache in caches:
+        if cache._pages.is_closed or any(one.shares_pages(cache._pages) for one in counted):
+            continue
+        counted.append(cache._pages)
+        members = [one for one in caches if not one._pages.is_closed]
+        members = [one._pages for one in members if one._pages.shares_pages(cache._pages)]
+        for pool, (page_size, _, _) in enumerate(cache._geometry.pools):
+            owners = cache._pages.owners(pool)
+            held = [held_pages(pages, pool, page_size) for pages in members]
+            expected = np.bincount(np.concatenate(held), minlength=len(owners))
+            assert np.array_equal(owners, expected)
+
+
+def held_pages(pages, pool, page_size):
+    table = pages.table(pool)
+    columns = -(-pages.lengths // page_size) - pages.evicted(pool)
+    return table[np.arange(table.shape[1]) < columns[:, None]]
 
 
 def table_of(cache):
     """Return the table of pages, (batch, columns)."""
-    return cache._content.state.pages
+    return cache._pages.table(0)
 
 
 def arrays_of(cache):
-    """Return keys, values and, with int8, scales, in pages."""
-    return cache._layer.rows.arrays
+    """Return keys, values and, with fewer bits, scales, in pages."""
+    return cache._layer.arrays
 
 
 def stored_rows(cache, entry=0):
     """Return the stored rows of an entry without a window: arrays of shape (kv_heads, length,
     ...)."""
-    state = cache._content.state
-    length = int(cache.lengths[entry])
+    length, table = int(cache.lengths[entry]), table_of(cache)
     found = []
     for array in arrays_of(cache):
-        pages = np.moveaxis(array[state.pages[entry]], 1, 0)
+        pages = np.moveaxis(array[table[entry]], 1, 0)
         found.append(pages.reshape(pages.shape[0], -1, *pages.shape[3:])[:, :length])
     return found
 
 
 def page_bytes(cache):
     """Return the bytes of a page."""
-    return pool_of(cache).room.layout.stride
-
-
-def ledger_of(cache):
-    """Return the ledger of a cache's file."""
-    return pool_of(cache).ledger
+    return int(cache._pages.page_bytes.sum())

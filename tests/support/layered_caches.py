@@ -19,12 +19,8 @@ class AllLayers:
         return cls(regard.KVCaches(layers, *sizes, **options))
 
     @classmethod
-    def open(cls, path, mode="r+"):
-        return cls(regard.KVCaches.open(path, mode))
-
-    @property
-    def _content(self):
-        return self.caches._content
+    def load(cls, path, **options):
+        return cls(regard.KVCaches.load(path, **options))
 
     @property
     def _layer(self):

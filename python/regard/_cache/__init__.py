@@ -1,23 +1,19 @@
 """Caches of keys and values for texts that grow.
 
-`cache.KVCache` stores one layer, and `caches.KVCaches` all layers of a model. Both hold a
-`content.Content`, which consists of a `state` (the pages, length and evictions of each batch entry)
-that changes in one assignment, and a `pool` of pages that forks share::
+The pages of a cache, and which text has which page, are in C++ (`_core.PageTable`), where each
+change happens as a whole or not at all. Calls append and attend to a layer of it
+(`_core.LayerPages`)::
 
-    cache, caches   the public classes; created checks the arguments of their constructors
-    storing         their methods that append to a layer
-    attending       their methods that attend to a layer
+    cache, caches   the public classes: one layer, and all layers of a model
     entries         their methods that change texts, in all layers
-    opening, sizes  their members for files, sizes and lengths
+    layer           their methods that append and attend to one layer
+    sizes           sizes and lengths
+    geometry        checks the arguments of constructors; types has the types of storage
+    append          appends to a layer; quantize makes 8-bit and 4-bit numbers of rows
+    attend          attends to a layer
     arguments       checks the arguments of calls
-    layer           appends to the pages of a layer; a step ends when all layers have appended
-    content         truncates, reorders and forks; growth plans the pages of an append
-    attend, explain attention to a state; window determines the visible keys
-    paged           attention to the pages of other engines
-    stored          keys and values as arrays
-    file, preempt   files of caches and of preempted texts
-
-`storage` contains the state, the pool, and their pages in memory and in files.
+    file            saves and loads caches
+    paged           attends to the pages of other engines
 """
 
 from regard._cache.cache import KVCache

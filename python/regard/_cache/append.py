@@ -1,77 +1,132 @@
-"""Store the keys and values of new tokens, padded or packed."""
+"""Append tokens that must be checked or converted before they are stored."""
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard import _core
+from regard._arguments.hints import level_of_caller
 from regard._arguments.numbers import token_counts
 from regard._cache import arguments
-from regard._cache.storage.quantize import quantized
-from regard._cache.storage.state import per_entry
+from regard._cache.quantize import quantized
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from regard._cache.layer import Layer
-    from regard._cache.storage.state import PerEntry
+    from regard._cache.geometry import LayerGeometry
 
     Array = NDArray[Any]
 
+_LARGEST = np.array(np.finfo(np.float32).max)
 
-def append(layer: Layer, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None) -> None:
+
+def append(
+    pages: _core.LayerPages,
+    geometry: LayerGeometry,
+    key: ArrayLike,
+    value: ArrayLike,
+    lengths: ArrayLike | None,
+) -> None:
     """Append tokens (batch, kv_heads, new, dim), of which the first `lengths` are real."""
-    if lengths is None and layer.append_plain(key, value):
-        return
-    geometry, state = layer.geometry, layer.state
-    assert state is not None
-    keys, values = arguments.new_tokens(geometry, state.batch, key, value)
-    counts = arguments.new_lengths(state.batch, lengths, keys.shape[2])
-    alike = counts if isinstance(counts, int) else per_entry(counts)
-    _store(layer, keys, values, alike, counts, is_packed=False)
+    batch = len(pages.lengths)
+    keys, values = arguments.new_tokens(geometry, batch, key, value)
+    counts = arguments.new_lengths(batch, lengths, keys.shape[2])
+    is_real = None
+    if counts is not None and (counts < keys.shape[2]).any():
+        is_real = (np.arange(keys.shape[2]) < counts[:, None])[:, None, :, None]
+    rows = _stored(geometry, keys, values, is_real)
+    _append(pages, geometry, rows, is_real, counts, is_packed=False)
 
 
-def append_ragged(layer: Layer, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
+def append_ragged(
+    pages: _core.LayerPages,
+    geometry: LayerGeometry,
+    key: ArrayLike,
+    value: ArrayLike,
+    starts: ArrayLike,
+) -> None:
     """Append packed tokens (tokens, kv_heads, dim)."""
-    if starts is not None and layer.append_plain(key, value, starts):
-        return
-    geometry, state = layer.geometry, layer.state
-    assert state is not None
+    batch = len(pages.lengths)
     keys, values = arguments.packed_tokens(geometry, key, value)
-    tokens = keys.shape[2]
-    counts = token_counts(starts, "key", tokens, state.batch)
-    _store(layer, keys, values, per_entry(counts), tokens, is_packed=True)
+    counts = token_counts(starts, "key", keys.shape[2], batch)
+    rows = [each[0].swapaxes(0, 1) for each in _stored(geometry, keys, values, None)]
+    places = np.concatenate([[0], np.cumsum(counts)])
+    _append(pages, geometry, rows, None, places, is_packed=True)
 
 
-def _store(
-    layer: Layer,
-    keys: Array,
-    values: Array,
-    counts: PerEntry,
-    real: PerEntry,
+def _stored(
+    geometry: LayerGeometry, keys: Array, values: Array, is_real: Array | None
+) -> list[Array]:
+    """Return the arrays that are stored: keys, values and, if they are new, the scales of both."""
+    if geometry.dtype.is_quantized:
+        return quantized(geometry, keys, values, is_real)
+    both = {"key": keys, "value": values}
+    return [_as_stored(name, array, geometry, is_real) for name, array in both.items()]
+
+
+def _append(
+    pages: _core.LayerPages,
+    geometry: LayerGeometry,
+    rows: list[Array],
+    is_real: Array | None,
+    counts: Array | None,
     *,
     is_packed: bool,
 ) -> None:
-    """Append `counts` tokens to each entry. The first `real` rows of the arrays are tokens."""
-    geometry, state = layer.geometry, layer.state
-    assert state is not None
-    layer.check_step(counts)
-    if state.batch == 0 or not (counts if isinstance(counts, int) else counts.any()):
-        return
-    if geometry.capacity is not None:
-        each = np.broadcast_to(counts, state.batch)
-        geometry.check_append(each, state.lengths + each)
-    if geometry.is_quantized:
-        rows = quantized(geometry, layer.number, keys, values, real)
-    else:
-        rows = [
-            arguments.as_stored(name, array, geometry.dtype.numbers, real)
-            for name, array in (("key", keys), ("value", values))
-        ]
-    if not layer.append(rows, counts, is_packed=is_packed):
-        rows = [
-            arguments.converted(name, array, geometry.dtype.numbers, real)
+    key, value, *scales = rows
+    of_key, of_value = scales or (None, None)
+    if not _core.append_rows(pages, key, value, of_key, of_value, counts, is_packed):
+        # A finite number would become infinite.
+        key, value = (
+            _converted(name, array, geometry.dtype.numbers, is_real)
             for name, array in zip(("key", "value"), rows, strict=True)
-        ]
-        layer.append(rows, counts, is_packed=is_packed)
+        )
+        _core.append_rows(pages, key, value, None, None, counts, is_packed)
+
+
+def _as_stored(name: str, array: Array, geometry: LayerGeometry, is_real: Array | None) -> Array:
+    """Return new tokens as an array that can be written to pages, which converts narrow types."""
+    dtype = geometry.dtype.numbers
+    is_narrow = array.dtype.itemsize <= 4 and dtype.itemsize <= 4
+    if array.dtype != dtype and not is_narrow:
+        array = _converted(name, array, dtype, is_real)
+    size = array.dtype.itemsize
+    strides = array.strides
+    fits = array.flags.aligned and all(stride % size == 0 for stride in strides)
+    is_dense = strides[-1] == size or array.shape[-1] == 1
+    return array if fits and is_dense else array.copy(order="C")
+
+
+def _converted(name: str, array: Array, dtype: np.dtype[Any], is_real: Array | None) -> Array:
+    """Return new tokens in the cache's type.
+
+    If a finite number becomes infinite, warn, raise an error or do nothing, according to
+    `numpy.errstate`. NumPy would not name the array, would not notice the overflow in ml_dtypes
+    types and would warn from this line, for which Python shows one warning per process.
+    """
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype)
+    became_infinite = np.isinf(result)
+    if not became_infinite.any():
+        return result
+    became_infinite &= np.isfinite(array)
+    if is_real is not None:
+        became_infinite &= is_real
+    if became_infinite.any():
+        # The text does not depend on the numbers, so that Python shows it once per calling line.
+        _tell_of_overflow(f"overflow in {name}: finite numbers become infinite in {dtype.name}")
+    return result
+
+
+def _tell_of_overflow(message: str) -> None:
+    """Report an overflow as `numpy.errstate` specifies."""
+    wanted = np.geterr()["over"]
+    if wanted == "warn":
+        warnings.warn(message, RuntimeWarning, stacklevel=level_of_caller())
+    elif wanted == "raise":
+        raise FloatingPointError(message)
+    elif wanted != "ignore":
+        _LARGEST.astype(np.float16)  # NumPy calls a function, prints or logs

@@ -1,147 +1,161 @@
-"""Attention to the state of a cache. Only this module calls the attention kernels."""
+"""Attention to the pages of a cache. Only this module calls its kernels."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from regard import _core
 from regard._arguments.arrays import as_stored_arrays
 from regard._arguments.foreign import with_arrays
-from regard._arguments.masks import Masks
-from regard._arguments.numbers import token_counts
-from regard._cache import arguments
-from regard._cache.window import visible
+from regard._arguments.hints import warn_if_zero_one
+from regard._arguments.keywords import check_options
+from regard._arguments.masks import Masks, is_sparse
+from regard._arguments.numbers import batch_integers, offsets, token_counts, window_sides
+from regard._arguments.options import CacheExplainOptions, CacheOptions, ResultOptions, names_of
+from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
+from regard.masks import Ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
-    from regard._cache.layer import Layer
-    from regard._cache.storage.geometry import Geometry
-    from regard._cache.storage.rows import LayerRows
-    from regard._cache.storage.state import PerEntry, State
+    from regard._cache.geometry import LayerGeometry
 
     Array = NDArray[Any]
 
 
-class Attended(Protocol):
-    """Keys and values in pages: a layer of a cache, or the pages of another engine."""
-
-    @property
-    def state(self) -> State | None:
-        """The pages and lengths of all entries."""
-
-    @property
-    def geometry(self) -> Geometry:
-        """The sizes, and the limits of a cache."""
-
-    @property
-    def rows(self) -> LayerRows:
-        """The pages."""
-
-    @property
-    def may_be_empty(self) -> bool:
-        """Whether there may be no tokens, which is an error for a cache."""
-
-
-class CachedCall(NamedTuple):
-    """The arguments of the kernels, without the options."""
-
-    query: Array
-    starts: Any  # of packed queries, or None
-    rows: LayerRows
-    pages: Array
-    evicted: PerEntry
-    keep_first: int
-    kv_len: int
-    mask: Any
+_APPENDED = "leave it out, and append it first: cache.append(key, value)"
+# Advice for keywords that are not options because the cache determines their values.
+_OF_THE_CACHE = {
+    **dict.fromkeys(("key", "value", "k", "v"), _APPENDED),
+    "causal": "leave it out: attention to a cache is causal unless is_causal=False",
+}
+_OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
+_EXPLAIN_OPTIONS = frozenset(names_of(CacheExplainOptions))
 
 
 def attend(
-    layer: Attended, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]
+    pages: _core.LayerPages,
+    geometry: LayerGeometry,
+    method: str,
+    query: Any,
+    starts: Any,
+    mask: Any,
+    options: dict[str, Any],
 ) -> Any:
     """Attend with queries at the last positions, or from a query offset on.
 
     If there are `starts`, the queries of all entries are packed.
     """
-    options = with_arrays(options)
-    return _called(_core.attention_cached, _call(layer, query, starts, mask, options), options)
+    if options:
+        if not _OPTIONS.issuperset(options):
+            check_options(f"KVCache.{method}", options, _OPTIONS, reasons=_OF_THE_CACHE)
+        mask = prepared(pages, geometry, query, starts, mask, options)
+    return call(_core.attention_cached, pages, query, starts, mask, options)
 
 
-def plan(
-    layer: Layer, query: ArrayLike, starts: Any, mask: Any, options: dict[str, Any]
-) -> tuple[CachedCall, _core._Plan]:
-    """Return the arguments of the kernels in `attend`, and the plan of the computation."""
-    options = with_arrays(options)
-    call = _call(layer, query, starts, mask, options)
-    found: _core._Plan = _called(_core.attention_cached_plan, call, options)
-    return call, found
+def explain(
+    pages: _core.LayerPages,
+    geometry: LayerGeometry,
+    query: Any,
+    starts: Any,
+    mask: Any,
+    options: dict[str, Any],
+) -> Explanation:
+    """Report what `attend` would compute with these arguments, and how."""
+    check_options("KVCache.explain", options, _EXPLAIN_OPTIONS, reasons=_OF_THE_CACHE)
+    shown = prepared(pages, geometry, query, starts, mask, options)
+    plan: _core._Plan = call(_core.attention_cached_plan, pages, query, starts, shown, options)
+    (query,) = as_stored_arrays(query=query)
+    stored, notes = geometry.dtype, []
+    if stored.is_quantized:
+        notes.append(f"keys and values are {stored.note}")
+    elif stored.dtype != query.dtype:
+        notes.append(f"keys and values are stored as {stored.name}")
+    notes.append(f"keys and values are in pages of {geometry.page_size} tokens")
+    masks = Masks.of(shown)
+    if masks.bias is not None:
+        notes.append(FLOAT_MASK)
+    tokens = int((pages.lengths - pages.evicted * geometry.page_size).sum())
+    row_bytes = sum(math.prod(shape) * dtype.itemsize for dtype, shape in geometry.forms)
+    bytes_read = distinct_bytes(query) + sum(map(distinct_bytes, masks.arrays))
+    bytes_read += tokens * row_bytes // geometry.page_size
+    packed = None
+    if starts is not None:
+        packed = np.asarray(starts), np.concatenate([[0], pages.lengths.cumsum()])
+    key, value = pages.arrays[:2]
+    arguments = plan, key, value, options.get("precision"), bytes_read, notes, masks, packed
+    quantized = stored.name if stored.is_quantized else None
+    return Explanation.of_plan(*arguments, quantized=quantized)
 
 
-def _called(function: Callable[..., Any], call: CachedCall, options: dict[str, Any]) -> Any:
-    query, starts, rows, *pages, mask = call
-    result = function(query, starts, rows.core, *pages, mask, options)
+def call(
+    function: Callable[..., Any],
+    pages: _core.LayerPages,
+    query: Any,
+    starts: Any,
+    mask: Any,
+    options: dict[str, Any],
+) -> Any:
+    """Call a kernel of attention to pages, with arguments that it can read."""
+    if mask is not None:
+        warn_if_zero_one(mask)
+    result = function(query, starts, pages, mask, options)
     if result is NotImplemented:  # the kernels cannot read these arrays directly
         (query,) = as_stored_arrays(query=query)
-        result = function(query, starts, rows.core, *pages, Masks.of(mask).argument, options)
+        result = function(query, starts, pages, Masks.of(mask).argument, options)
     return result
 
 
-def _call(
-    layer: Attended, query: Any, starts: Any, mask: Any, options: dict[str, Any]
-) -> CachedCall:
-    """Return the arguments of the kernels, and complete the options from the cache."""
-    options.setdefault("is_causal", True)
-    state, geometry = layer.state, layer.geometry
-    assert state is not None
-    if starts is None:
-        query = arguments.fitting_query(geometry, state.batch, query)
-        queries = query.shape[-2]
+def prepared(
+    pages: _core.LayerPages,
+    geometry: LayerGeometry,
+    query: Any,
+    starts: Any,
+    mask: Any,
+    options: dict[str, Any],
+) -> Any:
+    """Convert the options, and return the mask, which may also hide first tokens."""
+    options.update(with_arrays(options))
+    if options.get("query_offset", 0) is None:
+        del options["query_offset"]
+    if not geometry.keep_first or options.get("window") is None or np.ndim(query) < 3:
+        return mask
+    left, _ = window_sides(options["window"])
+    if left is None:
+        return mask
+    # A query does not see the first tokens that are more than `left` positions before it.
+    lengths = pages.lengths
+    q_len: Any = np.shape(query)[-2]
+    if starts is not None:
+        q_len = token_counts(starts, "query", len(query), len(lengths))
+    first = offsets(options.get("query_offset", "end"), lengths - q_len)
+    first = np.broadcast_to(batch_integers("query_offset", first, lengths.shape), lengths.shape)
+    if int((first + q_len).max(initial=0)) - 1 <= left:
+        return mask
+    if starts is not None:
+        before = np.cumsum(q_len) - q_len
+        positions = np.repeat(first - before, q_len) + np.arange(q_len.sum())
+    elif len(first) == 1:
+        positions = first + np.arange(q_len)  # the query may have no batch axis
     else:
-        query = arguments.fitting_packed_query(geometry, query)
-        queries = len(query)
-    if state.longest == 0 and queries and state.batch and not layer.may_be_empty:
-        raise ValueError(
-            "the cache is empty: append keys and values first, also for the queries' own tokens"
-        )
-    q_len: PerEntry = queries
-    if starts is not None and geometry.keep_last is not None:
-        q_len = token_counts(starts, "query", queries, state.batch)
-    if options.get("query_offset") is None:
-        if starts is None:
-            options["query_offset"] = _default_offset(state, queries, options)
-        else:
-            options["query_offset"] = "end" if geometry.keep_last is None else state.lengths - q_len
-    options["key_lengths"] = None if isinstance(state.lengths, int) else state.lengths
-    if geometry.keep_last is None:
-        return CachedCall(query, starts, layer.rows, state.pages, 0, 0, state.longest, mask)
-    seen = visible(state, geometry, options.get("window"), mask, options["query_offset"], q_len)
-    options["window"] = seen.window
-    return CachedCall(
-        query,
-        starts,
-        layer.rows,
-        seen.pages,
-        seen.evicted,
-        seen.keep_first,
-        state.longest,
-        seen.mask,
-    )
+        positions = first[:, None, None] + np.arange(q_len)
+    kv_len = pages.longest
+    seen = Ranges(np.minimum(positions - left, geometry.keep_first), kv_len, kv_len=kv_len)
+    return _with_mask(seen, mask, is_packed=starts is not None)
 
 
-def _default_offset(state: State, q_len: int, options: dict[str, Any]) -> PerEntry:
-    """Return the position of the first query if the queries belong to the last tokens."""
-    lengths, recent = state.lengths, state.recent
-    if q_len > state.longest and options["is_causal"] and state.batch:
-        raise ValueError(
-            f"query_offset must be given: {q_len} queries do not belong to the last tokens "
-            f"of a cache of {state.longest}; append their keys and values before attending"
-        )
-    if recent is not None and q_len > 1 and int(recent.min()) < q_len:
-        raise ValueError(
-            f"query_offset must be given: the last append added {recent.tolist()} tokens to the "
-            f"batch entries, so {q_len} queries do not belong to the last tokens of each; pass the "
-            "lengths before that append as query_offset"
-        )
-    return lengths - q_len
+def _with_mask(seen: Ranges, mask: Any, *, is_packed: bool) -> Any:
+    """Return a mask that also hides the keys that `seen` hides."""
+    masks = Masks.of(mask)
+    shown: Any = seen
+    if is_sparse(masks.shown):
+        shown = seen & masks.shown
+    elif masks.shown is not None:
+        dense = seen.to_dense(max_bytes=2**62)
+        shown = (dense[:, None] if is_packed else dense) & masks.shown  # (tokens, heads, keys)
+    return Masks(shown, masks.bias).argument

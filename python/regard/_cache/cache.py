@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
-from regard._cache.attending import Attending
-from regard._cache.created import new_content
 from regard._cache.entries import Entries
 from regard._cache.layer import Layer
-from regard._cache.sizes import Sizes
-from regard._cache.storing import Storing
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
-    from regard._cache.content import Content
-    from regard._cache.created import Path
+    from regard import _core
+    from regard._cache.geometry import Geometry
 
 
 @public
-class KVCache(Storing, Attending, Entries, Sizes):
+class KVCache(Layer, Entries):
     """Cache of the keys and values of past tokens, to which new queries attend.
 
     A layer that generates text appends the keys and values of its new tokens and attends with their
@@ -68,10 +64,7 @@ class KVCache(Storing, Attending, Entries, Sizes):
     max_bytes : int, optional
         Budget of the pages of this cache and of the forks that share them. An append that needs
         more raises MemoryError, and nothing changes. Pages of texts that are dropped or truncated
-        are reused. A file does not store the budget.
-    path : path-like, optional
-        File to create, which stores the whole cache. It is mapped into memory, may be larger than
-        memory, and can be opened again with `KVCache.open`.
+        are reused.
     key_scales, value_scales : float or array_like, shape (num_kv_heads,), optional
         With ``"float8_e4m3fn"``, the factor of the stored numbers, scalar or one per head; 1 by
         default. Numbers may be up to 448 times as large.
@@ -81,12 +74,8 @@ class KVCache(Storing, Attending, Entries, Sizes):
     TypeError
         If an argument has the wrong type, or `dtype` is not a storage type.
     ValueError
-        If a size or a scale is out of range, if head_dim or value_dim is not a multiple of 32 with
-        ``"q4_1"``, or if `path` is empty or contains a null character.
-    FileExistsError
-        If `path` already exists.
-    OSError
-        If the file cannot be created, or the disk is full.
+        If a size or a scale is out of range, or if head_dim or value_dim is not a multiple of 32
+        with ``"q4_1"``.
     MemoryError
         If there is not enough memory for `capacity`, or no array can have these sizes.
 
@@ -98,9 +87,9 @@ class KVCache(Storing, Attending, Entries, Sizes):
     Notes
     -----
     Results are bitwise identical to the results of `scaled_dot_product_attention` with the same
-    keys, stored as `dtype`, for any page size, in memory or in a file. With `keep_last`, this holds
-    for the option ``window=(keep_last - 1, 0)``, and with `keep_first` for a bool mask that shows
-    the same keys.
+    keys, stored as `dtype`, for any page size, in memory or in a mapped file. With `keep_last`,
+    this holds for the option ``window=(keep_last - 1, 0)``, and with `keep_first` for a bool mask
+    that shows the same keys.
 
     With `keep_last`, the memory is bounded: each entry has pages for the kept tokens and for two
     consecutive appends, and at most two more pages (three if the first tokens do not fill a page).
@@ -130,24 +119,8 @@ class KVCache(Storing, Attending, Entries, Sizes):
     raises an error, according to the overflow setting of `numpy.errstate`.
 
     A call that raises an error or is interrupted by a signal leaves the cache as it was before the
-    call or, if the change was already complete, as it is after the call. Calls that change a cache
-    must not run at the same time as other calls on the same cache. Forks of the cache may be used
-    in other threads. In the child of ``os.fork()``, a cache in a file is read-only, and its forks
-    grow in memory.
-
-    Data is written to a file before the lengths, and nothing that the file still needs is
-    overwritten. If the process dies, the file has the content from before or after the call. If it
-    dies while it creates the file, the file cannot be opened. `flush` protects all content that is
-    not changed afterward against a power failure. One process at a time may write to a file, or
-    many may read it. A file grows by a quarter and never shrinks. Released pages are reused. Forks
-    of the cache also allocate their pages in the file while it is open, and pages without an owner
-    are free once the file is closed.
-
-    The lock keeps out other caches, but not programs that ignore it. If another program truncates
-    the file, its keys and values are lost, and calls raise OSError. If the file is truncated during
-    a call, the system ends the process (SIGBUS). If another program writes to the file, results may
-    be wrong. To replace a file that is in use, rename another file to its name: open caches keep
-    the old file.
+    call or as it is after the call. Calls that change a cache must not run at the same time as
+    other calls on the same cache. Forks of the cache may be used in other threads.
 
     Examples
     --------
@@ -199,33 +172,24 @@ class KVCache(Storing, Attending, Entries, Sizes):
         keep_first: int = 0,
         page_size: int | None = None,
         max_bytes: int | None = None,
-        path: Path | None = None,
         key_scales: ArrayLike | None = None,
         value_scales: ArrayLike | None = None,
     ) -> None:
-        self._set(
-            new_content(
-                1,
-                batch,
-                num_kv_heads,
-                head_dim,
-                value_dim,
-                capacity=capacity,
-                dtype=dtype,
-                keep_last=keep_last,
-                keep_first=keep_first,
-                page_size=page_size,
-                max_bytes=max_bytes,
-                path=path,
-                key_scales=key_scales,
-                value_scales=value_scales,
-            )
+        self._create(
+            None,
+            batch,
+            num_kv_heads,
+            head_dim,
+            value_dim,
+            max_bytes=max_bytes,
+            capacity=capacity,
+            dtype=dtype,
+            keep_last=keep_last,
+            keep_first=keep_first,
+            page_size=page_size,
+            key_scales=key_scales,
+            value_scales=value_scales,
         )
 
-    def _set(self, content: Content) -> None:
-        self._content = content
-        self._layer = Layer(content, 0)
-
-    @property
-    def _source(self) -> Layer:
-        return self._layer
+    def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:
+        self._set_layer(pages, geometry, 0)

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count
 from regard._cache import arguments
-from regard._cache.attending import Attending
-from regard._cache.created import new_content
 from regard._cache.entries import Entries
 from regard._cache.layer import Layer
-from regard._cache.opened import writable_content, writable_layer
-from regard._cache.sizes import Sizes
-from regard._cache.storage.geometry import MOST_LAYERS
-from regard._cache.storing import Storing
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
-    from regard._cache.content import Content
-    from regard._cache.created import Path
+    from regard import _core
+    from regard._cache.geometry import Geometry
 
 
 @public
-class LayerCache(Storing, Attending, Sizes):
+class LayerCache(Layer):
     """One layer of a `KVCaches`, to which a layer of a model appends and attends.
 
     ``caches[layer]`` creates it. It has the `KVCache` methods that append and attend. The methods
@@ -39,22 +32,10 @@ class LayerCache(Storing, Attending, Sizes):
         raise TypeError("a LayerCache is created by indexing a KVCaches: caches[layer]")
 
     @classmethod
-    def _of_layer(cls, layer: Layer) -> LayerCache:
+    def _of(cls, pages: _core.PageTable, geometry: Geometry, number: int) -> LayerCache:
         cache = cls.__new__(cls)
-        cache._layer = layer
+        cache._set_layer(pages, geometry, number)
         return cache
-
-    @property
-    def _source(self) -> Layer:
-        return self._layer
-
-    def __reduce__(self) -> Any:
-        """Refuse to copy one of several layers."""
-        raise TypeError("a LayerCache is copied with the fork() of its KVCaches")
-
-    def _shown_options(self) -> dict[str, str] | str:
-        shown = super()._shown_options()
-        return shown if isinstance(shown, str) else {"layer": f"{self._layer.number}", **shown}
 
     def truncate(self, length: ArrayLike) -> None:
         """Remove the last tokens of all layers, which have the same lengths.
@@ -71,17 +52,24 @@ class LayerCache(Storing, Attending, Sizes):
         TypeError, ValueError
             As for `KVCaches.truncate`.
         """
-        content = writable_layer(self, "truncate").content
-        step = content.unfinished()
+        before = self._pages.unfinished()
         shorter = arguments.shorter_lengths(length, self.lengths)
-        if step is not None and np.array_equal(shorter, step.before.all_lengths()):
-            content.rollback()
+        if before is not None and np.array_equal(shorter, before):
+            self._pages.rollback()
         else:
-            KVCaches._of(content).truncate(length)
+            self._pages.truncate(shorter)
+
+    def _shown_options(self) -> dict[str, str] | str:
+        shown = super()._shown_options()
+        return shown if isinstance(shown, str) else {"layer": f"{self._number}", **shown}
+
+    def __reduce__(self) -> Any:
+        """Refuse to copy one of several layers."""
+        raise TypeError("a LayerCache is copied with the fork() of its KVCaches")
 
 
 @public
-class KVCaches(Entries, Sizes, Sequence[LayerCache]):
+class KVCaches(Entries, Sequence[LayerCache]):
     """The keys and values of all layers of a model: a sequence of caches that change together.
 
     A layer of the model appends its new keys and values to ``caches[layer]``, and attends to it, as
@@ -91,45 +79,47 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
         for layer, block in enumerate(model):
             x = block(x, cache=caches[layer])
 
-    The tokens become part of the caches once the last layer has appended them: `lengths`, forks and
-    the file then include all of them, and none before. Until then, only the layers that have
+    The tokens become part of the caches once the last layer has appended them: `lengths` and forks
+    then include all of them, and none before. Until then, only the layers that have
     appended tokens see them. If a step ends early, by an error or an interruption, `rollback`
     removes its tokens.
 
-    Entries are changed for all layers in one call: `truncate`, `reorder`, `fork`, `drop`, `adopt`,
-    `keep`, `preempt` and `resume`.
+    Entries are changed for all layers in one call: `truncate`, `reorder`, `fork`, `drop`, `adopt`
+    and `keep`.
 
     Parameters
     ----------
     layers : int
-        Number of layers, which have the same sizes.
-    batch, num_kv_heads, head_dim, value_dim, capacity, dtype, keep_last, keep_first
+        Number of layers.
+    num_kv_heads, head_dim, value_dim, dtype, keep_last, keep_first
+        As for `KVCache`, or a list with one for each layer. `keep_first` applies to the layers with
+        `keep_last`.
+    batch, capacity
         As for `KVCache`.
     page_size : int, optional
-        Number of tokens in a page, which contains the keys and values of all layers. The default is
-        the same as for `KVCache`. The last page of a text is half empty on average, so a smaller
-        size suits servers of many short texts.
+        Number of tokens in a page, which contains the keys and values of all layers with the same
+        `keep_last` and `keep_first`. The default is the same as for `KVCache`. The last page of a
+        text is half empty on average, so a smaller size suits servers of many short texts.
     max_bytes : int, optional
         Budget of the pages of all layers, as for `KVCache`.
-    path : path-like, optional
-        File to create, for all layers, which `KVCaches.open` opens again.
     key_scales, value_scales : float or array_like, shape (layers, num_kv_heads), optional
-        As for `KVCache`. Shapes that broadcast, such as ``(layers, 1)``, are accepted.
+        As for `KVCache`. Shapes that broadcast, such as ``(layers, 1)``, are accepted, and a list
+        of an array for each layer if `num_kv_heads` differs.
 
     Raises
     ------
-    TypeError, ValueError, FileExistsError, OSError, MemoryError
+    TypeError, ValueError, MemoryError
         As for `KVCache`.
 
     See Also
     --------
-    KVCache : the cache of one layer; its notes on files, types and interruptions apply here too.
+    KVCache : the cache of one layer; its notes on types and interruptions apply here too.
 
     Notes
     -----
-    All layers share a table of pages, and each page holds its tokens of every layer. A change of
-    entries is therefore one change for any number of layers. It is atomic: after an error, after a
-    signal, and in the file of a process that has died, it is complete or has not happened.
+    Layers that keep the same tokens share a table of pages, and each page holds its tokens of every
+    such layer. A change of entries is one change for all layers. It is atomic: after an error or a
+    signal, it is complete or has not happened.
 
     Examples
     --------
@@ -144,6 +134,14 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
     ...         output = cache.attend(rng.standard_normal((1, 8, new, 64), dtype=np.float32))
     >>> caches.lengths, len(caches)
     (array([6]), 3)
+
+    A model whose layers alternate between a window and all tokens, the latter in fewer bits:
+
+    >>> mixed = regard.KVCaches(
+    ...     4, 1, 2, 64, keep_last=[512, None] * 2, dtype=["float16", "int8"] * 2
+    ... )
+    >>> mixed[0].keep_last, mixed[1].dtype
+    (512, dtype('int8'))
 
     A step that ends early:
 
@@ -160,51 +158,46 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
         self,
         layers: int,
         batch: int,
-        num_kv_heads: int,
-        head_dim: int,
-        value_dim: int | None = None,
+        num_kv_heads: int | Sequence[int],
+        head_dim: int | Sequence[int],
+        value_dim: int | Sequence[int | None] | None = None,
         *,
         capacity: int | None = None,
-        dtype: DTypeLike = np.float32,
-        keep_last: int | None = None,
-        keep_first: int = 0,
+        dtype: DTypeLike | Sequence[DTypeLike] = np.float32,
+        keep_last: int | Sequence[int | None] | None = None,
+        keep_first: int | Sequence[int] = 0,
         page_size: int | None = None,
         max_bytes: int | None = None,
-        path: Path | None = None,
         key_scales: ArrayLike | None = None,
         value_scales: ArrayLike | None = None,
     ) -> None:
-        self._set(
-            new_content(
-                count("layers", layers, minimum=1, maximum=MOST_LAYERS),
-                batch,
-                num_kv_heads,
-                head_dim,
-                value_dim,
-                capacity=capacity,
-                dtype=dtype,
-                keep_last=keep_last,
-                keep_first=keep_first,
-                page_size=page_size,
-                max_bytes=max_bytes,
-                path=path,
-                key_scales=key_scales,
-                value_scales=value_scales,
-            )
+        self._create(
+            layers,
+            batch,
+            num_kv_heads,
+            head_dim,
+            value_dim,
+            max_bytes=max_bytes,
+            capacity=capacity,
+            dtype=dtype,
+            keep_last=keep_last,
+            keep_first=keep_first,
+            page_size=page_size,
+            key_scales=key_scales,
+            value_scales=value_scales,
         )
 
-    def _set(self, content: Content) -> None:
-        super()._set(content)
-        layers = range(content.geometry.layers)
-        self._caches = tuple(LayerCache._of_layer(Layer(content, layer)) for layer in layers)
-
-    @property
-    def _source(self) -> Content:
-        return self._content
+    def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:
+        super()._set(pages, geometry)
+        layers = range(len(geometry.layers))
+        self._caches = tuple(LayerCache._of(pages, geometry, layer) for layer in layers)
 
     def __len__(self) -> int:
         """Return the number of layers."""
         return len(self._caches)
+
+    def __iter__(self) -> Iterator[LayerCache]:
+        return iter(self._caches)
 
     @overload
     def __getitem__(self, layer: int) -> LayerCache: ...
@@ -230,6 +223,6 @@ class KVCaches(Entries, Sizes, Sequence[LayerCache]):
         Raises
         ------
         ValueError
-            If the cache is closed or read-only.
+            If the cache is closed.
         """
-        writable_content(self, "rollback").rollback()
+        self._pages.rollback()

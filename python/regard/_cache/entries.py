@@ -4,22 +4,50 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
-from regard._arguments.numbers import file_path
-from regard._cache import arguments, preempt
-from regard._cache.content import first_of_last_append
-from regard._cache.opened import opened_content, opened_state, writable_content
-from regard._cache.opening import Opening
+import numpy as np
+
+from regard._arguments.numbers import count, file_path, flag
+from regard._cache import arguments, file
+from regard._cache.geometry import Geometry
+from regard._cache.sizes import Sizes
 
 if TYPE_CHECKING:
     import os
+    from types import TracebackType
 
     from numpy.typing import ArrayLike
 
-    from regard._cache.content import Content
+    from regard import _core
+    from regard._cache.geometry import LayerGeometry
 
 
-class Entries(Opening):
+class Entries(Sizes):
     """A cache of several texts."""
+
+    _layers: int | None = None  # of the files that the class loads, or None for any number
+
+    def _create(
+        self, layers: int | None, batch: Any, *sizes: Any, max_bytes: Any, **options: Any
+    ) -> None:
+        """Check the arguments of a constructor; `layers` is None for a cache of one layer."""
+        entries = count("batch", batch, maximum=2**31 - 1)
+        geometry = Geometry.of(layers, *sizes, **options)
+        limit = None if max_bytes is None else count("max_bytes", max_bytes, minimum=1)
+        is_reserved = options["capacity"] is not None and options["page_size"] is None
+        self._set(geometry.new_pages(entries, limit, is_reserved=is_reserved), geometry)
+
+    @classmethod
+    def _of_pages(cls, pages: _core.PageTable, geometry: Geometry) -> Self:
+        cache = cls.__new__(cls)
+        cache._set(pages, geometry)
+        return cache
+
+    def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:
+        self._pages, self._geometry = pages, geometry
+
+    @property
+    def _shown(self) -> tuple[LayerGeometry, ...]:
+        return self._geometry.layers
 
     def truncate(self, length: ArrayLike) -> None:
         """Remove the last tokens.
@@ -36,12 +64,11 @@ class Entries(Opening):
         ValueError
             If `length` is negative or exceeds the current length; if the window of the last
             remaining token has been evicted (the last append can always be undone); if the cache is
-            closed or read-only.
+            closed.
         """
-        content = writable_content(self, "truncate")
-        if not content.truncate_alike(length):
-            lengths = opened_state(content).all_lengths()
-            content.truncate(arguments.shorter_lengths(length, lengths))
+        if type(length) is not int:
+            length = arguments.shorter_lengths(length, self._pages.lengths)
+        self._pages.truncate(length)
 
     def reorder(self, batch_indices: ArrayLike) -> None:
         """Select entries, as in beam search or when texts join and leave a batch.
@@ -58,9 +85,9 @@ class Entries(Opening):
         TypeError
             If `batch_indices` are not integers.
         ValueError
-            If an index is out of range; if the cache is closed or read-only.
-        MemoryError, OSError
-            If there is no room in memory or on the disk.
+            If an index is out of range; if the cache is closed.
+        MemoryError
+            If there is no room.
 
         Examples
         --------
@@ -78,8 +105,7 @@ class Entries(Opening):
         >>> cache.lengths
         array([3, 3, 0])
         """
-        content = writable_content(self, "reorder")
-        content.reorder(arguments.entries(batch_indices, opened_state(content).batch))
+        self._pages.reorder(arguments.entries(batch_indices, self.batch))
 
     def drop(self, entries: ArrayLike) -> None:
         """Remove entries, whose texts have ended. The others keep their order.
@@ -94,9 +120,7 @@ class Entries(Opening):
         TypeError
             If `entries` are not integers.
         ValueError
-            If an entry does not exist; if the cache is closed or read-only.
-        OSError
-            If there is no room on the disk.
+            If an entry does not exist; if the cache is closed.
 
         Examples
         --------
@@ -108,8 +132,7 @@ class Entries(Opening):
         >>> cache.lengths
         array([1, 3])
         """
-        content = writable_content(self, "drop")
-        content.reorder(arguments.left_entries(entries, opened_state(content).batch))
+        self._pages.reorder(arguments.left_entries(entries, self.batch))
 
     def adopt(self, other: Self, entry: SupportsIndex = 0) -> int:
         """Move an entry of another cache here, for example a prompt that was processed separately.
@@ -117,29 +140,29 @@ class Entries(Opening):
         Parameters
         ----------
         other : KVCache or KVCaches
-            A cache that shares this cache's pages: its fork, such as ``cache.fork([-1])``, which
-            begins with one empty entry. It loses the entry.
+            A cache with the same sizes, types and limits, which loses the entry. If it shares this
+            cache's pages, nothing is copied: a fork does, such as ``cache.fork([-1])``, which
+            begins with one empty entry. Otherwise, for a cache from a file, pages are copied.
         entry : int, default 0
             Number of the entry in `other`.
 
         Returns
         -------
         int
-            Number of the entry in this cache, where it is the last. Keys and values are not copied.
+            Number of the entry in this cache, where it is the last.
 
         Raises
         ------
         TypeError
             If `other` is not a cache, or `entry` is not an integer.
         ValueError
-            If `other` is this cache, does not share its pages, or has no such entry; if a cache is
-            closed or read-only.
-        OSError
-            If there is no room on the disk.
+            If `other` is this cache, has other sizes, or has no such entry; if a cache is closed.
+        MemoryError
+            If there is no room for a copy.
 
-        Notes
-        -----
-        An interruption leaves the entry in `other`, in both caches, or in this one.
+        See Also
+        --------
+        save : saves entries, such as texts that wait until other texts have ended.
 
         Examples
         --------
@@ -153,91 +176,14 @@ class Entries(Opening):
         >>> texts.lengths, prompt.lengths
         (array([3]), array([], dtype=int64))
         """
-        content, others = writable_content(self, "adopt"), _content_of("other", other, type(self))
-        if others is content:
+        if not isinstance(other, type(self)):
+            raise TypeError(f"other must be a {type(self).__name__}, got {type(other).__name__}")
+        if other is self:
             raise ValueError("other must be another cache, got the cache itself")
-        if others.pool is not content.pool:
-            raise ValueError(
-                "other must share the pages of this cache: create it with fork(), or with "
-                "fork([-1]) for an empty cache"
-            )
-        state = others.state
-        assert state is not None
-        return content.adopt(others, arguments.entry_number("entry", entry, state.batch))
-
-    def preempt(self, entry: SupportsIndex, path: str | os.PathLike[str]) -> None:
-        """Move an entry to a file, so that other texts can use its pages.
-
-        Parameters
-        ----------
-        entry : int
-            Number of the entry. Later entries move up, as with `drop`.
-        path : path-like
-            File to create, from which `resume` brings the entry back with the same bits. It is a
-            cache of one entry, which `KVCache.open` can open too.
-
-        Raises
-        ------
-        TypeError
-            If an argument has the wrong type.
-        ValueError
-            If there is no such entry; if the cache is closed or read-only.
-        FileExistsError
-            If `path` already exists.
-        OSError
-            If the file cannot be written. The cache does not change.
-
-        Notes
-        -----
-        An interruption leaves the entry in the cache, or in both the cache and the file.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> import numpy as np
-        >>> import regard
-        >>> cache = regard.KVCache(2, 1, 4)
-        >>> cache.append_ragged(*np.ones((2, 5, 1, 4)), starts=[0, 2, 5])
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     cache.preempt(0, Path(folder) / "waiting")
-        ...     alone = cache.lengths
-        ...     number = cache.resume(Path(folder) / "waiting")
-        >>> alone, number, cache.lengths
-        (array([3]), 1, array([3, 2]))
-        """
-        content = writable_content(self, "preempt")
-        number = arguments.entry_number("entry", entry, opened_state(content).batch)
-        preempt.preempt(content, number, file_path(path))
-
-    def resume(self, path: str | os.PathLike[str]) -> int:
-        """Bring an entry back from the file of `preempt`, which is then removed.
-
-        Parameters
-        ----------
-        path : path-like
-            File of a cache with the same sizes, type and limits.
-
-        Returns
-        -------
-        int
-            Number of the entry, which is the last.
-
-        Raises
-        ------
-        TypeError
-            If `path` has the wrong type.
-        ValueError
-            If the file is not a cache file, is damaged, does not contain exactly one entry, or
-            belongs to a cache with other options; if this cache is closed or read-only.
-        MemoryError, OSError
-            If there is no room, or the file cannot be read or removed.
-
-        Notes
-        -----
-        An interruption leaves the entry in the file, or in both the file and the cache.
-        """
-        return preempt.resume(writable_content(self, "resume"), file_path(path))
+        if not self._pages.shares_pages(other._pages):
+            _check_alike(self._geometry, other._geometry)
+        number = arguments.entry_number("entry", entry, other.batch)
+        return self._pages.adopt(other._pages, number)
 
     def keep(self, entry: SupportsIndex, positions: ArrayLike) -> None:
         """Keep some tokens of the last append, such as the accepted nodes of a tree.
@@ -256,8 +202,8 @@ class Entries(Opening):
             If an argument does not consist of integers.
         ValueError
             If there is no such entry; if `positions` do not increase, or were not appended by the
-            last append; if the cache is closed or read-only.
-        MemoryError, OSError
+            last append; if the cache is closed.
+        MemoryError
             If there is no room for a copy of the kept tokens.
 
         See Also
@@ -277,11 +223,10 @@ class Entries(Opening):
         >>> cache.lengths, cache.keys[0, 0, 10:, 0]
         (array([12]), array([0., 8.], dtype=float32))
         """
-        content = writable_content(self, "keep")
-        state = opened_state(content)
-        number = arguments.entry_number("entry", entry, state.batch)
-        start, length = first_of_last_append(state, number), int(state.all_lengths()[number])
-        content.keep(number, arguments.kept_positions(positions, start, length))
+        lengths = self._pages.lengths
+        number = arguments.entry_number("entry", entry, len(lengths))
+        start, length = self._pages.length_before(number), int(lengths[number])
+        self._pages.keep(number, arguments.kept_positions(positions, start, length))
 
     def fork(self, batch_indices: ArrayLike | None = None) -> Self:
         """Return a second cache with the same content, which can be continued independently.
@@ -306,8 +251,7 @@ class Entries(Opening):
         Notes
         -----
         The two caches share pages. Only the last page is copied, if it is not full, when one of the
-        caches is appended to. Forks of a cache in a file share its pages until it is closed. Their
-        new tokens are stored in the file too, or in memory if the file was opened for reading.
+        caches is appended to.
 
         Examples
         --------
@@ -320,15 +264,144 @@ class Entries(Opening):
         >>> len(cache), len(other)
         (3, 4)
         """
-        content = opened_content(self, "fork")
-        chosen = None
+        chosen = np.arange(self.batch)
         if batch_indices is not None:
-            chosen = arguments.entries(batch_indices, opened_state(content).batch)
-        return self._of(content.fork(chosen))
+            chosen = arguments.entries(batch_indices, self.batch)
+        return self._of_pages(self._pages.fork(chosen), self._geometry)
+
+    def save(self, path: str | os.PathLike[str], entries: ArrayLike | None = None) -> None:
+        """Write the cache, or some of its entries, to a safetensors file.
+
+        Parameters
+        ----------
+        path : path-like
+            Name of the file. A file of this name is replaced when the new file is complete, so that
+            its readers, and a process that dies, leave the old or the new file.
+        entries : int or array_like of int, optional
+            Numbers of the entries to write, for example of a text that waits in a file so that
+            other texts can use its pages: `drop` removes it here, and `adopt` brings it back. All
+            entries by default.
+
+        Raises
+        ------
+        ImportError
+            If the safetensors package is missing.
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If an entry does not exist; if the cache is closed, or in the middle of a step.
+        OSError
+            If the file cannot be written.
+
+        Notes
+        -----
+        The file has the pages as they are in memory, each once, however many entries share it, and
+        the sizes, types and limits of the cache, except `max_bytes`.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(2, 1, 4)
+        >>> cache.append_ragged(*np.ones((2, 5, 1, 4)), starts=[0, 2, 5])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     waiting = Path(folder) / "text.safetensors"
+        ...     cache.save(waiting, 0)
+        ...     cache.drop(0)
+        ...     alone = cache.lengths
+        ...     number = cache.adopt(regard.KVCache.load(waiting))
+        >>> alone, number, cache.lengths
+        (array([3]), 1, array([3, 2]))
+        """
+        name = file_path(path)
+        chosen = np.arange(self.batch)
+        if entries is not None:
+            chosen = arguments.existing_entries(entries, self.batch)
+        saved = self._pages.fork(chosen)
+        try:
+            file.save(name, saved, self._geometry)
+        finally:
+            saved.close()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, mmap: bool = False) -> Self:
+        """Read a cache from a file that `save` has written.
+
+        Parameters
+        ----------
+        path : path-like
+            Name of the file.
+        mmap : bool, default False
+            Whether to map the pages into memory instead of reading them. The system then reads
+            them when they are used, and processes that map the same file share the memory. The
+            cache may change: what is written stays in memory and never reaches the file.
+
+        Returns
+        -------
+        KVCache or KVCaches
+            A cache with the content of the file.
+
+        Raises
+        ------
+        ImportError
+            If the safetensors package is missing.
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If the file is not a cache, is damaged, or was written by a newer or an earlier regard
+            (the message states which), or has several layers and this is `KVCache`.
+        MemoryError, OSError
+            If there is no room in memory, or the file cannot be read.
+
+        Notes
+        -----
+        A mapped file must not become shorter or be written to. To replace it, write another file
+        and rename it, as `save` does: caches that have mapped the old file keep it.
+        """
+        return cls._of_pages(*file.load(file_path(path), flag("mmap", mmap), cls._layers))
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the used pages, scales included, and of the page table.
+
+        A page counts from its first use on, even after it has been given back and waits for reuse.
+        All caches that share pages count them in full.
+        """
+        return self._pages.nbytes
+
+    def close(self) -> None:
+        """Give the pages back. A closed cache cannot be used."""
+        self._pages.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        """Refuse to copy, because a copy would silently share keys and values."""
+        raise TypeError(f"a {type(self).__name__} is copied with fork(), and kept with save()")
 
 
-def _content_of(name: str, cache: Any, kind: type[Entries]) -> Content:
-    """Return the content of a cache that is an argument, and may be changed."""
-    if not isinstance(cache, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, got {type(cache).__name__}")
-    return writable_content(cache, name)
+def _check_alike(own: Geometry, theirs: Geometry) -> None:
+    """Raise ValueError unless two caches have the same sizes, types and limits."""
+    if len(own.layers) != len(theirs.layers):
+        raise ValueError(
+            f"other must have {len(own.layers)} layers, got a cache of {len(theirs.layers)}"
+        )
+    pairs: list[tuple[str, Any, Any]] = [("capacity", own.capacity, theirs.capacity)]
+    for layer, other in zip(own.layers, theirs.layers, strict=True):
+        pairs += zip(layer._fields, layer, other, strict=True)
+    for name, value, wrong in pairs:
+        if value != wrong:
+            raise ValueError(
+                f"other must be a cache with {name} {value}, got {wrong}; a fork() has the same"
+            )

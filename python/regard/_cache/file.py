@@ -1,70 +1,205 @@
-"""Caches in files."""
+"""Caches in safetensors files.
+
+The metadata describe the cache. The tensor ``lengths`` has the length of each entry and, for each
+pool of pages (`Geometry.pools`), ``table.N`` the pages of each entry, ``evicted.N`` the number of
+evicted pages of each, and ``pages.N`` the pages as bytes, as they are in memory.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING
+import stat
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from regard._cache.content import Content
-from regard._cache.storage import header
-from regard._cache.storage.file_room import FileCopyRoom, FileRoom, end_of
-from regard._cache.storage.ledger import Ledger
-from regard._cache.storage.locked_file import LockedFile
-from regard._cache.storage.pool import Pool
-from regard._cache.storage.rows import PageLayout
-from regard._cache.storage.state import State
+import numpy as np
+
+from regard._cache.geometry import Geometry
+from regard._runtime.optional import needed
 
 if TYPE_CHECKING:
-    from regard._cache.storage.geometry import Geometry
+    from numpy.typing import NDArray
+
+    from regard import _core
+
+    Array = NDArray[Any]
+
+_FORMAT, _VERSION = "regard.KVCache", 1
+_EARLIER = b"regardKV"  # the beginning of files that were mapped and changed in place
+_OPTIONS = (
+    *("num_kv_heads", "head_dim", "value_dim", "dtype", "keep_last", "keep_first"),
+    *("page_size", "key_scales", "value_scales"),
+)
 
 
-def create(
-    path: str, geometry: Geometry, batch: int, reserved_pages: int, max_bytes: int | None
-) -> Content:
-    """Create a file for a cache without tokens; neither a file nor a link may have its name."""
-    layout = PageLayout.of(geometry)  # raises before anything is created
+def save(path: str, pages: _core.PageTable, geometry: Geometry) -> None:
+    """Write another file, and rename it."""
+    safetensors = needed("safetensors", "KVCache.save", "models")
+    save_file = needed("safetensors.numpy", "KVCache.save", "models").save_file
+    lengths = pages.lengths
+    tensors: dict[str, Array] = {"lengths": lengths}
+    for number, (page_size, _, _) in enumerate(geometry.pools):
+        table, evicted = pages.table(number), pages.evicted(number)
+        is_held = _is_held(table, lengths, evicted, page_size)
+        held, places = np.unique(table[is_held], return_inverse=True)
+        table[...] = 0
+        table[is_held] = places.reshape(-1)
+        # In 64 bits, so that the pages begin at a multiple of 8 bytes.
+        tensors |= {f"table.{number}": table.astype(np.int64), f"evicted.{number}": evicted}
+        tensors[f"pages.{number}"] = pages.memory(number)[held]
+    layers = [layer._replace(dtype=layer.dtype.name) for layer in geometry.layers]  # type: ignore[arg-type]
+    description = {
+        "capacity": geometry.capacity,
+        "layers": [dict(zip(_OPTIONS, layer, strict=True)) for layer in layers],
+    }
+    metadata = {
+        "format": _FORMAT,
+        "version": f"{_VERSION}",
+        "description": json.dumps(description),
+    }
+    if os.path.islink(path) and not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is a link to a file that does not exist")
+    path = os.path.realpath(path)  # the file of a symbolic link is replaced
     folder, name = os.path.split(path)
-    place = os.path.join(os.path.realpath(folder), name)
-    file = LockedFile.create(place, end_of(reserved_pages, layout))
+    beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{path} is a directory")
     try:
-        if geometry.scales is not None:
-            offset, scales = header.describe_scales(geometry.scales)
-            file.write(scales, offset)
-        file.write(header.describe(geometry))
-        pool = Pool(geometry, FileRoom(file, layout), max_bytes)
-        pool.ledger = Ledger.created(pool, file, State.empty(batch))
-        return Content.of_file(pool, pool.ledger)
-    except BaseException:
-        file.remove()
-        raise
-
-
-def opened(path: str, *, is_writable: bool, layers: int | None = None) -> Content:
-    """Return the content of a file, or raise a ValueError that describes the defect."""
-    file = LockedFile.open(path, is_writable=is_writable)
-    try:
-        geometry = header.read_description(file.read(header.RECORDS), file.path)
-        if layers is not None and geometry.layers != layers:
-            raise ValueError(
-                f"{file.path} has {geometry.layers} layers: open it with KVCaches.open()"
-            )
-        if file.size < header.SCALES:
-            raise ValueError(
-                f"{file.path} is truncated: its pages begin after {header.SCALES} bytes, and it "
-                f"has {file.size}"
-            )
-        geometry = header.read_scales(geometry, file.read, file.size, file.path)
+        with open(beside, "xb") as file:  # which reports a wrong folder
+            mode = os.fstat(file.fileno()).st_mode
+        with suppress(FileNotFoundError):
+            mode = os.stat(path).st_mode
         try:
-            layout = PageLayout.of(geometry)
-        except MemoryError as error:
-            raise ValueError(f"{file.path} is damaged: {error}") from None
-        room = FileRoom(file, layout) if is_writable else FileCopyRoom(file, layout)
-        pool = Pool(geometry, room)
-        pool.ledger = Ledger.opened(pool, file, room)
-        if is_writable:
-            file.allocate(file.size)  # a copied file may have holes
-        pool.claim(room.pages_of_file)
-        return Content.of_file(pool, pool.ledger)
+            save_file(tensors, beside, metadata)
+        except safetensors.SafetensorError as error:
+            raise OSError(f"{path} cannot be written: {error}") from None
+        os.chmod(beside, stat.S_IMODE(mode))  # the package makes files that only their owner reads
+        with open(beside, "r+b") as file:
+            os.fsync(file.fileno())
+        os.replace(beside, path)
     except BaseException:
-        file.close()
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
         raise
+
+
+def load(path: str, is_mapped: bool, layers: int | None) -> tuple[_core.PageTable, Geometry]:
+    """Return the pages in a file, or raise a ValueError that describes the defect."""
+    safetensors = needed("safetensors", "KVCache.load", "models")
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError(f"{path} is not a file")
+    with open(path, "rb") as file:
+        start = file.read(8)
+        if start == _EARLIER:
+            raise ValueError(
+                f"{path} has a format of an earlier regard, which this regard does not read: "
+                "CHANGELOG.md says how to convert it"
+            )
+        try:
+            with safetensors.safe_open(path, framework="np") as opened:
+                metadata = opened.metadata() or {}
+                geometry = _described(metadata, path)
+                names = {"lengths"}
+                for number in range(len(geometry.pools)):
+                    names |= {f"{kind}.{number}" for kind in ("table", "evicted", "pages")}
+                if set(opened.keys()) != names:
+                    raise ValueError(
+                        f"{path} is damaged: it has the tensors {sorted(opened.keys())}"
+                    )
+                tables = {n: opened.get_tensor(n) for n in names if not n.startswith("pages")}
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"{path} is not a readable safetensors file: {error}") from None
+        size = int.from_bytes(start, "little")
+        header = json.loads(file.read(size))
+        if layers is not None and len(geometry.layers) != layers:
+            raise ValueError(
+                f"{path} has {len(geometry.layers)} layers: load it with KVCaches.load()"
+            )
+        lengths = tables["lengths"]
+        if lengths.ndim != 1 or lengths.dtype != np.int64 or (lengths < 0).any():
+            raise ValueError(f"{path} is damaged: its lengths are not numbers of tokens")
+        pages, pools = geometry.new_pages(len(lengths), None), []
+        for number, (pool, page_bytes) in enumerate(
+            zip(geometry.pools, pages.page_bytes.tolist(), strict=True)
+        ):
+            entry = header[f"pages.{number}"]
+            count, width = entry["shape"] if len(entry["shape"]) == 2 else (0, -1)
+            if entry["dtype"] != "U8" or width != page_bytes:
+                raise ValueError(
+                    f"{path} is damaged: its pages must have {page_bytes} bytes, got "
+                    f"{entry['dtype']} of shape {entry['shape']}"
+                )
+            table, evicted = tables[f"table.{number}"], tables[f"evicted.{number}"]
+            _check_entries(path, geometry, pool, lengths, table, evicted, count)
+            offset = 8 + size + entry["data_offsets"][0]
+            pools.append((table.astype(np.int32), evicted, offset, count))
+        pages.restore(lengths, pools, file.fileno(), is_mapped)
+    return pages, geometry
+
+
+def _described(metadata: dict[str, str], path: str) -> Geometry:
+    """Return the geometry that the metadata describe, or raise ValueError."""
+    if metadata.get("format") != _FORMAT:
+        raise ValueError(f"{path} is not a cache: its format is {metadata.get('format')!r}")
+    version = metadata.get("version", "")
+    if version != f"{_VERSION}":
+        raise ValueError(
+            f"{path} has version {version}, and this regard reads version {_VERSION}: load it with "
+            "the regard that saved it"
+        )
+    try:
+        description = json.loads(metadata["description"])
+        layers = description["layers"]
+        options: dict[str, Any] = {name: [layer[name] for layer in layers] for name in _OPTIONS}
+        for name in ("key_scales", "value_scales"):
+            if all(scales is None for scales in options[name]):
+                options[name] = None
+        sizes = [options.pop(name) for name in _OPTIONS[:3]]
+        return Geometry.of(len(layers), *sizes, capacity=description["capacity"], **options)
+    except (KeyError, TypeError, ValueError, MemoryError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged, or cannot be loaded here: {error}") from None
+
+
+def _is_held(table: Array, lengths: Array, evicted: Array, page_size: int) -> Array:
+    """Return which columns of the table have a page."""
+    columns = -(-lengths // page_size) - evicted
+    held: Array = np.arange(table.shape[1]) < columns[:, None]
+    return held
+
+
+def _check_entries(
+    path: str,
+    geometry: Geometry,
+    pool: tuple[int, int | None, int],
+    lengths: Array,
+    table: Array,
+    evicted: Array,
+    count: int,
+) -> None:
+    """Raise ValueError if lengths, evicted pages or the table are impossible."""
+    page_size, keep_last, keep_first = pool
+    batch = len(lengths)
+    are_integers = table.dtype == evicted.dtype == np.int64
+    if not are_integers or table.ndim != 2 or len(table) != batch or evicted.shape != (batch,):
+        raise ValueError(f"{path} is damaged: its table does not have {batch} entries")
+    most_evicted = np.zeros(batch, np.int64)
+    if keep_last is not None:
+        most_evicted = np.maximum(0, lengths // page_size - -(-keep_first // page_size))
+    if ((evicted < 0) | (evicted > most_evicted)).any():
+        raise ValueError(
+            f"{path} is damaged: entries of {lengths.tolist()} tokens cannot have lost "
+            f"{evicted.tolist()} pages"
+        )
+    most = (table.shape[1] + evicted) * page_size
+    if geometry.capacity is not None and keep_last is None:
+        most = np.minimum(most, geometry.capacity)
+    if (lengths > most).any():
+        raise ValueError(
+            f"{path} is damaged: its lengths must be at most {most.tolist()}, got "
+            f"{lengths.tolist()}"
+        )
+    named = table[_is_held(table, lengths, evicted, page_size)]
+    if ((named < 0) | (named >= count)).any():
+        raise ValueError(f"{path} is damaged: it has {count} pages, and its table names others")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
+from regard import _core
 from regard._arguments.arrays import as_array, as_native
-from regard._arguments.hints import column_hint, warn_if_zero_one
+from regard._arguments.foreign import with_arrays
+from regard._arguments.hints import column_hint
 from regard._arguments.keywords import check_options, refuses_unknown
-from regard._arguments.numbers import choice, integers, token_counts
+from regard._arguments.numbers import choice, integers
 from regard._arguments.options import CacheOptions, ResultOptions, names_of, takes_options
-from regard._cache import arguments, attend
-from regard._cache.storage.geometry import Geometry
-from regard._cache.storage.rows import LayerRows
-from regard._cache.storage.state import State, per_entry
-from regard._cache.storage.types import SCALE_TYPE, stored_type
+from regard._cache import attend
+from regard._cache.types import SCALE_TYPE
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -28,15 +27,6 @@ _OF_THE_PAGES = {"causal": "leave it out: it is causal unless is_causal=False"}
 
 
 _POOL_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
-
-
-class Pages(NamedTuple):
-    """The pages of another engine, as attention to caches reads them."""
-
-    state: State
-    geometry: Geometry
-    rows: LayerRows
-    may_be_empty: bool = True
 
 
 @overload
@@ -187,8 +177,6 @@ def paged_attention(
     """
     if not _OPTIONS.issuperset(options):
         check_options("paged_attention", options, _OPTIONS, reasons=_OF_THE_PAGES)
-    if mask is not None:
-        warn_if_zero_one(mask)
     if starts is None and np.ndim(query) == 3:
         raise ValueError(
             f"query must be (batch, heads, q_len, head_dim) without starts, got shape "
@@ -196,9 +184,12 @@ def paged_attention(
         )
     scales = key_scales, value_scales
     pages = _pages(key_pages, value_pages, scales, block_table, lengths, layout)
-    if options.get("query_offset") is None:
-        options["query_offset"] = _last_positions(pages, query, starts, options)
-    return attend.attend(pages, query, starts, mask, options)
+    options = {
+        name: option
+        for name, option in with_arrays(options).items()
+        if name != "query_offset" or option is not None
+    }
+    return attend.call(_core.attention_cached, pages, query, starts, mask, options)
 
 
 def _pages(
@@ -208,7 +199,7 @@ def _pages(
     block_table: ArrayLike,
     lengths: ArrayLike,
     layout: str,
-) -> Pages:
+) -> _core.LayerPages:
     """Return the pages in the order of `KVCache`, (pages, kv_heads, page_size, dim)."""
     choice("layout", layout, ("NHD", "HND"))
     key, value = _pool("key_pages", key_pages), _pool("value_pages", value_pages)
@@ -232,14 +223,10 @@ def _pages(
             arrays.append(_scales(name, given, key.shape[:3], heads_at))
     if layout == "NHD":
         arrays = [array.swapaxes(1, 2) for array in arrays]
-    count, kv_heads, page_size, head_dim = arrays[0].shape
-    table, numbers = _table(block_table, lengths, count, page_size)
-    state = State(table, per_entry(numbers), int(numbers.max(initial=0)), 0, 0)
-    value_dim = value.shape[3]
-    geometry = Geometry(
-        1, kv_heads, head_dim, value_dim, stored_type(key.dtype), None, 0, None, page_size
-    )
-    return Pages(state, geometry, LayerRows.of(arrays, are_keys_upright=True))
+    table, numbers = _table(block_table, lengths, arrays[0].shape[0], arrays[0].shape[2])
+    key_rows, value_rows, *of_both = arrays
+    of_key, of_value = of_both or (None, None)
+    return _core.LayerPages(key_rows, value_rows, of_key, of_value, table, numbers)
 
 
 def _pool(name: str, pages: ArrayLike) -> Array:
@@ -316,26 +303,3 @@ def _table(
             f"{column}"
         )
     return np.where(is_read, table, 0).astype(np.int32), numbers
-
-
-def _last_positions(
-    pages: Pages, query: ArrayLike, starts: ArrayLike | None, options: dict[str, Any]
-) -> Array:
-    """Return the positions of the first queries if they belong to the last tokens."""
-    state, geometry = pages.state, pages.geometry
-    if starts is None:
-        array = arguments.fitting_query(geometry, state.batch, query)
-        counts = np.full(state.batch, array.shape[-2], np.int64)
-    else:
-        array = arguments.fitting_packed_query(geometry, query)
-        counts = token_counts(starts, "query", len(array), state.batch)
-    first: Array = state.all_lengths() - counts
-    is_wrong = (first < 0) & (state.all_lengths() > 0)  # without tokens, queries are fully masked
-    if options.get("is_causal", True) and is_wrong.any():
-        entry = int(np.argmax(is_wrong))
-        raise ValueError(
-            f"lengths must count the tokens of the queries, got {state.all_lengths()[entry]} for "
-            f"entry {entry}, which has {counts[entry]} queries; pass query_offset if their keys "
-            "are not in the pool"
-        )
-    return first

@@ -5,115 +5,116 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from regard._cache.opened import opened_state
+import numpy as np
+
 from regard._show.shows_options import ShowsOptions
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-    from regard._cache.content import Content
-    from regard._cache.layer import Layer
+    from regard import _core
+    from regard._cache.geometry import Geometry, LayerGeometry
 
 # The maximum number of lengths in a representation, which is one line.
 _MOST_LENGTHS = 16
 
 
 class Sizes(ShowsOptions):
-    """A cache of one or all layers."""
+    """A cache of one or all layers. A value that differs between layers is a tuple."""
+
+    _pages: _core.PageTable
+    _geometry: Geometry
 
     @property
     @abstractmethod
-    def _source(self) -> Content | Layer:
-        """Return the object that has the sizes and the state."""
-
-    def _shown_options(self) -> dict[str, str] | str:
-        geometry, state = self._source.geometry, self._source.state
-        if state is None:
-            return "closed"
-        shown = {"batch": state.batch}
-        shown |= {"num_kv_heads": geometry.kv_heads}
-        shown |= {"head_dim": geometry.head_dim, "value_dim": geometry.value_dim}
-        limits = {}
-        if geometry.capacity is not None:
-            limits["capacity"] = f"{geometry.capacity}"
-        if geometry.keep_last is not None:
-            limits["keep_last"] = f"{geometry.keep_last}"
-            limits["keep_first"] = f"{geometry.keep_first}"
-        lengths = state.all_lengths()
-        more = f" and {len(lengths) - _MOST_LENGTHS} more" if len(lengths) > _MOST_LENGTHS else ""
-        return {
-            **{name: f"{number}" for name, number in shown.items()},
-            "dtype": geometry.dtype.name,
-            **limits,
-            "page_size": f"{geometry.page_size}",
-            "lengths": f"{lengths[:_MOST_LENGTHS].tolist()}{more}",
-        }
+    def _shown(self) -> tuple[LayerGeometry, ...]:
+        """The layers whose sizes are shown."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Number of tokens seen by each entry, which is the position of its next token (a copy)."""
-        return opened_state(self._source).all_lengths()
+        return self._pages.lengths
 
     @property
     def batch(self) -> int:
         """Number of batch entries."""
-        return opened_state(self._source).batch
+        return len(self._pages.lengths)
 
     @property
-    def num_kv_heads(self) -> int:
+    def num_kv_heads(self) -> Any:
         """Number of key and value heads."""
-        return self._source.geometry.kv_heads
+        return self._common("kv_heads")
 
     @property
-    def head_dim(self) -> int:
+    def head_dim(self) -> Any:
         """Size of the keys."""
-        return self._source.geometry.head_dim
+        return self._common("head_dim")
 
     @property
-    def value_dim(self) -> int:
+    def value_dim(self) -> Any:
         """Size of the values."""
-        return self._source.geometry.value_dim
+        return self._common("value_dim")
 
     @property
-    def dtype(self) -> np.dtype[Any] | str:
+    def dtype(self) -> Any:
         """Storage type of keys and values: a name if NumPy has no such type."""
-        return self._source.geometry.dtype.dtype
-
-    @property
-    def key_scales(self) -> NDArray[np.float32] | None:
-        """Factors of the stored float8 keys, one per head (a copy), or None."""
-        return self._fixed_scales(0)
-
-    @property
-    def value_scales(self) -> NDArray[np.float32] | None:
-        """Factors of the stored float8 values, as for `key_scales`."""
-        return self._fixed_scales(1)
-
-    def _fixed_scales(self, which: int) -> NDArray[np.float32] | None:
-        geometry = self._source.geometry
-        if geometry.scales is None:
-            return None
-        scales = geometry.scales.arrays(geometry.layers)[which]
-        number = getattr(self._source, "number", None)  # of one layer
-        return scales.copy() if number is None else scales[number].copy()
+        types = tuple(layer.dtype.dtype for layer in self._shown)
+        return types[0] if len(set(types)) == 1 else types
 
     @property
     def capacity(self) -> int | None:
         """Maximum number of tokens per entry, or None."""
-        return self._source.geometry.capacity
+        return self._geometry.capacity
 
     @property
-    def keep_last(self) -> int | None:
+    def keep_last(self) -> Any:
         """Number of last tokens that a query sees, or None for all."""
-        return self._source.geometry.keep_last
+        return self._common("keep_last")
 
     @property
-    def keep_first(self) -> int:
+    def keep_first(self) -> Any:
         """Number of first tokens that a query also sees, with `keep_last`."""
-        return self._source.geometry.keep_first
+        return self._common("keep_first")
 
     @property
-    def page_size(self) -> int:
+    def page_size(self) -> Any:
         """Number of tokens in a page."""
-        return self._source.geometry.page_size
+        return self._common("page_size")
+
+    @property
+    def key_scales(self) -> Any:
+        """Factors of the stored float8 keys, one per head (a copy), or None."""
+        return self._scales(0)
+
+    @property
+    def value_scales(self) -> Any:
+        """Factors of the stored float8 values, as for `key_scales`."""
+        return self._scales(1)
+
+    def _scales(self, which: int) -> Any:
+        found = [layer.scale_arrays() for layer in self._shown]
+        scales = [each[which] if each else None for each in found]
+        if all(each is None for each in scales):
+            return None
+        shapes = {None if each is None else each.shape for each in scales}
+        return np.array(scales) if len(shapes) == 1 else tuple(scales)
+
+    def _common(self, name: str) -> Any:
+        values = tuple(getattr(layer, name) for layer in self._shown)
+        return values[0] if len(set(values)) == 1 else values
+
+    def _shown_options(self) -> dict[str, str] | str:
+        if self._pages.is_closed:
+            return "closed"
+        names = ["batch", "num_kv_heads", "head_dim", "value_dim", "dtype"]
+        names += ["capacity"] * (self.capacity is not None)
+        names += ["keep_last", "keep_first"] * any(layer.keep_last for layer in self._shown)
+        lengths = self.lengths
+        more = f" and {len(lengths) - _MOST_LENGTHS} more" if len(lengths) > _MOST_LENGTHS else ""
+        types = tuple(layer.dtype.name for layer in self._shown)
+        shown = {name: f"{getattr(self, name)}" for name in [*names, "page_size"]}
+        return {
+            **shown,
+            "dtype": types[0] if len(set(types)) == 1 else f"({', '.join(types)})",
+            "lengths": f"{lengths[:_MOST_LENGTHS].tolist()}{more}",
+        }

@@ -7,7 +7,7 @@ import itertools
 
 import regard
 from regard._cli.arguments import MODELS, add_model, add_threads, text_of, whole_number
-from regard._cli.progress import Progress
+from regard._cli.terminal import Progress
 from regard._show.text import printable
 
 SUMMARY = "the continuation of a text by a language model"

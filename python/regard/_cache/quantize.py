@@ -26,34 +26,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import _core
-from regard._cache.storage.types import FLOAT8_UNITS, GROUP, SCALE_TYPE
+from regard._cache.types import FLOAT8_UNITS, GROUP, SCALE_TYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._cache.storage.geometry import Geometry
-    from regard._cache.storage.state import PerEntry
-    from regard._cache.storage.types import StoredType
+    from regard._cache.geometry import LayerGeometry
+    from regard._cache.types import StoredType
 
     Array = NDArray[Any]
 
 
 def quantized(
-    geometry: Geometry, layer: int, keys: Array, values: Array, counts: PerEntry
+    geometry: LayerGeometry, keys: Array, values: Array, is_real: Array | None
 ) -> list[Array]:
     """Return the stored form of new tokens: keys, values, and the scales of both if they are new.
 
-    `counts` is the number of real tokens in each entry. The other tokens are arbitrary.
+    Tokens that are not real are arbitrary.
     """
     given = rows = [_as_floats(keys), _as_floats(values)]
-    new = keys.shape[2]
-    if not isinstance(counts, int) and int(counts.min()) < new:
-        is_real = (np.arange(new) < counts[:, None])[:, None, :, None]
+    if is_real is not None:
         given = rows = [np.where(is_real, each, SCALE_TYPE.type(0)) for each in rows]
-    if geometry.scales is not None:
-        fixed = [scales[layer][:, None, None] for scales in geometry.scales.arrays(geometry.layers)]
+    fixed = geometry.scale_arrays()
+    if fixed:
         with np.errstate(over="ignore", under="ignore"):  # infinite numbers are refused
-            rows = [each / scales for each, scales in zip(given, fixed, strict=True)]
+            rows = [each / scales[:, None, None] for each, scales in zip(given, fixed, strict=True)]
     numbers, found = [], []
     for number, (name, each) in enumerate(zip(("key", "value"), rows, strict=True)):
         stored, scales, are_held = _core.quantize_rows(each, geometry.dtype.form, number == 0)
@@ -152,3 +149,25 @@ def _times_h(rows: Array) -> Array:
         rows = np.stack([first + second, first - second], axis=-2).reshape(rows.shape)
         half *= 2
     return rows
+
+
+def stored_tokens(pages: _core.LayerPages, geometry: LayerGeometry, which: int) -> Array:
+    """Return keys (0) or values (1), (batch, kv_heads, longest, dim), with 0 for missing tokens."""
+    dtype, arrays = geometry.dtype, pages.arrays
+    dim = (geometry.head_dim, geometry.value_dim)[which]
+    shape = (len(pages.lengths), geometry.kv_heads, pages.longest, dim)
+    found = np.zeros(shape, SCALE_TYPE if dtype.is_quantized else dtype.numbers)
+    size, first_pages = geometry.page_size, geometry.first_pages
+    entries = zip(pages.lengths.tolist(), pages.evicted.tolist(), pages.table, strict=True)
+    for entry, (length, evicted, table) in enumerate(entries):
+        for page in range(-(-length // size)):
+            if first_pages <= page < first_pages + evicted:
+                continue
+            at = table[page - evicted if page >= first_pages else page]
+            tokens = min(size, length - page * size)
+            rows = arrays[which][at, :, :tokens]
+            if dtype.is_quantized:
+                scales = arrays[2 + which][at, :, :tokens]
+                rows = restored(dtype, rows, scales, is_rotated=which == 0)
+            found[entry, :, page * size : page * size + tokens] = rows
+    return found

@@ -1,0 +1,248 @@
+"""The properties of a cache that never change, and the checks of a constructor's arguments."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from regard import _core
+from regard._arguments.arrays import as_array
+from regard._arguments.numbers import MOST, count
+from regard._cache.types import FLOAT8_UNITS, SCALE_TYPE, stored_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    from regard._cache.types import StoredType
+
+    Array = NDArray[Any]
+    Scales = tuple[float, ...]
+
+# Default number of tokens in a page: a multiple of the 96 keys in a block of a kernel, so that no
+# block crosses a page boundary, which would need a copy.
+_PAGE_TOKENS = 192
+_MOST_LAYERS = 2**16 - 1
+_MOST_BYTES = 2**63 - 1
+_LEAST_SCALE, _MOST_SCALE = 2.0**-100, 2.0**100  # well within the range of float32
+
+
+class LayerGeometry(NamedTuple):
+    """Sizes, type and limits of a layer."""
+
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    dtype: StoredType
+    keep_last: int | None
+    keep_first: int
+    page_size: int
+    key_scales: Scales | None  # of float8, one for each head
+    value_scales: Scales | None
+
+    @property
+    def pool(self) -> tuple[int, int | None, int]:
+        """The properties that layers share if they have their tokens in the same pages."""
+        return self.page_size, self.keep_last, self.keep_first
+
+    @property
+    def first_pages(self) -> int:
+        """Number of pages of the first tokens, which are never evicted."""
+        return -(-self.keep_first // self.page_size)
+
+    @property
+    def forms(self) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
+        """The arrays of a page, (dtype, shape): keys, values, and the scales of both."""
+        axes = self.kv_heads, self.page_size
+        of_both = (self.dtype.forms(*axes, dim) for dim in (self.head_dim, self.value_dim))
+        return [(dtype, shape) for alike in zip(*of_both, strict=True) for shape, dtype in alike]
+
+    def scale_arrays(self) -> list[Array]:
+        """Return the scales that never change, of keys and of values, or none."""
+        scales = self.key_scales, self.value_scales
+        return [np.array(each, SCALE_TYPE) for each in scales if each is not None]
+
+
+class Geometry(NamedTuple):
+    """Sizes, types and limits of a cache."""
+
+    layers: tuple[LayerGeometry, ...]
+    capacity: int | None
+
+    @classmethod
+    def of(
+        cls,
+        layers: int | None,
+        num_kv_heads: Any,
+        head_dim: Any,
+        value_dim: Any,
+        *,
+        capacity: Any,
+        dtype: Any,
+        keep_last: Any,
+        keep_first: Any,
+        page_size: Any,
+        key_scales: Any,
+        value_scales: Any,
+    ) -> Self:
+        """Check the arguments of a constructor; `layers` is None for a cache of one layer."""
+        number = 1 if layers is None else count("layers", layers, 1, _MOST_LAYERS)
+
+        def each(name: str, value: Any, check: Callable[[str, Any], Any]) -> list[Any]:
+            if layers is None or not isinstance(value, list | tuple | np.ndarray):
+                return [check(name, value)] * number
+            if len(value) != number:
+                raise ValueError(
+                    f"{name} must be one value, or one for each of the {number} layers, got "
+                    f"{len(value)}"
+                )
+            return [check(name, one) for one in value]
+
+        room = None if capacity is None else count("capacity", capacity, maximum=MOST)
+        heads = each("num_kv_heads", num_kv_heads, _size)
+        dims = each("head_dim", head_dim, _size)
+        of_values = each("value_dim", value_dim, _kept)
+        types = each("dtype", dtype, lambda _, given: stored_type(given))
+        last = each("keep_last", keep_last, _kept)
+        first = each("keep_first", keep_first, lambda name, kept: count(name, kept, maximum=MOST))
+        if any(first) and not any(last):
+            raise ValueError(f"keep_first must be 0 without keep_last, got {max(first)}")
+        sizes = each("page_size", page_size, lambda _, tokens: tokens)
+        scales = zip(
+            *(
+                _scales(name, given, types, heads, is_single=layers is None)
+                for name, given in (("key_scales", key_scales), ("value_scales", value_scales))
+            ),
+            strict=True,
+        )
+        found = []
+        columns = zip(heads, dims, of_values, types, last, first, sizes, scales, strict=True)
+        for kv_heads, dim, value_size, stored, window, kept, given, both in columns:
+            value_size = dim if value_size is None else value_size
+            stored.check_dim("head_dim", dim)
+            stored.check_dim("value_dim", value_size)
+            kept = 0 if window is None else kept
+            if room is not None and window is not None and room <= kept + window:
+                raise ValueError(
+                    f"capacity must be at least {kept + window + 1}, keep_first + keep_last + 1, "
+                    f"got {room}"
+                )
+            tokens = _page_size(given, room, window)
+            found.append(
+                LayerGeometry(kv_heads, dim, value_size, stored, window, kept, tokens, *both)
+            )
+        geometry = cls(tuple(found), room)
+        geometry._check_bytes()
+        return geometry
+
+    @property
+    def pools(self) -> list[tuple[int, int | None, int]]:
+        """The pools of pages, one for the layers that keep the same tokens."""
+        return list(dict.fromkeys(layer.pool for layer in self.layers))
+
+    def new_pages(
+        self, batch: int, max_bytes: int | None, *, is_reserved: bool = False
+    ) -> _core.PageTable:
+        """Return empty entries. With `is_reserved`, each has a page of its capacity at once."""
+        pools = self.pools
+        layers = []
+        for layer in self.layers:
+            scales = [FLOAT8_UNITS * each for each in layer.scale_arrays()]
+            layers.append((pools.index(layer.pool), layer.forms, scales or None))
+        return _core.PageTable(
+            batch,
+            [
+                (tokens, last or -1, first, batch if is_reserved and last is None else 0)
+                for tokens, last, first in pools
+            ],
+            layers,
+            -1 if self.capacity is None else self.capacity,
+            -1 if max_bytes is None else max_bytes,
+        )
+
+    def _check_bytes(self) -> None:
+        """Raise MemoryError if the pages of a pool are too large."""
+        ends = dict.fromkeys(self.pools, 0)
+        for layer in self.layers:
+            for dtype, shape in layer.forms:
+                size = math.prod(shape) * dtype.itemsize
+                ends[layer.pool] += size + 64
+                if ends[layer.pool] > _MOST_BYTES:
+                    raise MemoryError(
+                        f"no memory for {size} bytes, {dtype.name} of shape {shape}: an array has "
+                        f"at most {_MOST_BYTES}"
+                    )
+
+
+def _size(name: str, value: Any) -> int:
+    return count(name, value, minimum=1, maximum=MOST)
+
+
+def _kept(name: str, value: Any) -> int | None:
+    return None if value is None else _size(name, value)
+
+
+def _page_size(page_size: Any, capacity: int | None, keep_last: int | None) -> int:
+    """Return the number of tokens in a page.
+
+    By default, a fixed capacity is one page per entry, and a page is no longer than a window:
+    otherwise, more hidden than visible tokens would be kept.
+    """
+    if page_size is not None:
+        tokens = count("page_size", page_size, minimum=16, maximum=MOST)
+        if tokens % 16:
+            raise ValueError(f"page_size must be a multiple of 16, got {tokens}")
+        return tokens
+    wanted = capacity if keep_last is None else min(keep_last, _PAGE_TOKENS)
+    return _PAGE_TOKENS if wanted is None else max(16, -(-wanted // 16) * 16)
+
+
+def _scales(
+    name: str, given: Any, types: list[StoredType], heads: list[int], *, is_single: bool
+) -> Iterable[Scales | None]:
+    """Return the scales of each layer, 1 by default, or None if its type accepts none."""
+    have_scales = [stored.scaled == "heads" for stored in types]
+    if not any(have_scales):
+        if given is not None:
+            raise TypeError(
+                f"{name} must be left out with dtype {types[0].name}: only float8_e4m3fn accepts "
+                "scales"
+            )
+        return [None] * len(types)
+    parts = given if isinstance(given, list | tuple) and len(given) == len(heads) else None
+    if len(set(heads)) == 1 and (parts is None or all(part is not None for part in parts)):
+        shape = (len(heads), heads[0])
+        needed = f"have shape ({heads[0]},)" if is_single else f"broadcast to {shape}"
+        needed = needed.replace("to (", "to (layers, num_kv_heads), (")
+        rows = _as_scales(name, 1.0 if given is None else given, shape, needed)
+    else:
+        rows = []
+        for layer, number in enumerate(heads):
+            own = given if parts is None else parts[layer]
+            needed = f"be a list of an array for each layer, of shape ({number},) for layer {layer}"
+            rows.append(_as_scales(name, 1.0 if own is None else own, (number,), needed))
+    return [
+        tuple(row.tolist()) if has_scales else None
+        for row, has_scales in zip(rows, have_scales, strict=True)
+    ]
+
+
+def _as_scales(name: str, given: Any, shape: tuple[int, ...], needed: str) -> Any:
+    scales = as_array(name, given)
+    if scales.dtype.kind not in "fiu" and scales.dtype.name != "bfloat16":
+        raise TypeError(f"{name} must be an array of floats, got {scales.dtype}")
+    with np.errstate(over="ignore"):
+        scales = scales.astype(SCALE_TYPE)
+    try:
+        scales = np.broadcast_to(scales, shape)
+    except ValueError:
+        raise ValueError(
+            f"{name} must be a number, or {needed}, got shape {scales.shape}"
+        ) from None
+    wrong = scales[~((scales >= _LEAST_SCALE) & (scales <= _MOST_SCALE))]
+    if wrong.size:
+        raise ValueError(f"{name} must be from 2**-100 to 2**100, got {wrong[0]}")
+    return scales
