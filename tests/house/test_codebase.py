@@ -55,7 +55,7 @@ PACKAGES = {
     "models": {"_attention", "_cache", "_recording", "_weights", "checkpoints", "layers"},
     "plot": {"_attention", "_recording", "_show", "_statistics", "masks"},
     "cuda": {"_attention"},
-    "torch": {"_recording", "masks", "regard"},
+    "torch": {"_gradients", "_recording", "masks", "regard"},
     "transformers": {"_recording", "regard", "torch"},
     "jax": {"_attention", "_gradients", "masks"},
     "dask": {"_attention", "_gradients", "regard"},

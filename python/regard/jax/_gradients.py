@@ -141,7 +141,8 @@ def _by_formula(known: TracedCall, given: Arrays) -> tuple[Any, Any]:
         names = ("dropout_p", "dropout_seed", "dropout_origin", "query_offset", "key_lengths")
         factors = _is_weighted(known, given, names) / (1 - options["dropout_p"])
         factors = factors.astype(known.lse.dtype)
-    return attention_formula(jnp, *map(options.pop, _ROLES), options, factors)
+    query, key, value = map(options.pop, _ROLES)
+    return attention_formula(jnp, query, key, value, options, factors)
 
 
 def _is_weighted(known: TracedCall, given: Arrays, names: tuple[str, ...]) -> Any:

@@ -18,8 +18,8 @@ from regard.torch._arguments import (
 )
 from regard.torch._autograd import PLAIN
 from regard.torch._call import attend_checked, plain_call, split_options
-from regard.torch._observing import OBSERVERS
 from regard.torch._ragged import attend_nested, is_jagged
+from regard.torch._recorder import OBSERVERS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,12 +115,11 @@ def scaled_dot_product_attention(
     that PyTorch would drop.
 
     Gradients are available for `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes`,
-    `distance_bias` and `sinks`. Forward-mode and second derivatives are available for query, key
-    and value only: gradients of gradients, gradients of forward-mode derivatives, and forward-mode
-    derivatives of gradients. All other derivatives raise NotImplementedError, as do second
-    derivatives in which a mask, slopes, a distance bias or sinks require a gradient. A `scale` or
-    `softcap` that requires a gradient raises TypeError. With a `score_function`, derivatives need
-    its derivative, and there are no second derivatives.
+    `distance_bias` and `sinks`. Forward-mode derivatives, and derivatives of gradients of any
+    order, are those of the formula in PyTorch's own operations, which need memory for all scores;
+    they raise NotImplementedError with a `precision` or a `score_function`. A `scale` or `softcap`
+    that requires a gradient raises TypeError. With a `score_function`, gradients need its
+    derivative.
 
     Nested tensors accept no `attn_mask`, and have only derivatives of the first order in reverse
     mode (see `scaled_dot_product_attention_ragged`).

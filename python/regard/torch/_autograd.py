@@ -135,14 +135,15 @@ def _gradients(
 ) -> Any:
     """Return the gradients of inputs, which are recorded if their derivatives may be requested."""
     others = dict(found)
-    three = [others.pop(role) for role in _ROLES]
+    query, key, value = (others.pop(role) for role in _ROLES)
     if is_eager() and is_readable(results):
         if not _is_recorded((*results[:2], *_tensors_of(found).values())):
-            return compute_gradients(results, *three, others, wanted)
+            return compute_gradients(results, query, key, value, others, wanted)
         return _record_gradients(compute_gradients, results, found, wanted)
     if forward_ad._current_level >= 0 and not is_compiling():
         function, given = _formula_of_gradients(results[:2], found, wanted)
         return function(*given)
+    three = query, key, value
     return _chosen(attention_backward(*results, *three, *packed(others), list(wanted)), wanted)
 
 
@@ -200,6 +201,7 @@ def _formula_of_gradients(
     These are the gradients of output and lse, and the inputs.
     """
     grad_output, grad_lse = grads
+    assert grad_output is not None
     if grad_lse is None:
         grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=_arithmetic(grad_output))
     names = [name for name in INPUTS if name in found]
@@ -207,7 +209,8 @@ def _formula_of_gradients(
     def gradients(of_output: Tensor, of_lse: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         def attention(*inputs: Tensor) -> tuple[Tensor, Tensor]:
             given = found | dict(zip(names, inputs, strict=True))
-            return _by_formula(*map(given.pop, _ROLES), given)
+            query, key, value = map(given.pop, _ROLES)
+            return _by_formula(query, key, value, given)
 
         pulled = torch.func.vjp(attention, *inputs)[1]((of_output, of_lse))
         each = dict(zip(names, pulled, strict=True))
@@ -225,7 +228,7 @@ def _by_formula(
             "precision must be None in second derivatives and in forward mode, which are always "
             f"exact, got {found['precision']!r}"
         )
-    dtype = _arithmetic(query)
+    kind, dtype = query.dtype, _arithmetic(query)
     options = {
         name: each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each
         for name, each in found.items()
@@ -233,14 +236,14 @@ def _by_formula(
     shape = dense_shape(query.shape, key.shape, value.shape)
     if "mask" in found or "mask_numbers" in found:
         options["bool_mask"] = _is_weighted(key, shape, found, _SPARSE)
-    three = (x.to(dtype) for x in (query, key, value))
+    query, key, value = (x.to(dtype) for x in (query, key, value))
     factors = None
     if found.get("dropout_p"):
         is_kept = _is_weighted(key, shape, found, _DROPOUT)
         factors = is_kept.to(dtype) / (1 - found["dropout_p"])
-    output, lse = attention_formula(torch, *three, options, factors)
+    output, lse = attention_formula(torch, query, key, value, options, factors)
     nothing = torch.finfo(dtype).min
-    return output.to(query.dtype), torch.where(lse == nothing, -torch.inf, lse)
+    return output.to(kind), torch.where(lse == nothing, -torch.inf, lse)
 
 
 def _arithmetic(tensor: Tensor) -> torch.dtype:

@@ -18,10 +18,9 @@ from regard._core import array_of_tensor
 from regard.torch._arguments import TYPES, check_dense, masks
 from regard.torch._autograd import PLAIN, attend, is_eager, record
 from regard.torch._memory import NO_TENSORS, bfloat16, empty_output
-from regard.torch._observing import OBSERVERS, show_call
-from regard.torch._operators import compute
+from regard.torch._operators import compute, draw_seed
 from regard.torch._options import STARTS, check_without_gradient, checked
-from regard.torch._seed import draw_seed
+from regard.torch._recorder import OBSERVERS, show_call
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -192,4 +191,5 @@ def _on_gpu(tensors: Any, masks: Any, attn_mask: Any, options: Any, return_lse: 
         )
     if return_lse:
         options["return_lse"] = True
-    return regard.scaled_dot_product_attention(*tensors, attn_mask, **options)
+    query, key, value = tensors
+    return regard.scaled_dot_product_attention(query, key, value, attn_mask, **options)

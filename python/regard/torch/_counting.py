@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections import Counter
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 lock = threading.RLock()
 """Held while blocks of the process begin and end, and while a call is counted.
 
-The garbage collector may end a block at any time, so a thread may take the lock again. A forked
-child finds nothing half changed by a thread that it does not have.
+The garbage collector may end a generator, and thus a block, at any time, so a thread may take the
+lock again. A forked child finds nothing half changed by a thread that it does not have.
 """
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -61,44 +56,31 @@ class ReplacedCalls:
 
 
 class CountedBlock:
-    """A block whose calls are replaced and counted until it is closed.
-
-    A block that a signal interrupts between two instructions may not be closed: it ends at the
-    latest with this object.
-    """
+    """A block whose calls are replaced and counted while it is open."""
 
     def __init__(self) -> None:
         self.calls = ReplacedCalls()
         self.is_open = True
 
-    def close(self) -> None:
-        """Count no more calls."""
-        self.is_open = False
 
-
-_of_thread: ContextVar[tuple[weakref.ref[CountedBlock], ...]] = ContextVar(
-    "replacing_sdpa", default=()
-)
+_of_thread: ContextVar[tuple[CountedBlock, ...]] = ContextVar("replacing_sdpa", default=())
 blocks_of_process: list[CountedBlock] = []
 """The block that counts the calls of all threads, if there is one."""
 
 
 def count_in_thread(block: CountedBlock) -> None:
     """Count the calls of this thread in a block, in addition to other counters."""
-    _of_thread.set(tuple(map(weakref.ref, (*_blocks_of_thread(), block))))
+    _of_thread.set((*_blocks_of_thread(), block))
 
 
-def _blocks_of_thread() -> Iterator[CountedBlock]:
-    """Yield the open blocks, which may have been closed in any order and in other threads."""
-    for reference in _of_thread.get():
-        block = reference()
-        if block is not None and block.is_open:
-            yield block
+def _blocks_of_thread() -> list[CountedBlock]:
+    """Return the open blocks, which may have been closed in any order and in other threads."""
+    return [block for block in _of_thread.get() if block.is_open]
 
 
 def is_counted() -> bool:
     """Return whether regard replaces the calls of this thread."""
-    return bool(blocks_of_process) or any(True for _ in _blocks_of_thread())
+    return bool(blocks_of_process or _blocks_of_thread())
 
 
 def count_call(reason: str | None = None) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses import FakeTensor
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.flop_counter import register_flop_formula
 
 import regard
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+    from torch.fx import Graph, Node
 
 _ROLES = ("query", "key", "value")
 _RESULTS = ("grad_output", "grad_lse", "output", "lse")
@@ -114,8 +117,9 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[T
 
 
 def _attention_backward(*given: Any) -> tuple[Tensor, ...]:
-    results, inputs, rest, wanted = given[:4], given[4:7], given[7:-1], given[-1]
-    gradients = compute_gradients(results, *inputs, unpacked(*rest), wanted)
+    results, (query, key, value), wanted = given[:4], given[4:7], given[-1]
+    found = unpacked(*given[7:-1])
+    gradients = compute_gradients(results, query, key, value, found, wanted)
     return all_gradients(gradients, results[0], wanted)
 
 
@@ -227,8 +231,47 @@ def _flops(products: tuple[int, int], *given: Any, **_: Any) -> int:
         queries, keys = (each.diff().long() for each in starts)
         pairs = shape[-2] * int(torch.dot(queries, keys))
     over_head_dim, over_value_dim = products
-    columns: int = over_head_dim * query.shape[-1] + over_value_dim * shape[-1]
-    return 2 * pairs * columns
+    columns = over_head_dim * query.shape[-1] + over_value_dim * shape[-1]
+    return int(2 * pairs * columns)
+
+
+def draw_seed() -> Tensor:
+    """Draw a seed from PyTorch's default CPU generator."""
+    # As torch.randint, which Inductor replaces by separate generators, which forget the mark.
+    seed: Tensor = torch.ops.aten.randint.low_generator(
+        0, 2**63 - 1, (), generator=None, dtype=torch.int64, device="cpu"
+    )
+    return seed
+
+
+def _recorded_with_seed(mode: Any, operator: Any, types: Any, given: Any, named: Any) -> Any:
+    """Record a call in a graph.
+
+    To save memory, a compiler may compute any part of the forward pass again in the backward pass.
+    It restores the state of the generator only for random operators that are marked as if they were
+    in a checkpointed region. It refuses to compile a forward pass by itself with such an operator.
+    """
+    results = mode.__torch_dispatch__(operator, types, given, named)
+    graph = mode.tracer.graph
+    seed = graph.find_nodes(op="call_function", target=operator)[-1].args[
+        3 + TENSORS.index("dropout_seed")
+    ]
+    if seed is not None and _has_backward(graph):
+        _mark(seed)
+    return results
+
+
+def _has_backward(graph: Graph) -> bool:
+    return any("tangents" in str(node.target) for node in graph.find_nodes(op="placeholder"))
+
+
+def _mark(seed: Node) -> None:
+    """Mark the random operators from which a seed is computed."""
+    nodes = [seed]
+    for node in nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            node.meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
+        nodes += [each for each in node.all_input_nodes if each not in nodes]
 
 
 def _register() -> None:
@@ -240,6 +283,9 @@ def _register() -> None:
     ):
         torch.library.register_fake(operator, fake, lib=library)
         torch.library.register_vmap(operator, _vmap_rule(operator, fake, before), lib=library)
+    torch.library.register_torch_dispatch(
+        attention, ProxyTorchDispatchMode, _recorded_with_seed, lib=library
+    )
     # The backward pass computes the scores again.
     register_flop_formula(torch.ops.regard.attention, get_raw=True)(
         lambda *given, **_: _flops((1, 1), *given)

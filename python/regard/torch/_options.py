@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TYPES = {name: OPTIONS[name].type for name in names_of(GradientOptions)}
 # The differentiable tensors.
-INPUTS = ("query", "key", "value", "float_mask")
+INPUTS: tuple[str, ...] = ("query", "key", "value", "float_mask")
 INPUTS += tuple(name for name in _TYPES if OPTIONS[name].is_differentiable)
 STARTS = ("query_starts", "key_starts")
 _SPARSE = ("mask_starts", "mask_spans", "mask_bits")
 _NUMBERS_OR_TENSORS = ("integers", "number_or_numbers", "seed")
 # The tensors that a call may have in addition to query, key and value.
-TENSORS = (*INPUTS[3:], "bool_mask", *_SPARSE, *STARTS)
+TENSORS: tuple[str, ...] = (*INPUTS[3:], "bool_mask", *_SPARSE, *STARTS)
 TENSORS += tuple(name for name, kind in _TYPES.items() if kind in _NUMBERS_OR_TENSORS)
 _WITHOUT_GRADIENT = {
     "scale": "multiply query by it instead, or pass it as .detach()",
@@ -152,7 +152,7 @@ def unpacked(*given: Any) -> dict[str, Any]:
 
 def numpy_keywords(found: dict[str, Any]) -> dict[str, Any]:
     """Return the keywords of the NumPy calls for checked or unpacked options."""
-    words = {
+    words: dict[str, Any] = {
         name: as_array(option) if isinstance(option, Tensor) else option
         for name, option in found.items()
     }

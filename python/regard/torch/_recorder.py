@@ -1,8 +1,16 @@
-"""Observers of a run: a recorder, which copies tensors, and a counter of their bytes."""
+"""Observers of the attention function: a recorder, which copies tensors, and a counter of bytes.
+
+An observer sees the calls of the thread in which it was set. If no thread has an observer, a call
+only checks an empty dictionary.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,15 +24,64 @@ from regard._arguments.options import RecordedOptions, names_of
 from regard._recording.selection import Selection
 from regard.torch._arguments import TYPES
 from regard.torch._memory import as_array
-from regard.torch._module_paths import ModulePaths
 from regard.torch._options import numpy_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 MAX_BYTES = 4_000_000_000
 _OPTIONS = frozenset(names_of(RecordedOptions))
 _NARROW = (torch.float16, torch.bfloat16)
+
+
+class Observer(Protocol):
+    """Sees calls before they are computed."""
+
+    def see(
+        self,
+        tensors: tuple[Tensor, ...],
+        masks: tuple[Any, Tensor | None],
+        options: dict[str, Any],
+    ) -> None:
+        """See a call: tensors, the bool or sparse and the float mask, and options not None.
+
+        The tensors are query, key and value, followed by the starts of packed sequences.
+
+        The options contain tensors as they were given. An exception ends the call.
+        """
+
+
+OBSERVERS: dict[int, Observer] = {}  # by thread
+
+
+@contextmanager
+def observed_by(observer: Observer | None) -> Iterator[None]:
+    """Set the observer of this thread, or no observer, in place of the current observer."""
+    thread = get_ident()
+    before = OBSERVERS.pop(thread, None)
+    if observer is not None:
+        OBSERVERS[thread] = observer
+    try:
+        yield
+    finally:
+        OBSERVERS.pop(thread, None)
+        if before is not None:
+            OBSERVERS[thread] = before
+
+
+def is_observed() -> bool:
+    """Return whether the calls of this thread are observed."""
+    return bool(OBSERVERS) and get_ident() in OBSERVERS
+
+
+def show_call(
+    tensors: tuple[Tensor, ...], masks: tuple[Any, Tensor | None], options: dict[str, Any]
+) -> None:
+    """Show a call to the observer of this thread, if it has one."""
+    observer = OBSERVERS.get(get_ident())
+    if observer is not None:
+        observer.see(tensors, masks, options)
 
 
 class RecordRequest(NamedTuple):
@@ -69,6 +126,43 @@ def _storage_type(dtype: Any) -> torch.dtype | None:
         names = listed(str(each).removeprefix("torch.") for each in TYPES)
         raise TypeError(f"dtype must be one of {names}, got {shown(dtype)}")
     return found
+
+
+class ModulePaths:
+    """Names the calls of a model by the modules that make them.
+
+    The innermost running module is found on the stack, because hooks would disable the fast paths
+    of some modules, and would affect the modules of other threads.
+    """
+
+    def __init__(self, module: Any) -> None:
+        # The wrapper of a compiled module is not part of the path.
+        self._paths: dict[int, str] = {
+            id(each): path.replace("_orig_mod.", "").removesuffix("_orig_mod")
+            for path, each in module.named_modules()
+        }
+        self._root = type(getattr(module, "_orig_mod", module)).__name__
+        self._counts: Counter[str] = Counter()
+
+    def next_name(self) -> str:
+        """Return the name of a new call: the path of its module, with a number from the second on.
+
+        The first call in the module ``a.b`` has the name ``"a.b"``, and the second ``"a.b:2"``.
+        """
+        path = self._running(sys._getframe(1)) or self._root
+        self._counts[path] += 1
+        count = self._counts[path]
+        return path if count == 1 else f"{path}:{count}"
+
+    def _running(self, frame: FrameType | None) -> str:
+        while frame is not None:
+            # Names of arguments come first; a snapshot of the locals is needed only for methods.
+            if frame.f_code.co_varnames[:1] == ("self",):
+                path: str | None = self._paths.get(id(frame.f_locals.get("self")))
+                if path is not None:
+                    return path
+            frame = frame.f_back
+        return ""
 
 
 class SizeCounter:

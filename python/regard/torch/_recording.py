@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+import warnings
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import cache
+from inspect import Signature, signature
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
+from torch._subclasses import fake_tensor
+from torch.overrides import TorchFunctionMode
 
 import regard
 from regard._arguments.arrays import as_array, broadcasts_to
 from regard._arguments.numbers import flag, listed
 from regard._recording.layer import as_tokens, call_of
 from regard.torch._counting import lock
-from regard.torch._dry_run import dry_run
-from regard.torch._explicit_weights import ExplicitWeightsMode
-from regard.torch._observing import observed_by
 from regard.torch._recorder import (
     MAX_BYTES,
     Recorder,
     RecordingStopped,
     RecordRequest,
     SizeCounter,
+    observed_by,
 )
 from regard.torch._replacing import replacing_sdpa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import ArrayLike
 
@@ -137,7 +142,7 @@ def run_recorded(
         stack.enter_context(torch.no_grad())
         stack.enter_context(_without_compiler())
         stack.enter_context(replacing_sdpa())
-        stack.enter_context(ExplicitWeightsMode())
+        stack.enter_context(_ExplicitWeightsMode())
 
         if request.max_bytes is not None:
             _check_size(module, args, kwargs, request)
@@ -167,7 +172,7 @@ def _check_size(module: Any, args: Any, kwargs: Any, request: RecordRequest) -> 
             copied(*args, **kwargs)
         counters.append(counter)
 
-    if dry_run(module, args, kwargs, count) and counters[0].names:
+    if _dry_run(module, args, kwargs, count) and counters[0].names:
         counters[0].check()
 
 
@@ -232,3 +237,64 @@ def with_tokens(layers: list[regard.RecordedLayer], tokens: Any) -> list[regard.
             f"have {', '.join(map(str, lengths))} keys"
         )
     return named
+
+
+_GLOBAL_HOOKS = torch.nn.modules.module
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def _dry_run(module: Any, args: Any, kwargs: Any, run: Callable[[Any, Any, Any], Any]) -> bool:
+    """Call `run` with copies of a module and of arguments that have no memory.
+
+    Returns whether that was possible. Models whose control flow depends on the elements of their
+    tensors cannot run this way. User hooks would be called once more, with tensors that they do not
+    expect.
+    """
+    if _has_hooks(module):
+        return False
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with fake_tensor.FakeCopyMode(mode):
+                copies = copy.deepcopy((module, args, kwargs))
+            with mode:
+                run(*copies)
+    except Exception:  # the real run raises it again, unless only fake tensors cause it
+        return False
+    return True
+
+
+def _has_hooks(module: Any) -> bool:
+    if _GLOBAL_HOOKS._global_forward_hooks or _GLOBAL_HOOKS._global_forward_pre_hooks:
+        return True
+    return any(getattr(each, name, None) for each in module.modules() for name in _HOOKS)
+
+
+class _ExplicitWeightsMode(TorchFunctionMode):  # type: ignore[misc]
+    """A mode in which calls of multi-head attention that return weights are observed too.
+
+    With ``need_weights=True``, its default, `torch.nn.MultiheadAttention` does not call the
+    attention function. Such a call is computed twice: without weights, for the observer, and
+    unchanged, for its results.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Compute a call of PyTorch."""
+        kwargs = kwargs or {}
+        if function is F.multi_head_attention_forward:
+            bound = _signature_of_heads().bind(*args, **kwargs).arguments
+            if bound.get("need_weights", True):
+                is_random = bound.get("training", True) and bound["dropout_p"]
+                with torch.random.fork_rng(devices=[]) if is_random else nullcontext():
+                    function(**bound | {"need_weights": False})
+                with observed_by(None):
+                    return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+@cache
+def _signature_of_heads() -> Signature:
+    return signature(F.multi_head_attention_forward)

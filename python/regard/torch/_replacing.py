@@ -69,50 +69,45 @@ def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
 
 
 class _Kernel:
-    """The kernel above, which is registered while a block is open.
-
-    Any change may be interrupted, and is then made by the next call of `apply`.
-    """
+    """The kernel above, which is registered while a block is open."""
 
     def __init__(self) -> None:
-        self.open_blocks: set[int] = set()
+        self._open_blocks: set[CountedBlock] = set()
         self._library: Any = None
         self._changed: list[tuple[Callable[[], Any], Callable[[Any], object], Any, Any]] = []
 
-    def apply(self) -> None:
-        """Register the kernel if a block is open, and unregister it otherwise."""
+    def open(self, block: CountedBlock) -> None:
+        """Register the kernel, unless it is."""
+        with lock:
+            if not self._open_blocks:
+                self._library = torch.library.Library("aten", "IMPL")
+                for key in _KEYS:
+                    self._library.impl(_OPERATOR._schema.name, _attention, key)
+                for get, change, value_within in _SETTINGS:
+                    before = get()
+                    within = value_within(before)
+                    change(within)
+                    self._changed.append((get, change, before, within))
+                _OPERATOR._dispatch_cache.clear()  # the kernels that compilers found for each key
+            self._open_blocks.add(block)
+
+    def close(self, block: CountedBlock) -> None:
+        """Unregister the kernel, unless another block is open."""
         if sys.is_finalizing():  # a thread that no longer runs may have the lock
             return
         with lock:
-            if self.open_blocks and self._library is None:
-                try:
-                    self._register()
-                except BaseException:
-                    self._unregister()
-                    raise
-            elif not self.open_blocks and self._library is not None:
-                self._unregister()
-
-    def _register(self) -> None:
-        self._library = torch.library.Library("aten", "IMPL")
-        for key in _KEYS:
-            self._library.impl(_OPERATOR._schema.name, _attention, key)
-        for get, change, value_within in _SETTINGS:
-            before = get()
-            within = value_within(before)
-            self._changed.append((get, change, before, within))
-            change(within)
-        _OPERATOR._dispatch_cache.clear()  # the kernels that compilers found for each key
-
-    def _unregister(self) -> None:
-        if self._library is not None:
+            block.is_open = False
+            if block not in self._open_blocks:
+                return
+            self._open_blocks.remove(block)
+            if self._open_blocks:
+                return
             self._library._destroy()
-        for get, change, before, within in self._changed:
-            if get() is within:  # otherwise, the user has changed it since
-                change(before)
-        self._changed.clear()
-        _OPERATOR._dispatch_cache.clear()
-        self._library = None
+            for get, change, before, within in self._changed:
+                if get() is within:  # otherwise, the user has changed it since
+                    change(before)
+            self._changed.clear()
+            _OPERATOR._dispatch_cache.clear()
 
 
 def _warns_of_nondeterminism(is_warning: bool) -> None:
@@ -145,24 +140,6 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any
     ),
 )
 _kernel = _Kernel()
-
-
-class _Block(CountedBlock):
-    """A use of the kernel, from `open` to `close`, or at the latest to the end of this object."""
-
-    def open(self) -> None:
-        """Register the kernel, unless it is."""
-        _kernel.open_blocks.add(id(self))
-        _kernel.apply()
-
-    def close(self) -> None:
-        """Unregister the kernel, unless another block is open."""
-        super().close()
-        _kernel.open_blocks.discard(id(self))
-        _kernel.apply()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 @contextmanager
@@ -203,13 +180,13 @@ def replacing_sdpa() -> Iterator[ReplacedCalls]:
     >>> calls
     ReplacedCalls(1 by regard, 0 by PyTorch)
     """
-    block = _Block()
+    block = CountedBlock()
+    _kernel.open(block)
     try:
-        block.open()
         count_in_thread(block)
         yield block.calls
     finally:
-        block.close()
+        _kernel.close(block)
 
 
 def install() -> ReplacedCalls:
@@ -236,8 +213,8 @@ def install() -> ReplacedCalls:
     """
     with lock:
         if not blocks_of_process:
-            block = _Block()
-            block.open()
+            block = CountedBlock()
+            _kernel.open(block)
             blocks_of_process[:] = [block]
         return blocks_of_process[0].calls
 
@@ -248,4 +225,4 @@ def uninstall() -> None:
         ended = blocks_of_process[:]
         blocks_of_process.clear()
         for block in ended:
-            block.close()
+            _kernel.close(block)

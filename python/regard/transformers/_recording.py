@@ -90,9 +90,8 @@ def record(
 
     Notes
     -----
-    Masks that follow from positions and padding are recorded as options, and the position biases of
-    T5 as the option `distance_bias`. Other threads that run the same model during the call compute
-    attention with regard, too; they are not recorded.
+    Causal masks, sliding windows and padding are recorded as options. Other threads that run the
+    same model during the call compute attention with regard, too; they are not recorded.
 
     Examples
     --------

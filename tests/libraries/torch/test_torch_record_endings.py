@@ -129,7 +129,7 @@ def test_other_threads_are_not_recorded():
     assert results["recording"][0].query.shape == (3, 4, 7, 4)
     assert results["other"].names == ("layer.self_attn", "layer.multihead_attn")
     assert results["other"][0].query.shape == (2, 4, 4, 4)
-    assert not regard.torch._observing.OBSERVERS
+    assert not regard.torch._recorder.OBSERVERS
 
 
 def test_nothing_stays_after_an_error():
@@ -141,7 +141,7 @@ def test_nothing_stays_after_an_error():
     x = x_of(1, 2, 5, 8)
     with pytest.raises(RuntimeError, match="broken"):
         regard.torch.record(Failing(), x)
-    assert not regard.torch._observing.OBSERVERS
+    assert not regard.torch._recorder.OBSERVERS
     assert torch.is_grad_enabled()
     from torch.overrides import _get_current_function_mode_stack
 

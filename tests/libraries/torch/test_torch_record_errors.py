@@ -101,4 +101,4 @@ def test_errors(number):
     call, error, message = ERRORS[number]
     with pytest.raises(error, match=message):
         call()
-    assert not regard.torch._observing.OBSERVERS
+    assert not regard.torch._recorder.OBSERVERS

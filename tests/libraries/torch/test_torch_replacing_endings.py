@@ -2,8 +2,6 @@
 
 import contextlib
 import itertools
-import os
-import sys
 import threading
 
 import pytest
@@ -11,8 +9,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 import regard.torch  # noqa: E402
-from interrupts import Interrupt  # noqa: E402
-from regard.torch._counting import is_counted  # noqa: E402
 from torch_modules import by_another_name, state_of_replacing  # noqa: E402
 
 mha = torch.backends.mha
@@ -93,37 +89,3 @@ def test_what_the_user_sets_in_a_block_stays(values, before):
         assert mha.get_fastpath_enabled() is [before, *values][-1]
     finally:
         mha.set_fastpath_enabled(True)
-
-
-SOURCES = "regard/torch/_replacing.py", "regard/torch/_counting.py"
-
-
-# Python runs no signal handler at some of the instructions, such as those that end a `with lock:`.
-# An interrupt there leaves the lock to the main thread, so the process is not used for other tests.
-def test_an_interrupt_at_any_instruction_leaves_no_kernel(run_python):
-    script = f"import {__name__}; {__name__}.interrupt_blocks()"
-    folders = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    done = run_python(script, PYTHONPATH=folders)
-    assert done.returncode == 0, done.stderr
-
-
-def interrupt_blocks():
-    """Interrupt a block at every instruction."""
-    before = state_of_replacing()
-
-    def block():
-        with regard.torch.replacing_sdpa():
-            by_another_name(X, X, X)
-
-    with Interrupt(sys.maxsize, SOURCES) as counter:
-        block()
-    instructions = sys.maxsize - counter.left
-    assert instructions > 100
-    for number in range(instructions):
-        with contextlib.suppress(KeyboardInterrupt), Interrupt(number, SOURCES):
-            block()
-        assert state_of_replacing() == before, number
-        assert not is_counted(), number
-    with regard.torch.replacing_sdpa() as calls:
-        by_another_name(X, X, X)
-    assert calls.by_regard == 1
