@@ -127,7 +127,7 @@ KINDS = {
     "slopes": ({"alibi_slopes": ["a"] * 14}, ["alibi_slopes"]),
     "out-type": ({"out": normal(2, 14, 5, 32, dtype=np.float16)}, ["out", "float32", "float16"]),
     "out-of-numpy": ({"out": None, "return_weights": True}, ["return_weights", "leave it out"]),
-    "precision": ({"precision": "int8"}, ["precision", "leave it out", "CPU"]),
+    "precision": ({"precision": "int8"}, ["precision", "leave it out"]),
     "threads": ({"threads": 2}, ["threads", "leave it out"]),
     "device": ({"device": "cuda"}, ["device", "leave it out"]),
     "attn_mask": ({"attn_mask": None}, ["attn_mask", "mask="]),
