@@ -42,7 +42,7 @@ def attention_formula(
     -------
     output : array, shape (..., heads, q_len, value_dim)
     lse : array, shape (..., heads, q_len)
-        The most negative finite number, not -inf, for rows that see nothing.
+        The most negative finite number, not -inf, for fully masked rows.
     """
     lowest = xp.finfo(query.dtype).min
     is_flat = query.ndim == key.ndim == value.ndim == 2
@@ -52,7 +52,7 @@ def attention_formula(
     groups = kv_heads, heads // max(kv_heads, 1)
 
     shown, distance = _visible(xp, q_len, kv_len, options)
-    # What no query sees may be NaN, which no factor removes.
+    # A key or value that no query sees may be NaN, which no factor removes.
     seen = xp.any(shown, axis=-2) if shown.ndim > 1 else shown
     seen = xp.any(seen, axis=-2, keepdims=True) if seen.ndim > 1 else seen
     key, value = (xp.where(seen[..., None], x, 0) for x in (key, value))
