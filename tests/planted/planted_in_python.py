@@ -23,7 +23,7 @@ BUGS = [
     ),
     Bug(
         "a query before all keys sees the first",
-        REGARD + "masks/_per_batch.py",
+        REGARD + "masks/_positions.py",
         "max(-q_len, min(",
         "max(1 - q_len, min(",
         ("tests/masks",),
@@ -96,8 +96,8 @@ BUGS = [
     Bug(
         "a chunk in which a window begins is left out",
         REGARD + "_stream/chunks.py",
-        "if start < last and stop > max(first, start) and",
-        "if start < last and start >= first and",
+        "if start < end and stop > max(begin, start) and",
+        "if start < end and start >= begin and",
         ("tests/attention/test_stream.py",),
         "attend_stream where the first visible key lies within a chunk",
     ),
@@ -111,9 +111,9 @@ BUGS = [
     ),
     Bug(
         "the advice mistakes padding for lengths",
-        REGARD + "_arguments/option_table.py",
-        'aliases=("cache_leftpad",)',
-        'aliases=("cache_left_pad",)',
+        REGARD + "_arguments/other_names.txt",
+        "cache_leftpad | left_padding",
+        "cache_left_pad | left_padding",
         ("tests/house/test_keywords.py",),
         "the advice for FlashAttention's cache_leftpad",
     ),
@@ -128,8 +128,8 @@ BUGS = [
     Bug(
         "a table of angles is read one row beyond its end",
         REGARD + "layers/_rotation.py",
-        "last < table.first + len(table.cos)",
-        "last <= table.first + len(table.cos)",
+        "last < start + len(cos)",
+        "last <= start + len(cos)",
         ("tests/layers/test_layer_rotation.py", "tests/layers"),
         "a layer with rotary that generates more than 64 tokens one by one: an IndexError",
     ),
