@@ -32,7 +32,7 @@ class CachedAttention(Attention):
 
     `storage` is the cache's dtype, `page_size` the tokens of a page. The keys are appended
     `repeats` times, which changes no output, so that a large cache needs no inputs of its size.
-    `is_mapped` keeps the cache in a file.
+    `is_mapped` maps the cache from a file.
     """
 
     storage: str = "float32"
@@ -53,7 +53,9 @@ class CachedAttention(Attention):
         options: dict[str, Any] = {"dtype": self.storage, "capacity": self.kv_len * self.repeats}
         if self.page_size is not None:
             options["page_size"] = self.page_size
-        cache = self._mapped(options) if self.is_mapped else self._made(options)
+        if self.is_mapped:
+            self._check_room()
+        cache = regard.KVCache(self.batch, self.kv_heads, self.head_dim, **options)
         if self.q_len > 1:
 
             def prefill() -> Any:
@@ -64,24 +66,24 @@ class CachedAttention(Attention):
             return prefill
         for _ in range(self.repeats):
             cache.append(key, value)
+        if self.is_mapped:
+            cache = _mapped(cache)
         return lambda: cache.attend(query, threads=engine.threads)
 
-    def _made(self, options: dict[str, Any]) -> regard.KVCache:
-        return regard.KVCache(self.batch, self.kv_heads, self.head_dim, **options)
+    def _check_room(self) -> None:
+        free, memory = shutil.disk_usage(tempfile.gettempdir()).free, available_memory()
+        if min(free, memory) < 2 * self.bytes:
+            raise NoRoomError(
+                f"it needs {self.bytes / 1e9:.1f} GB of disk and of memory, but "
+                f"{free / 1e9:.1f} and {memory / 1e9:.1f} are free"
+            )
 
-    def _mapped(self, options: dict[str, Any]) -> regard.KVCache:
-        # The file is unlinked at once, so it disappears with the process.
-        folder = Path(tempfile.mkdtemp(prefix="regard-bench-"))
-        try:
-            free, memory = shutil.disk_usage(folder).free, available_memory()
-            if min(free, memory) < 2 * self.bytes:
-                raise NoRoomError(
-                    f"it needs {self.bytes / 1e9:.1f} GB of disk and of memory, but "
-                    f"{free / 1e9:.1f} and {memory / 1e9:.1f} are free"
-                )
-            return self._made(options | {"path": folder / "cache"})
-        finally:
-            shutil.rmtree(folder)
+
+def _mapped(cache: regard.KVCache) -> regard.KVCache:
+    """Return a cache as it is mapped from its file, which disappears with the process."""
+    with tempfile.TemporaryDirectory(prefix="regard-bench-") as folder:
+        cache.save(Path(folder, "cache"))
+        return regard.KVCache.load(Path(folder, "cache"), mmap=True)
 
 
 @dataclass(frozen=True)
