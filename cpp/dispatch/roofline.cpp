@@ -44,7 +44,7 @@ double read_bandwidth(std::int64_t bytes, int threads, const StopSignal& signal)
   constexpr int kTries = 6;
   const std::int64_t share = bytes / threads / kReadStep * kReadStep;
   const std::int64_t piece = std::max(share / kPieces / kReadStep, std::int64_t{1}) * kReadStep;
-  const Scratch memory(1, share * threads);
+  const Scratch memory(1, share * threads, "memory to be read");
   const auto for_each_share = [&](auto&& visit) {
     parallel_for(threads, threads, signal, [&](std::int64_t task, Worker& worker) {
       char* const begin = static_cast<char*>(memory.at(0)) + task * share;

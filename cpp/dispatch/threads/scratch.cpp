@@ -149,14 +149,15 @@ char* take_waiting(std::size_t size) {
 
 }  // namespace
 
-Scratch::Scratch(std::int64_t count, std::int64_t bytes) : stride_((bytes + 63) / 64 * 64), memory_(nullptr) {
+Scratch::Scratch(std::int64_t count, std::int64_t bytes, const char* what)
+    : stride_((bytes + 63) / 64 * 64), memory_(nullptr) {
   std::size_t size = 0;
   bool is_beyond = __builtin_mul_overflow(stride_, count > 0 ? count : 1, &size);
   is_beyond |= __builtin_add_overflow(size, kLine, &size);
   char* piece = nullptr;
   if (!is_beyond) piece = take_waiting(size);
   if (!is_beyond && !piece) piece = allocate(size);
-  if (!piece) throw NoMemory(stride_, "workspace for each thread");
+  if (!piece) throw NoMemory(stride_, what);
   memory_ = piece + kLine;
 }
 

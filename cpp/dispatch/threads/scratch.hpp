@@ -12,7 +12,7 @@ namespace regard {
 // are arbitrary: memory is kept for later calls, which then need no new pages from the system.
 class Scratch {
  public:
-  Scratch(std::int64_t count, std::int64_t bytes);
+  Scratch(std::int64_t count, std::int64_t bytes, const char* what = "workspace for each thread");
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
