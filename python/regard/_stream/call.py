@@ -6,9 +6,9 @@ import contextvars
 import os
 import threading
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -195,6 +195,54 @@ def _counts(name: str, value: ArrayLike | None, total: int | None) -> NDArray[np
     return array
 
 
+class _Thread:
+    """A thread that calls functions one after another, in the context of the thread that made it.
+
+    `concurrent.futures` does this too, but imports `logging`, whose import in one thread breaks the
+    locks of a process that another thread forks at that moment.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Any] = SimpleQueue()
+        # Context such as numpy.errstate also applies to the iterable.
+        work = contextvars.copy_context().run
+        self._thread = threading.Thread(target=work, args=(self._work,), name="attend_stream")
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            if "shutdown" in str(error):
+                raise
+            raise MemoryError("no memory for the thread that reads chunks") from error
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        """Call a function in the thread. Return a function that waits for its result."""
+        answer: SimpleQueue[Any] = SimpleQueue()
+        self._calls.put((function, arguments, answer))
+
+        def result() -> Any:
+            value, error = answer.get()
+            if error is not None:
+                raise error
+            return value
+
+        return result
+
+    def end(self, wait: bool) -> None:
+        """End the thread after the calls that it was given."""
+        self._calls.put(None)
+        if wait:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, arguments, answer = call
+            try:
+                answer.put((function(*arguments), None))
+            except BaseException as error:
+                answer.put((None, error))
+            del call, function, arguments, answer
+
+
 @contextmanager
 def _read_ahead(
     produced: Callable[[Callable[[], bool]], Generator[Any, None, None]], source: Iterator[Any]
@@ -206,22 +254,13 @@ def _read_ahead(
     """
     stop, process = threading.Event(), os.getpid()
     items = produced(stop.is_set)
-    thread = ThreadPoolExecutor(1, "attend_stream")
-    # Context such as numpy.errstate also applies to the iterable.
-    run: Any = contextvars.copy_context().run
-    submit: Any = partial(thread.submit, run)
+    thread = _Thread()
 
     def ahead() -> Iterator[Any]:
-        try:
-            first = submit(next, items)
-        except RuntimeError as error:
-            if "shutdown" in str(error):
-                raise
-            raise MemoryError("no memory for the thread that reads chunks") from error
-        yield first.result()
-        future = submit(next, items, None)
-        while (item := future.result()) is not None:
-            future = submit(next, items, None)
+        yield thread.submit(next, items)()
+        result = thread.submit(next, items, None)
+        while (item := result()) is not None:
+            result = thread.submit(next, items, None)
             yield item
             del item
             if os.getpid() != process:
@@ -231,10 +270,11 @@ def _read_ahead(
 
     def end(wait: bool) -> None:
         stop.set()
-        closing = submit(source.close if isinstance(source, Generator) else stop.is_set)
-        thread.shutdown(wait=wait)
+        close = source.close if isinstance(source, Generator) else stop.is_set
+        closing = thread.submit(close)
+        thread.end(wait)
         if wait:
-            closing.result()
+            closing()
 
     try:
         yield ahead()
