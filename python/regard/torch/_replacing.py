@@ -17,7 +17,7 @@ import torch
 import torch.nested._internal.ops as _of_nested_tensors
 
 from regard.torch._attention import scaled_dot_product_attention
-from regard.torch._autograd import is_eager
+from regard.torch._autograd import is_eager, is_readable
 from regard.torch._counting import (
     CountedBlock,
     ReplacedCalls,
@@ -62,7 +62,8 @@ def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
         except (TypeError, ValueError, NotImplementedError, ImportError) as error:
             count_call(str(error))
         else:
-            if is_eager():  # otherwise, it is counted whenever the recorded operator runs
+            # Otherwise, it is counted whenever the recorded operator runs.
+            if is_eager() and is_readable(given[:4]):
                 count_call()
             return output
     return original(*given, **words)
