@@ -17,7 +17,7 @@ import torch
 import torch.nested._internal.ops as _of_nested_tensors
 
 from regard.torch._attention import scaled_dot_product_attention
-from regard.torch._autograd import is_eager, is_readable
+from regard.torch._autograd import is_eager
 from regard.torch._counting import (
     CountedBlock,
     ReplacedCalls,
@@ -63,7 +63,7 @@ def _computed(original: Callable[..., Any], *given: Any, **words: Any) -> Any:
             count_call(str(error))
         else:
             # Otherwise, it is counted whenever the recorded operator runs.
-            if is_eager() and is_readable(given[:4]):
+            if is_eager() and not torch._C._functorch.is_functorch_wrapped_tensor(output):
                 count_call()
             return output
     return original(*given, **words)
