@@ -117,8 +117,8 @@ print(*(each for each in lint if each.startswith(("ruff", "clang-format"))), sep
 
 native_module() { # what a user's command builds: the best target and the baseline
   step "the module that is compiled for this machine"
-  in_venv venv pip install -q --no-deps --no-cache-dir --target "$work/native" -Cbuild-dir=build/native \
-    -Ccmake.define.REGARD_CUDA=OFF .
+  in_venv venv pip install -q --no-deps --no-cache-dir --target "$work/native" --config-settings=build-dir=build/native \
+    --config-settings=cmake.define.REGARD_CUDA=OFF .
   (export PYTHONPATH=$work/native && in_venv venv "${pytest[@]}" tests/attention/test_dispatch.py)
 }
 
@@ -216,8 +216,8 @@ clang_package() {
   step "Clang: the package"
   have clang++ || { skip "Clang: no clang++"; return; }
   python3 -m venv "$work/clang"
-  CXX=clang++ "$work/clang/bin/pip" install -q --no-cache-dir -Cbuild-dir=build/clang-package \
-    -Ccmake.define.REGARD_TARGETS=all -Ccmake.define.REGARD_CUDA=OFF "${clone}[test]"
+  CXX=clang++ "$work/clang/bin/pip" install -q --no-cache-dir --config-settings=build-dir=build/clang-package \
+    --config-settings=cmake.define.REGARD_TARGETS=all --config-settings=cmake.define.REGARD_CUDA=OFF "${clone}[test]"
   in_venv clang "${pytest[@]}" -m "not slow" tests/attention tests/notebooks
 }
 
