@@ -67,7 +67,8 @@ struct NibbleKeys {
 
 template <int kRows, int kVectors>
 REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::ptrdiff_t stride,
-                                       const DecodeWorkspace& work, Ahead& ahead) {
+                                       std::int64_t head_dim, const DecodeWorkspace& work,
+                                       Ahead& ahead) {
   // Prefetches for each lane, in quarters of a line. Scales are a fifth of the data.
   constexpr int kQuartersAsked =
       (kAheadOfScores<false> * kVectors * kWidth * 5 + kLineBytes - 1) / kLineBytes;
@@ -76,7 +77,7 @@ REGARD_NOINLINE void score_nibble_keys(const NibbleKeys (&keys)[kVectors], std::
   const float* sums_of_query = work.query_sums;
   Accumulators<float, kVectors, kRows> acc;
   clear<float, kVectors, kRows>(acc);
-  for (std::int64_t group = 0; group < work.padded_head_dim / kGroupOfFourBits; ++group) {
+  for (std::int64_t group = 0; group < head_dim / kGroupOfFourBits; ++group) {
     Mask<float> sums[kVectors][kRows], sixteens[kVectors][kRows];
     Vec<float> lanes[kVectors][kGroupLanes];  // lane i holds bytes 4 i to 4 i + 3 of the group
 #pragma GCC unroll 2
@@ -137,7 +138,7 @@ REGARD_NOINLINE void score_nibble_steps(const DecodeBlock& block, std::uint32_t 
     NibbleKeys keys[kVectors];
     for (int v = 0; v < kVectors; ++v)
       keys[v] = {row_of_key<Nibbles>(block, at[v]), work.key_groups + at[v], work.scores + at[v]};
-    score_nibble_keys<kRows>(keys, block.keys.stride, work, ahead);
+    score_nibble_keys<kRows>(keys, block.keys.stride, work.padded_head_dim, work, ahead);
   });
 }
 
