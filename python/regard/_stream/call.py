@@ -8,7 +8,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +51,8 @@ _OF_EACH_CHUNK = tuple(
 # Each merge rounds, and the error of a chain of n merges is about sqrt(n) roundings. With groups of
 # 16, a state of 65536 chunks results from 64 merges, and at most 4 groups are open.
 _GROUP = 16
+# Seconds after which a call that waits for a chunk notices an interrupt.
+_SIGNAL_INTERVAL = 0.2
 
 
 class StreamCall:
@@ -220,7 +222,13 @@ class _Thread:
         self._calls.put((function, arguments, answer))
 
         def result() -> Any:
-            value, error = answer.get()
+            # A signal that arrives just before a lock is taken does not end the wait for it.
+            while True:
+                try:
+                    value, error = answer.get(timeout=_SIGNAL_INTERVAL)
+                    break
+                except Empty:
+                    pass
             if error is not None:
                 raise error
             return value
@@ -230,8 +238,8 @@ class _Thread:
     def end(self, wait: bool) -> None:
         """End the thread after the calls that it was given."""
         self._calls.put(None)
-        if wait:
-            self._thread.join()
+        while wait and self._thread.is_alive():
+            self._thread.join(_SIGNAL_INTERVAL)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
