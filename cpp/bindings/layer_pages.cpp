@@ -49,12 +49,12 @@ py::array_t<std::int32_t> table_of(const CacheState& state, std::size_t pool) {
 std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, const py::list& layers,
                                       std::int64_t capacity, std::int64_t most_bytes) {
   std::vector<PoolLayout> layouts;
-  Counts room;
+  Counts space;
   for (const py::handle pool : pools) {
     const auto [page_rows, keep_last, keep_first, at_once] =
         pool.cast<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>>();
     layouts.push_back({page_rows, keep_last, keep_first});
-    room.push_back(at_once);
+    space.push_back(at_once);
   }
   auto all = std::make_shared<PagePools>();
   auto forms = std::make_shared<std::vector<LayerForm>>();
@@ -77,11 +77,11 @@ std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, 
   all->most_bytes = most_bytes;
   std::int64_t bytes = 0, of_pool = 0;
   for (std::size_t pool = 0; pool < layouts.size(); ++pool)
-    if (__builtin_mul_overflow(room[pool], layouts[pool].stride, &of_pool) ||
+    if (__builtin_mul_overflow(space[pool], layouts[pool].stride, &of_pool) ||
         __builtin_add_overflow(bytes, of_pool, &bytes))
-      throw OutOfPages("no memory for %lld pages of %lld bytes", room[pool], layouts[pool].stride);
+      throw OutOfPages("no memory for %lld pages of %lld bytes", space[pool], layouts[pool].stride);
   all->check_budget(bytes);
-  for (std::size_t pool = 0; pool < layouts.size(); ++pool) all->pools[pool].reserve(room[pool]);
+  for (std::size_t pool = 0; pool < layouts.size(); ++pool) all->pools[pool].reserve(space[pool]);
   return std::make_shared<CachePages>(CachePages{std::make_unique<PageTable>(all, batch), forms});
 }
 
@@ -102,14 +102,14 @@ void restore(CachePages& pages, const py::array_t<std::int64_t>& lengths, const 
     used.push_back(count);
     PagePool& pool = pages.table->pools()->pools[number];
     const std::int64_t stride = pool.layout.stride;
-    const auto mapped = [&, from = offset, in_file = count](std::int64_t room) {
-      return std::make_shared<PageBlock>(stride, in_file + room, descriptor, from, in_file);
+    const auto mapped = [&, from = offset, in_file = count](std::int64_t space) {
+      return std::make_shared<PageBlock>(stride, in_file + space, descriptor, from, in_file);
     };
     if (is_mapped) {
-      const std::int64_t room =
+      const std::int64_t space =
           std::min(static_cast<std::int64_t>(free_address_space()) / stride, kMostPages - count);
       try {
-        blocks.push_back(mapped(room));
+        blocks.push_back(mapped(space));
       } catch (const OutOfPages&) {  // other mappings use the address space
         blocks.push_back(mapped(0));
       }
@@ -138,10 +138,18 @@ Counts shorter(const PageTable& table, py::handle length) {
 
 // The used pages of a pool as bytes, (pages, bytes of a page).
 py::array_t<std::uint8_t> memory_of(const CachePages& pages, std::size_t number) {
-  const PagePool& pool = pages.table->pools()->pools[number];
+  PagePools& pools = *pages.table->pools();
+  const PagePool& pool = pools.pools[number];
+  Block block;
+  std::int64_t used = 0;
+  {
+    const std::lock_guard guard(pools.lock);
+    block = pool.block;
+    used = pool.used();
+  }
   const LayerArray bytes{py::dtype::of<std::uint8_t>(), {pool.layout.stride, 1, 1}, 0};
-  const py::array all = bytes.in(pool.block, pool.layout.stride);
-  return all[py::make_tuple(py::slice(0, pool.used(), 1), py::ellipsis(), 0, 0)]
+  const py::array all = bytes.in(block, pool.layout.stride);
+  return all[py::make_tuple(py::slice(0, used, 1), py::ellipsis(), 0, 0)]
       .cast<py::array_t<std::uint8_t>>();
 }
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import inside_cache
+
 AMOUNTS = [
     pytest.param(200, 60, id="short"),
     pytest.param(5000, 2000, id="long", marks=pytest.mark.exhaustive),
@@ -25,3 +27,57 @@ def test_nothing_is_lost(signals, kills):
     ).groups()
     assert int(stopped) > 0
     assert int(killed) >= kills
+
+
+THREADS = (
+    f"SUPPORT = {str(Path(inside_cache.__file__).parent)!r}"
+    """
+import random, sys, threading
+import numpy as np, regard
+sys.path.insert(0, SUPPORT)
+from inside_cache import assert_owners_are_right
+sys.setswitchinterval(1e-6)
+caches = regard.KVCaches(2, 4, 1, 4, page_size=16, keep_last=[None, 20])
+forks, failures = [], []
+
+def append(rng):
+    rows = np.ones((2, caches.batch, 1, rng.randrange(30), 4), "f4")
+    caches[rng.randrange(2)].append(*rows)
+
+changes = [
+    append,
+    lambda rng: caches.reorder([*range(caches.batch), *[-1] * rng.randrange(3)]),
+    lambda rng: caches.drop(rng.randrange(caches.batch)),
+    lambda rng: caches.truncate(caches.lengths // 2),
+    lambda rng: caches.rollback(),
+    lambda rng: caches.keep(0, [caches._pages.length_before(0)]),
+    lambda rng: forks.append(caches.fork()),
+    lambda rng: caches.adopt(forks[-1]),
+]
+
+def change(seed):
+    rng = random.Random(seed)
+    for _ in range(1000):
+        try:
+            rng.choice(changes)(rng)
+        except (ValueError, IndexError):
+            pass  # the state has changed, or does not allow the call
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+threads = [threading.Thread(target=change, args=(seed,)) for seed in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not failures
+caches.rollback()
+for fork in forks: fork.rollback()
+assert_owners_are_right([caches, *forks])
+print("over")
+"""
+)
+
+
+def test_threads_that_change_one_cache(output_of):
+    """A call fails if another thread has changed the entries meanwhile. Memory stays intact."""
+    assert output_of(THREADS) == "over"

@@ -57,6 +57,26 @@ def test_all_comes_back(dtype, kind, mmap, path):
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("mmap", [False, True])
+def test_a_file_that_is_replaced_while_it_is_read(mmap, path, monkeypatch):
+    """The old or the new cache is read, never pages of one and lengths of the other."""
+    make().save(path)
+    longer = make()
+    longer.append(*tokens(0, 2, 300, head_dim=32, value_dim=64))
+    open_file = safetensors.safe_open
+
+    def replaced(*arguments, **options):
+        if longer.batch:
+            longer.save(path)
+            expected.append(told(longer))
+            longer.drop([0, 1])
+        return open_file(*arguments, **options)
+
+    expected = []
+    monkeypatch.setattr(safetensors, "safe_open", replaced)
+    assert [told(regard.KVCache.load(path, mmap=mmap))] == expected
+
+
 def test_pages_that_entries_share_are_written_once(path):
     cache = make(page_size=16)
     cache.reorder([0, 0, 0, 1])

@@ -41,8 +41,8 @@ class KVCache(Layer, Entries):
         Maximum number of tokens per entry; appending more is an error. Without `page_size`, each
         entry has one page of this size from the beginning, so that its tokens are contiguous. With
         `keep_last`, texts may have any length, and the limit applies to a single append: it may
-        fill the remaining room or have ``capacity - keep_first - keep_last`` tokens (at least 1),
-        whichever is more.
+        fill the rest of the capacity or have ``capacity - keep_first - keep_last`` tokens (at least
+        1), whichever is more.
     dtype : dtype, default float32
         Storage type of keys and values: float16, bfloat16 (from the ml_dtypes package, or its
         name), float32 or float64; int8 or ``"float8_e4m3fn"`` with a quarter of the memory of

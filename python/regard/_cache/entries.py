@@ -87,7 +87,7 @@ class Entries(Sizes):
         ValueError
             If an index is out of range; if the cache is closed.
         MemoryError
-            If there is no room.
+            If memory does not suffice.
 
         Examples
         --------
@@ -158,7 +158,7 @@ class Entries(Sizes):
         ValueError
             If `other` is this cache, has other sizes, or has no such entry; if a cache is closed.
         MemoryError
-            If there is no room for a copy.
+            If memory does not suffice for a copy.
 
         See Also
         --------
@@ -204,7 +204,7 @@ class Entries(Sizes):
             If there is no such entry; if `positions` do not increase, or were not appended by the
             last append; if the cache is closed.
         MemoryError
-            If there is no room for a copy of the kept tokens.
+            If memory does not suffice for a copy of the kept tokens.
 
         See Also
         --------
@@ -310,9 +310,9 @@ class Entries(Sizes):
         ...     waiting = Path(folder) / "text.safetensors"
         ...     cache.save(waiting, 0)
         ...     cache.drop(0)
-        ...     alone = cache.lengths
+        ...     rest = cache.lengths
         ...     number = cache.adopt(regard.KVCache.load(waiting))
-        >>> alone, number, cache.lengths
+        >>> rest, number, cache.lengths
         (array([3]), 1, array([3, 2]))
         """
         name = file_path(path)
@@ -353,7 +353,7 @@ class Entries(Sizes):
             If the file is not a cache, is damaged, or was written by a newer or an earlier regard
             (the message states which), or has several layers and this is `KVCache`.
         MemoryError, OSError
-            If there is no room in memory, or the file cannot be read.
+            If memory does not suffice, or the file cannot be read.
 
         Notes
         -----

@@ -63,25 +63,25 @@ def save(path: str, pages: _core.PageTable, geometry: Geometry) -> None:
         raise FileNotFoundError(f"{path} is a link to a file that does not exist")
     path = os.path.realpath(path)  # the file of a symbolic link is replaced
     folder, name = os.path.split(path)
-    beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
+    temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a directory")
     try:
-        with open(beside, "xb") as file:  # which reports a wrong folder
+        with open(temporary, "xb") as file:  # which reports a wrong folder
             mode = os.fstat(file.fileno()).st_mode
         with suppress(FileNotFoundError):
             mode = os.stat(path).st_mode
         try:
-            save_file(tensors, beside, metadata)
+            save_file(tensors, temporary, metadata)
         except safetensors.SafetensorError as error:
             raise OSError(f"{path} cannot be written: {error}") from None
-        os.chmod(beside, stat.S_IMODE(mode))  # the package makes files that only their owner reads
-        with open(beside, "r+b") as file:
+        os.chmod(temporary, stat.S_IMODE(mode))  # safetensors: only owners read
+        with open(temporary, "r+b") as file:
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
         with suppress(FileNotFoundError):
-            os.unlink(beside)
+            os.unlink(temporary)
         raise
 
 
@@ -111,6 +111,8 @@ def load(path: str, is_mapped: bool, layers: int | None) -> tuple[_core.PageTabl
                 tables = {n: opened.get_tensor(n) for n in names if not n.startswith("pages")}
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is not a readable safetensors file: {error}") from None
+        if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            return load(path, is_mapped, layers)  # another file took its place in the meantime
         size = int.from_bytes(start, "little")
         header = json.loads(file.read(size))
         if layers is not None and len(geometry.layers) != layers:

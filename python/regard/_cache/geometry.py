@@ -101,7 +101,7 @@ class Geometry(NamedTuple):
                 )
             return [check(name, one) for one in value]
 
-        room = None if capacity is None else count("capacity", capacity, maximum=MOST)
+        limit = None if capacity is None else count("capacity", capacity, maximum=MOST)
         heads = each("num_kv_heads", num_kv_heads, _size)
         dims = each("head_dim", head_dim, _size)
         of_values = each("value_dim", value_dim, _kept)
@@ -125,16 +125,16 @@ class Geometry(NamedTuple):
             stored.check_dim("head_dim", dim)
             stored.check_dim("value_dim", value_size)
             kept = 0 if window is None else kept
-            if room is not None and window is not None and room <= kept + window:
+            if limit is not None and window is not None and limit <= kept + window:
                 raise ValueError(
                     f"capacity must be at least {kept + window + 1}, keep_first + keep_last + 1, "
-                    f"got {room}"
+                    f"got {limit}"
                 )
-            tokens = _page_size(given, room, window)
+            tokens = _page_size(given, limit, window)
             found.append(
                 LayerGeometry(kv_heads, dim, value_size, stored, window, kept, tokens, *both)
             )
-        geometry = cls(tuple(found), room)
+        geometry = cls(tuple(found), limit)
         geometry._check_bytes()
         return geometry
 

@@ -89,7 +89,7 @@ class Layer(Sizes):
             If shapes disagree, `lengths` are out of range, the capacity is exceeded, a number
             cannot be stored in fewer than 16 bits, or the cache is closed.
         MemoryError
-            If there is no room to grow.
+            If memory does not suffice.
         FloatingPointError
             Raised instead of the warning with ``numpy.errstate(over="raise")``. Nothing is
             appended.

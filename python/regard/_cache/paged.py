@@ -171,8 +171,8 @@ def paged_attention(
     >>> key, value = (
     ...     pages[[7, 3]].reshape(8, 2, 64)[:5].swapaxes(0, 1) for pages in (key_pages, value_pages)
     ... )
-    >>> alone = regard.scaled_dot_product_attention(query[0], key, value)
-    >>> np.array_equal(output[0], alone)
+    >>> single = regard.scaled_dot_product_attention(query[0], key, value)
+    >>> np.array_equal(output[0], single)
     True
     """
     if not _OPTIONS.issuperset(options):
@@ -284,12 +284,12 @@ def _table(
     if numbers.shape != table.shape[:1]:
         hint = column_hint("lengths", numbers.shape, table.shape[:1])
         raise ValueError(f"lengths must be {table.shape[:1]}, got shape {numbers.shape}{hint}")
-    room = table.shape[1] * page_size
-    wrong = (numbers < 0) | (numbers > room)
+    most = table.shape[1] * page_size
+    wrong = (numbers < 0) | (numbers > most)
     if wrong.any():
         entry = int(np.argmax(wrong))
         raise ValueError(
-            f"lengths must be from 0 to {room}, which block_table has columns for, got "
+            f"lengths must be from 0 to {most}, which block_table has columns for, got "
             f"{numbers[entry]} for entry {entry}"
         )
     numbers = numbers.astype(np.int64)
