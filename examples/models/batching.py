@@ -228,7 +228,6 @@ class Batch:
         try:
             x = self.model(np.concatenate(parts).astype(int), self.caches, starts)
         except MemoryError:
-            self.caches.rollback()
             if not self._make_room():
                 self._preempt()
             return

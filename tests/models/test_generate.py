@@ -121,6 +121,19 @@ def test_draws_depend_on_the_generator_alone():
     assert draws[0] == draws[1] != draws[2]
 
 
+def test_a_generator_draws_as_sample_does():
+    model = tiny_llama.tiny_llama()
+    caches, rng, tokens = model.caches(), np.random.default_rng(3), []
+    x = model([model.tokenizer.encode("Once").ids], caches)
+    for _ in range(20):
+        tokens.append(regard.models.sample(model.logits(x[0, -1]), 1.5, rng=rng))
+        x = model([tokens[-1:]], caches)
+    again = model.generate("Once", 20, temperature=1.5, rng=np.random.default_rng(3))
+    assert "".join(again) == "".join(
+        model.decode_stream(tokens, model.tokenizer.encode("Once").ids)
+    )
+
+
 def test_characters_come_whole():
     model = tiny_llama.tiny_llama()
     tokens = model.tokenizer.encode("naïve 日本 🙂!").ids
@@ -154,11 +167,36 @@ def test_calls_that_are_refused():
         list(model.generate([999]))
     with pytest.raises(ValueError, match=r"tokens must have shape \(batch, new\), got \(2,\)"):
         model([1, 2], model.caches())
+    caches = model.caches(2)
+    for tokens, given, starts, message in (
+        ([[1, 2]], caches, None, r"tokens must have the batch axis of caches, 2, got 1"),
+        ([1, 2], caches, [0, 2], r"starts must be .* \(3,\), batch \+ 1, got shape \(2,\)"),
+        ([1, 2], caches, [0, 1, 3], "starts must end with the number of tokens in tokens, 2, got"),
+        ([1, 2], caches, [0, 2, 1], "starts must"),
+        ([[1], [2]], caches[:2], None, "caches must have one cache for each of 3 layers, got 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(tokens, given, starts)
+    assert caches.lengths.tolist() == [0, 0]
     with pytest.raises(ValueError, match=r"layers must be .* 2, got 3"):
         model.record("a", layers=[3])
     for text, layers, message in (("", None, "text must"), ("a", [], "layers must name")):
         with pytest.raises(ValueError, match=message):
             model.record(text, layers=layers)
+
+
+@pytest.mark.parametrize("layer", range(3))
+def test_a_call_that_fails_leaves_the_caches_unchanged(layer, monkeypatch):
+    model = tiny_llama.tiny_llama()
+    caches = model.caches()
+    model([[1, 2, 3]], caches)
+    fork = caches.fork()
+    monkeypatch.setitem(model._layers[layer], "feed_norm", np.ones(1, np.float32))
+    with pytest.raises(ValueError, match="weight must be"):
+        model([[4, 5]], caches)
+    monkeypatch.undo()
+    assert caches.lengths.tolist() == [3]
+    np.testing.assert_array_equal(model([[4]], caches), model([[4]], fork))
 
 
 def test_the_command_prints_the_text(folder, capsys):

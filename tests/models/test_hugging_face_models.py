@@ -89,8 +89,16 @@ def test_layers_that_are_not_wanted_are_left_out(folder):
         ({"rms_norm_eps": None}, "rms_norm_eps must be present"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
         (
-            {"layer_types": ["full_attention"]},
+            {"model_type": "qwen3", "layer_types": ["full_attention"]},
             "layer_types must have one entry for each of 3 layers",
+        ),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "got a model with a quantization_config",
+        ),
+        (
+            {"model_type": "mistral", "sliding_window": 0},
+            "sliding_window must be at least 1, got 0",
         ),
     ],
 )
@@ -109,12 +117,14 @@ def test_parameters_that_do_not_fit(folder):
     with pytest.raises(ValueError, match=r"layer 1 must have .* missing: model\.layers\.1\.mlp"):
         load(path)
     with pytest.raises(ValueError, match="they belong to different models"):
-        load(path, in_memory=False)([[WORDS]], [])
+        list(load(path, in_memory=False).generate([WORDS]))
 
 
 def test_the_command_shows_layers_of_different_windows(folder, tmp_path):
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    _, path = folder(model_type="qwen3", sliding_window=3, layer_types=kinds)
+    _, path = folder(
+        model_type="qwen3", sliding_window=3, use_sliding_window=True, layer_types=kinds
+    )
     page = tmp_path / "page.html"
     command = ["explore", str(path), TEXT, "-o", str(page), "--layers"]
     assert main([*command, "1,2"]) == 0

@@ -144,12 +144,7 @@ def sample(
     share = None if top_p is None else finite_number("top_p", top_p)
     if share is not None and share > 1:
         raise ValueError(f"top_p must be at most 1, got {share}")
-    try:
-        stream = default_rng(rng)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"rng must be None, an int of at least 0 or a numpy.random.Generator, got {shown(rng)}"
-        ) from None
+    stream = generator(rng)
     if heat == 0:
         drawn = scores.argmax(axis=-1)
     else:
@@ -160,6 +155,16 @@ def sample(
         picked = [_pick(row, most, share, n) for row, n in zip(rows, numbers, strict=True)]
         drawn = np.array(picked, np.int64).reshape(scores.shape[:-1])
     return int(drawn) if drawn.ndim == 0 else drawn
+
+
+def generator(rng: Any) -> np.random.Generator:
+    """Return a generator of random numbers, or raise TypeError or ValueError."""
+    try:
+        return default_rng(rng)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"rng must be None, an int of at least 0 or a numpy.random.Generator, got {shown(rng)}"
+        ) from None
 
 
 def _pick(chances: FloatArray, most: int | None, share: float | None, number: float) -> int:

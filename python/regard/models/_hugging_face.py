@@ -81,6 +81,11 @@ def _config(path: str) -> dict[str, Any]:
             f"{path}: model_type must be one of {listed(_MODEL_TYPES)}, got "
             f"{config.get('model_type')!r}"
         )
+    if config.get("quantization_config"):  # the weights would need scales from other tensors
+        raise ValueError(
+            f"{path}: the parameters must be floats, got a model with a quantization_config: "
+            "download the unquantized model, or a GGUF file of it"
+        )
     if config.get("hidden_act", "silu") != "silu":
         raise ValueError(f"{path}: hidden_act must be 'silu', got {config['hidden_act']!r}")
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_size", "rms_norm_eps"):
@@ -113,8 +118,17 @@ def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _windows(config: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    kinds = config.get("layer_types") or ["sliding_attention"] * layers
+    """Return the window of each layer, by the rules of the model's class in transformers."""
+    kind, window, kinds = config["model_type"], config.get("sliding_window"), None
+    if kind == "llama" or (kind != "mistral" and not config.get("use_sliding_window")):
+        window = None
+    if window is not None:
+        window = count("config.json's sliding_window", window, minimum=1)
+    if kind != "mistral":  # whose layers are alike
+        kinds = config.get("layer_types")
+    if kinds is None:
+        full = 0 if kind == "mistral" else min(config.get("max_window_layers", 28), layers)
+        kinds = ["full_attention"] * full + ["sliding_attention"] * (layers - full)
     if len(kinds) != layers:
         raise ValueError(
             f"config.json's layer_types must have one entry for each of {layers} layers, got "

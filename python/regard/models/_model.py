@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
-from numpy.random import default_rng
 
-from regard._arguments.numbers import count, integers, iterated
+from regard._arguments.numbers import count, integers, iterated, token_counts
 from regard._attention.dense import scaled_dot_product_attention
 from regard._cache import KVCaches
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
 from regard._runtime.optional import needed
 from regard._runtime.progress import check_progress, reporting
+from regard.layers._cached import restored_after_errors
 from regard.layers._linear import project
 from regard.layers._norms import rms_norm
 from regard.layers._rotation import Rotation
-from regard.models._functions import sample, swiglu
+from regard.models._functions import generator, sample, swiglu
 from regard.models._gguf_tokenizer import SPACE
 
 if TYPE_CHECKING:
@@ -115,18 +115,30 @@ class Model:
         Raises
         ------
         TypeError
-            If `tokens` are not integers.
+            If `tokens` or `starts` are not integers.
         ValueError
-            If a token is unknown, or shapes do not fit.
+            If a token is unknown, or the shapes or the number of caches do not fit. A call that
+            fails leaves the caches unchanged.
         """
         numbers = integers("tokens", tokens)
         if numbers.ndim != (2 if starts is None else 1):
             wanted = "(batch, new)" if starts is None else "(tokens,) with starts"
             raise ValueError(f"tokens must have shape {wanted}, got {numbers.shape}")
+        if len(caches) != self.num_layers:
+            raise ValueError(
+                f"caches must have one cache for each of {self.num_layers} layers, got "
+                f"{len(caches)}"
+            )
+        batch = len(caches[0].lengths)
         if starts is None:
-            starts = np.arange(len(numbers) + 1) * numbers.shape[1]
-        starts = np.asarray(starts)
-        x = self._forward(numbers.ravel(), caches, np.asarray(starts), cached=True)
+            if len(numbers) != batch:
+                raise ValueError(
+                    f"tokens must have the batch axis of caches, {batch}, got {len(numbers)}"
+                )
+            starts = np.arange(batch + 1) * numbers.shape[1]
+        counts = token_counts(starts, "tokens", numbers.size, batch)
+        with restored_after_errors(caches[0]):
+            x = self._forward(numbers.ravel(), caches, counts, cached=True)
         return x.reshape(*numbers.shape, x.shape[-1])
 
     def logits(self, x: ArrayLike) -> Array:
@@ -188,9 +200,9 @@ class Model:
             raise ValueError("prompt must have at least one token, got none")
         most = count("max_tokens", max_tokens)
         sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        sample([0.0], **sampling, rng=rng)  # raises an error for numbers out of range
+        sample([0.0], **sampling, rng=0)  # raises an error for numbers out of range
+        sampling["rng"] = generator(rng)
         caches = self.caches(**cache_options)
-        sampling["rng"] = default_rng(rng)
         return self.decode_stream(self._continued(tokens, most, caches, sampling), tokens)
 
     def _continued(
@@ -287,11 +299,11 @@ class Model:
         with reporting(progress, end, "layer", "record") as report:
             readers = [_Reader(str(n), texts if n in wanted else None) for n in range(end)]
             seen = readers if report is None else _counted(readers, report)
-            self._forward(np.array(numbers), seen, np.array([0, len(numbers)]), cached=False)
+            self._forward(np.array(numbers), seen, np.array([len(numbers)]), cached=False)
         return Recording(reader.layer for reader in readers if reader.layer is not None)
 
     def _forward(
-        self, numbers: NDArray[Any], caches: Iterable[Any], starts: NDArray[Any], *, cached: bool
+        self, numbers: NDArray[Any], caches: Iterable[Any], counts: NDArray[Any], *, cached: bool
     ) -> Array:
         """Return the results of the last norm, after as many layers as there are caches."""
         embedding, final_norm, _ = self._parameters.whole
@@ -303,11 +315,11 @@ class Model:
                     "if the tokenizer made it, they belong to different models"
                 )
         x: Any = embedding[numbers].astype(np.float32, copy=False)
+        starts = np.concatenate([[0], counts.cumsum()])
         places = None
         for layer, cache in enumerate(caches):
             if places is None:  # the layers of a step have the same lengths before it
-                before = np.repeat(cache.lengths - starts[:-1], np.diff(starts))
-                places = before + np.arange(len(x))
+                places = np.repeat(cache.lengths - starts[:-1], counts) + np.arange(len(x))
             own = self._layers[layer] if self._layers else self._parameters.layer(layer)
             normed = rms_norm(x, own["norm"], self._epsilon)
             query = self._heads(normed, own, "query", self.num_heads)
