@@ -322,8 +322,8 @@ def test_damage(change, load, path):
     assert len(told) > 10
 
 
-@pytest.mark.parametrize("package", ["gguf", "safetensors"])
-def test_a_missing_package_is_named(package, output_of):
+@pytest.mark.parametrize(("package", "kind"), [("gguf", "GGUF"), ("safetensors", "safetensors")])
+def test_a_missing_package_is_named(package, kind, output_of):
     """The rest of regard works without the package."""
     script = f"""
     import sys
@@ -335,5 +335,5 @@ def test_a_missing_package_is_named(package, output_of):
         print(error)
     """
     assert output_of(script) == (
-        f'load_{package} needs the {package} package: in a clone of regard, pip install ".[models]"'
+        f'a {kind} file needs the {package} package: in a clone of regard, pip install ".[models]"'
     )

@@ -133,7 +133,7 @@ def _described_mask(mask: Any, field: str, name_of: Any) -> dict[str, Any]:
 def read(path: str | os.PathLike[str]) -> list[RecordedLayer]:
     """Read the layers of a recording from a file."""
     name = file_path(path)
-    file = SafetensorsFile(name, "Recording.load")
+    file = SafetensorsFile(name)
     if _KEY not in file.metadata:
         raise ValueError(f"{name}: is not a recording: Recording.save writes such files")
     known: dict[str, Array] = {}

@@ -25,7 +25,7 @@ def weight_dtype_name(weight_dtype: Any) -> str | None:
     """Return the name of a storage type of weights, or raise TypeError or ValueError."""
     if weight_dtype is None:
         return None
-    # The dtype bfloat16 belongs to ml_dtypes, which need not be installed to accept its name.
+    # NumPy knows the name bfloat16 from the import of ml_dtypes.
     name = weight_dtype
     if not isinstance(name, str):
         name = dtype_of("weight_dtype", weight_dtype, f"None or one of {WEIGHT_DTYPES}").name
@@ -49,7 +49,7 @@ def narrow_weight(
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return weight
-    array = np.empty(shape, _numpy_dtype(weight_dtype))
+    array = np.empty(shape, weight_dtype)
     for rows in row_blocks(shape):
         values = read(rows)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -61,11 +61,3 @@ def narrow_weight(
                 f"got {values[became_infinite][0]}"
             )
     return array
-
-
-def _numpy_dtype(name: str) -> np.dtype[Any]:
-    if name == "float16":
-        return np.dtype(np.float16)
-    ml_dtypes = needed("ml_dtypes", "weight_dtype='bfloat16'", "models")
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype

@@ -6,7 +6,7 @@ import math
 import os
 import stat
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from regard._arguments.numbers import listed
 from regard._weights.narrow import narrow_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from numpy.typing import NDArray
 
     from regard._weights.narrow import Weight
@@ -25,11 +23,20 @@ class UnreadableTensorError(Exception):
     """A tensor has an unsupported type, but the rest of the file can be read."""
 
 
+class Tensor(NamedTuple):
+    """The place of a tensor in a file."""
+
+    kind: str  # the name of its type in the format
+    shape: tuple[int, ...]
+    offset: int  # in bytes
+    is_float: bool  # whether it can be stored in fewer bits
+
+
 class ParameterFile:
     """A file whose header is read once, however often parameters are read."""
 
     metadata: dict[str, Any]
-    names: Collection[str]
+    tensors: dict[str, Tensor]
 
     def __init__(self, name: str) -> None:
         mode = os.stat(name).st_mode
@@ -39,14 +46,6 @@ class ParameterFile:
         with open(name, "rb"):  # the packages' errors for such files do not name them
             pass
         self.name = name
-
-    def shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        raise NotImplementedError
-
-    def is_float(self, tensor: str) -> bool:
-        """Return whether a tensor can be stored in fewer bits."""
-        raise NotImplementedError
 
     def rows(self, tensor: str, part: slice) -> NDArray[Any]:
         """Return rows of a tensor ``(rows, columns)`` in a new array, in at least 32 bits."""
@@ -61,27 +60,25 @@ class ParameterFile:
 
     def read(self, tensor: str, weight_dtype: str | None) -> Weight:
         """Return a tensor. A matrix of floats is read a few rows at a time as `weight_dtype`."""
-        shape = self.shape(tensor)
+        _, shape, _, is_float = self.tensors[tensor]
         try:
             np.broadcast_to(0, shape)
         except ValueError as error:  # more axes than NumPy supports
             raise ValueError(
                 f"{self.name}: tensor {tensor!r} has the impossible shape {list(shape)}: {error}"
             ) from None
-        if weight_dtype is not None and len(shape) == 2 and self.is_float(tensor):
+        if weight_dtype is not None and len(shape) == 2 and is_float:
             where = f"{self.name}: tensor {tensor!r}"
             return narrow_weight(where, shape, weight_dtype, lambda part: self.rows(tensor, part))
         return self.rows(tensor, slice(0, math.prod(shape[:-1]))).reshape(shape)
 
-    def parameters(
-        self, prefix: str = "", weight_dtype: str | None = None, stacklevel: int = 3
-    ) -> dict[str, Any]:
+    def parameters(self, prefix: str, weight_dtype: str | None) -> dict[str, Any]:
         """Return the parameters whose names begin with a prefix.
 
-        One warning, attributed as `stacklevel` specifies, names the tensors of unsupported types.
-        Raises ValueError if no name begins with `prefix`, or if no tensor with it can be read.
+        One warning names the tensors of unsupported types. Raises ValueError if no name begins with
+        `prefix`, or if no tensor with it can be read.
         """
-        wanted = [name for name in self.names if name.startswith(prefix)]
+        wanted = [name for name in self.tensors if name.startswith(prefix)]
         if prefix and not wanted:
             raise ValueError(
                 f"{self.name}: the file has no parameter whose name begins with {prefix!r}"
@@ -95,7 +92,5 @@ class ParameterFile:
         if reasons and not parameters:
             raise ValueError(f"{self.name}: {listed(reasons)}")
         if reasons:
-            warnings.warn(
-                f"{self.name}: skipped {listed(reasons)}", UserWarning, stacklevel=stacklevel
-            )
+            warnings.warn(f"{self.name}: skipped {listed(reasons)}", UserWarning, stacklevel=3)
         return parameters

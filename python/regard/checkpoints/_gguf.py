@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._arguments.numbers import file_path, text
 from regard._runtime.optional import needed
 from regard._weights.narrow import weight_dtype_name
-from regard.checkpoints._file import ParameterFile, UnreadableTensorError
+from regard.checkpoints._file import ParameterFile, Tensor, UnreadableTensorError
 
 if TYPE_CHECKING:
     import os
@@ -113,18 +112,11 @@ def load_gguf(
     return file.parameters(prefix, kept), file.metadata
 
 
-class _Tensor(NamedTuple):
-    kind: Any
-    shape: tuple[int, ...]  # in NumPy order: GGUF lists the axes in reverse
-    offset: int  # in the file, in bytes
-    size: int  # in bytes
-
-
 class GgufFile(ParameterFile):
     """A GGUF file."""
 
     def __init__(self, name: str) -> None:
-        self._gguf = needed("gguf", "load_gguf", "models")
+        self._gguf = needed("gguf", "a GGUF file", "models")
         super().__init__(name)
         try:
             # Offsets that wrap around are errors.
@@ -141,44 +133,37 @@ class GgufFile(ParameterFile):
             reason = error.args[0] if isinstance(error, KeyError) else error
             raise ValueError(f"{name}: is not a readable GGUF file: {reason}") from None
         # Parts of the mapped file would count as memory of the process.
-        self._tensors = {
-            each.name: _Tensor(
-                each.tensor_type,
-                tuple(map(int, reversed(each.shape))),
-                each.data_offset,
-                each.n_bytes,
+        self.tensors = {
+            each.name: Tensor(
+                each.tensor_type.name,
+                tuple(map(int, reversed(each.shape))),  # GGUF lists the axes in reverse
+                int(each.data_offset),
+                each.tensor_type.name not in _INTEGERS,
             )
             for each in reader.tensors
         }
-        self.names = self._tensors.keys()
-
-    def shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        return self._tensors[tensor].shape
-
-    def is_float(self, tensor: str) -> bool:
-        """Return whether a tensor can be stored in fewer bits."""
-        return self._tensors[tensor].kind.name not in _INTEGERS
 
     def rows(self, tensor: str, part: slice) -> NDArray[Any]:
         """Return rows of a tensor; quantized rows become float32."""
-        kind, shape, offset, size = self._tensors[tensor]
+        kind, shape, offset, _ = self.tensors[tensor]
         count = part.stop - part.start
         if 0 in shape:
-            return np.empty((count, shape[-1]), _PLAIN.get(kind.name, "f4"))
-        row_bytes = size // math.prod(shape[:-1])
-        dtype = np.dtype(_PLAIN.get(kind.name, "u1"))
+            return np.empty((count, shape[-1]), _PLAIN.get(kind, "f4"))
+        encoding = self._gguf.GGMLQuantizationType[kind]
+        numbers, size = self._gguf.GGML_QUANT_SIZES[encoding]  # of a block
+        row_bytes = shape[-1] // numbers * size
+        dtype = np.dtype(_PLAIN.get(kind, "u1"))
         stored = self.numbers(
             tensor, offset + part.start * row_bytes, dtype, count * row_bytes // dtype.itemsize
         ).reshape(count, -1)
-        if kind.name in _PLAIN:
+        if kind in _PLAIN:
             return stored
         try:
             # Infinite scales produce infinite numbers without a warning.
             with np.errstate(all="ignore"):
-                floats: NDArray[Any] = self._gguf.quants.dequantize(stored, kind)
+                floats: NDArray[Any] = self._gguf.quants.dequantize(stored, encoding)
         except NotImplementedError:
-            raise UnreadableTensorError(f"has type {kind.name}, which gguf cannot decode") from None
+            raise UnreadableTensorError(f"has type {kind}, which gguf cannot decode") from None
         return floats
 
 

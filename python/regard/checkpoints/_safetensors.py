@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._arguments.numbers import file_path, text
 from regard._runtime.optional import needed
 from regard._weights.narrow import weight_dtype_name
-from regard.checkpoints._file import ParameterFile, UnreadableTensorError
+from regard.checkpoints._file import ParameterFile, Tensor, UnreadableTensorError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -112,17 +112,11 @@ def load_safetensors(
     return file.parameters(prefix, kept), file.metadata
 
 
-class _Tensor(NamedTuple):
-    kind: str
-    shape: tuple[int, ...]
-    offset: int  # in the file, in bytes
-
-
 class SafetensorsFile(ParameterFile):
     """A safetensors file."""
 
-    def __init__(self, name: str, caller: str = "load_safetensors") -> None:
-        safetensors = needed("safetensors", caller, "models")
+    def __init__(self, name: str) -> None:
+        safetensors = needed("safetensors", "a safetensors file", "models")
         super().__init__(name)
         try:
             with safetensors.safe_open(name, framework="numpy") as file:
@@ -135,24 +129,14 @@ class SafetensorsFile(ParameterFile):
         # order of the tensors gives their places.
         sizes = [math.prod(shape) * _BITS[kind] // 8 for kind, shape in found.values()]
         offset = os.path.getsize(name) - sum(sizes)
-        tensors = {}
+        self.tensors = {}
         for (tensor, (kind, shape)), size in zip(found.items(), sizes, strict=True):
-            tensors[tensor] = _Tensor(kind, tuple(shape), offset)
+            self.tensors[tensor] = Tensor(kind, tuple(shape), offset, kind in _FLOATS)
             offset += size
-        self._tensors = tensors
-        self.names = tensors.keys()
-
-    def shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        return self._tensors[tensor].shape
-
-    def is_float(self, tensor: str) -> bool:
-        """Return whether a tensor can be stored in fewer bits."""
-        return self._tensors[tensor].kind in _FLOATS
 
     def rows(self, tensor: str, part: slice) -> NDArray[Any]:
         """Return rows of a tensor; floats of fewer bits become float32."""
-        kind = self._tensors[tensor].kind
+        kind = self.tensors[tensor].kind
         array = self.stored_rows(tensor, part)
         if kind == "BF16":  # the upper half of a float32
             return (array.astype(np.uint32) << 16).view(np.float32)
@@ -163,7 +147,7 @@ class SafetensorsFile(ParameterFile):
 
     def stored(self, tensor: str) -> NDArray[Any]:
         """Return a tensor in the type in which it is stored."""
-        kind, shape, _ = self._tensors[tensor]
+        kind, shape, *_ = self.tensors[tensor]
         array = self.stored_rows(tensor, slice(0, math.prod(shape[:-1]))).reshape(shape)
         if kind != "BF16":
             return array
@@ -171,7 +155,7 @@ class SafetensorsFile(ParameterFile):
 
     def stored_rows(self, tensor: str, part: slice) -> NDArray[Any]:
         """Return rows of a tensor as they are stored, bfloat16 as integers."""
-        kind, shape, offset = self._tensors[tensor]
+        kind, shape, offset, _ = self.tensors[tensor]
         dtype = _dtype(kind)
         columns = shape[-1] if shape else 1
         count = part.stop - part.start

@@ -10,7 +10,7 @@ import numpy as np
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard.layers._linear import gradient_of_bias, gradient_of_input, gradient_of_weight
 from regard.layers._norms import gradient_of_norm
-from regard.layers._projections import INPUTS, runs
+from regard.layers._projections import INPUTS, runs, split_heads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,11 +116,11 @@ class ForwardCall(NamedTuple):
         sizes = self.projections.sizes
         has_distances = "distance_bias" in self.projections.own
         gradients = scaled_dot_product_attention_backward(
-            _split(of_rows, sizes.heads, sizes.head_dim),
+            split_heads(of_rows, sizes.heads).swapaxes(-3, -2),
             query,
             key,
             value,
-            _split(self.rows, sizes.heads, sizes.head_dim),
+            split_heads(self.rows, sizes.heads).swapaxes(-3, -2),
             self.lse,
             self.mask,
             **self.options,
@@ -172,7 +172,7 @@ class _ProjectionGradients:
 
     def heads(self, i: int) -> FloatArray:
         """Return the gradient of input `i` as ``(..., heads, seq, head_dim)``."""
-        return _split(self.columns(i, i + 1), self._sizes.counts[i], self._sizes.head_dim)
+        return split_heads(self.columns(i, i + 1), self._sizes.counts[i]).swapaxes(-3, -2)
 
     def gradients_of_parameters(self, threads: int | None) -> dict[str, FloatArray]:
         """Return the gradients of the weights and biases before attention."""
@@ -187,8 +187,3 @@ class _ProjectionGradients:
                 names = [f"{letter}_{name}" for name in INPUTS[first:last]]
                 own |= zip(names, np.split(stack, ends), strict=True)
         return own
-
-
-def _split(rows: FloatArray, heads: int, head_dim: int) -> FloatArray:
-    """Return ``(..., seq, heads * head_dim)`` as ``(..., heads, seq, head_dim)``, a view."""
-    return rows.reshape(*rows.shape[:-1], heads, head_dim).swapaxes(-3, -2)

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 Cache: TypeAlias = Any
 
 
-def refuse_options_of_cache(query_offset: ArrayLike, left_padding: ArrayLike | None = None) -> None:
-    """Raise ValueError for options that cannot be combined with a cache."""
-    if left_padding is not None:
-        raise ValueError(
-            "left_padding must be left out with a cache: pad on the right, and pass key_lengths"
-        )
-    if type(query_offset) is int and query_offset == 0:
-        return
-    if isinstance(query_offset, str) or np.any(as_array("query_offset", query_offset) != 0):
-        raise ValueError("query_offset must be left out with a cache, which determines it")
-
-
 @contextmanager
 def restored_after_errors(cache: Cache | None) -> Iterator[None]:
     """Remove the tokens that a block appends to a cache if the block fails."""
@@ -61,11 +49,21 @@ def attend_cached(
     key: FloatArray,
     value: FloatArray,
     *,
-    new_lengths: ArrayLike | None,
+    query_offset: ArrayLike | None,
+    key_lengths: ArrayLike | None,
+    left_padding: ArrayLike | None,
     rotation: Rotation | None,
     options: dict[str, Any],
 ) -> Any:
     """Append keys and values to a cache, and attend to it."""
+    if left_padding is not None:
+        raise ValueError(
+            "left_padding must be left out with a cache: pad on the right, and pass key_lengths"
+        )
+    if query_offset is not None and (
+        isinstance(query_offset, str) or np.any(as_array("query_offset", query_offset) != 0)
+    ):
+        raise ValueError("query_offset must be left out with a cache, which determines it")
     before = cache.lengths
     batch = query.shape[:-3]
     if batch != before.shape and not (batch == () and before.size == 1):
@@ -78,9 +76,10 @@ def attend_cached(
         places = first + np.arange(query.shape[-2])
         rotation.turn((query, places), (key, places), cached=True)
     options = {name: option for name, option in options.items() if option is not None}
-    if new_lengths is not None:
+    new_lengths = None
+    if key_lengths is not None:
         new = key.shape[-2]
-        numbers = batch_integers("key_lengths", new_lengths, before.shape)
+        numbers = batch_integers("key_lengths", key_lengths, before.shape)
         for number in numbers.flat:
             if not 0 <= number <= new:
                 raise ValueError(f"key_lengths must be from 0 to {new}, the new keys, got {number}")

@@ -61,7 +61,7 @@ def draw(
     qkv_bias: bool,
     out_bias: bool,
     norm: Norm | None,
-    distances: int | None,
+    distance_bias: Any,
     head_gates: bool,
     dtype: np.dtype[Any],
 ) -> dict[str, FloatArray]:
@@ -69,6 +69,13 @@ def draw(
 
     Norms and head gates multiply by 1 at first, and biases of distances are 0.
     """
+    if np.ndim(distance_bias):
+        raise TypeError(
+            "distance_bias must be an int, the number of distances on a side, got an array of "
+            f"shape {np.shape(distance_bias)}: load_state_dict() writes its numbers"
+        )
+    if distance_bias is not None:
+        distances = count("distance_bias", distance_bias, minimum=1)
     joined = sizes.heads * sizes.head_dim
     linears = [
         (name, d_in, heads * sizes.head_dim, qkv_bias)
@@ -83,7 +90,7 @@ def draw(
     if norm is not None:
         neutral = np.full(sizes.head_dim, norm.neutral, dtype)
         own |= {f"norm_{name}": neutral.copy() for name in INPUTS[:2]}
-    if distances is not None:
+    if distance_bias is not None:
         own["distance_bias"] = np.zeros((sizes.heads, 2 * distances - 1), dtype)
     if head_gates:
         own["head_gates"] = np.ones(sizes.heads, dtype)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from regard._arguments.arrays import as_array, broadcasts_to, is_floating
+from regard._arguments.arrays import broadcasts_to
 from regard._arguments.numbers import token_counts
 from regard._gradients.sums import summed_to
+from regard.layers._inputs import real_array
+from regard.layers._projections import split_heads
 
 if TYPE_CHECKING:
     from typing import Any
@@ -55,7 +57,7 @@ class HeadGates(NamedTuple):
     def apply(self, rows: FloatArray, heads: int) -> FloatArray:
         """Multiply joined heads (..., q_len, heads * head_dim)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            gated: FloatArray = _split(rows, heads) * self.factors[..., None]
+            gated: FloatArray = split_heads(rows, heads) * self.factors[..., None]
         return gated.reshape(rows.shape)
 
     def gradients(
@@ -63,7 +65,9 @@ class HeadGates(NamedTuple):
     ) -> tuple[FloatArray | None, FloatArray | None]:
         """Return the gradients of the learned and of the given gates, None for missing gates."""
         with np.errstate(over="ignore", invalid="ignore"):
-            terms = np.einsum("...d,...d->...", _split(of_gated, heads), _split(rows, heads))
+            terms = np.einsum(
+                "...d,...d->...", split_heads(of_gated, heads), split_heads(rows, heads)
+            )
             of_entries = np.asarray(np.sum(terms, axis=-2, dtype=np.float64))
             of_learned = of_entries if self.given is None else of_entries * self.given
             of_given = of_entries if self.learned is None else of_entries * self.learned
@@ -71,9 +75,7 @@ class HeadGates(NamedTuple):
 
 
 def _checked(given: ArrayLike, batch: tuple[int, ...] | None, heads: int) -> NDArray[Any]:
-    array = as_array("head_gates", given)
-    if array.dtype.kind not in "biu" and not is_floating(array.dtype):
-        raise TypeError(f"head_gates must be an array of real numbers, got {array.dtype}")
+    array = real_array("head_gates", given)
     if batch is not None and not broadcasts_to(array.shape, (*batch, heads)):
         entries = f" or {(*batch, heads)} with the batch axes" if batch else ""
         raise ValueError(
@@ -89,10 +91,6 @@ def _batch_of(sources: list[FloatArray]) -> tuple[int, ...] | None:
         return np.broadcast_shapes(*(source.shape[:-2] for source in sources))
     except ValueError:
         return None
-
-
-def _split(rows: FloatArray, heads: int) -> FloatArray:
-    return rows.reshape(*rows.shape[:-1], heads, rows.shape[-1] // heads)
 
 
 def _folded(gradient: NDArray[Any], gates: FloatArray | None) -> FloatArray | None:

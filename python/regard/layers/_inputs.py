@@ -15,7 +15,7 @@ from regard._recording.recording import Recording
 from regard.layers._projections import INPUTS
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from regard.layers._linear import FloatArray
 
@@ -53,12 +53,18 @@ def numeric_offset(
 
 def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArray:
     """Return an array ``(..., seq, dim)`` in a layer's dtype, or raise TypeError or ValueError."""
-    inputs = as_array(name, x)
-    if inputs.dtype.kind not in "iub" and not is_floating(inputs.dtype):
-        raise TypeError(f"{name} must be an array of real numbers, got {inputs.dtype}")
+    inputs = real_array(name, x)
     if inputs.ndim < 2 or inputs.shape[-1] != dim:
         raise ValueError(f"{name} must have shape (..., seq, {dim}), got {inputs.shape}")
     return as_native(inputs, dtype)
+
+
+def real_array(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return an array of real numbers of any dtype, or raise TypeError."""
+    array = as_array(name, value)
+    if array.dtype.kind not in "iub" and not is_floating(array.dtype):
+        raise TypeError(f"{name} must be an array of real numbers, got {array.dtype}")
+    return array
 
 
 def held_inputs(sources: list[FloatArray]) -> list[FloatArray]:

@@ -6,31 +6,23 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, overload
 
 import numpy as np
 
-from regard._arguments.arrays import single_or_double
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count, flag, window_sides
+from regard._arguments.numbers import flag, window_sides
 from regard._arguments.options import LayerOptions, RecordedOptions, names_of, takes_options
 from regard._runtime.public import public
 from regard.layers._cached import (
     attend_cached,
     attend_packed,
-    refuse_options_of_cache,
     refuse_with_starts,
     restored_after_errors,
 )
 from regard.layers._draws import draw, draws
 from regard.layers._gates import HeadGates
-from regard.layers._inputs import (
-    held_inputs,
-    inputs_of,
-    numeric_offset,
-    recording_of,
-)
+from regard.layers._inputs import held_inputs, inputs_of, numeric_offset, recording_of
 from regard.layers._named_parameters import NamedParameters
 from regard.layers._norms import norm_of
-from regard.layers._projections import LayerSizes, Projections, sizes_of
-from regard.layers._rotation import Rotation, query_positions
-from regard.layers._trainable import dropout_options, dropout_probability
+from regard.layers._projections import LayerSizes, Projections
+from regard.layers._rotation import Rotation
 from regard.positional import alibi_slopes
 
 if TYPE_CHECKING:
@@ -175,66 +167,24 @@ class MultiHeadAttention(NamedParameters):
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        super().__init__()
-        self._sizes = sizes_of(d_model, num_heads, num_kv_heads, head_dim, d_key, d_value)
+        super().__init__(dropout, dtype)
+        sizes = LayerSizes.of(d_model, num_heads, num_kv_heads, head_dim, d_key, d_value)
         self._is_causal = flag("is_causal", is_causal)
         self._window = None if window is None else window_sides(window)
-        self._dtype = single_or_double("dtype", dtype)
-        self._rotation = (
-            None if rotary is None else Rotation(rotary, self._sizes.head_dim, self._dtype)
-        )
-        self._slopes = alibi_slopes(self._sizes.heads) if flag("alibi", alibi) else None
+        self._rotation = Rotation.of(rotary, sizes.head_dim, self._dtype)
+        self._slopes = alibi_slopes(sizes.heads) if flag("alibi", alibi) else None
         norm = norm_of(qk_norm)
-        self._dropout = dropout_probability(dropout)
         own = draw(
-            self._sizes,
+            sizes,
             draws(rng),
             qkv_bias=flag("qkv_bias", qkv_bias),
             out_bias=flag("out_bias", out_bias),
             norm=norm,
-            distances=_distances(distance_bias),
+            distance_bias=distance_bias,
             head_gates=flag("head_gates", head_gates),
             dtype=self._dtype,
         )
-        self._projections = Projections(self._sizes, own, norm)
-
-    def __getstate__(self) -> dict[str, Any]:
-        rotary = None if self._rotation is None else self._rotation.options
-        return super().__getstate__() | {"_sizes": tuple(self._sizes), "_rotation": rotary}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._sizes = LayerSizes(*state["_sizes"])
-        rotary = state["_rotation"]
-        if rotary is not None:
-            self._rotation = Rotation(rotary, self._sizes.head_dim, self._dtype)
-
-    def _shown_options(self) -> dict[str, str]:
-        d_model, d_key, d_value = self._sizes.inputs
-        always = {
-            "d_model": d_model,
-            "num_heads": self._sizes.heads,
-            "num_kv_heads": self._sizes.kv_heads,
-            "head_dim": self._sizes.head_dim,
-            "is_causal": self._is_causal,
-        }
-        biases, norm = self._projections.own.get("distance_bias"), self._projections.norm
-        where_used = {
-            "d_key": d_key if d_key != d_model else None,
-            "d_value": d_value if d_value != d_key else None,
-            "qkv_bias": "b_query" in self._projections.own or None,
-            "out_bias": "b_out" in self._projections.own or None,
-            "window": self._window,
-            "rotary": self._rotation,
-            "alibi": self._slopes is not None or None,
-            "distance_bias": None if biases is None else biases.shape[1] // 2 + 1,
-            "head_gates": "head_gates" in self._projections.own or None,
-            "qk_norm": None if norm is None else norm.shown,
-            "dropout": self._dropout or None,
-        }
-        options = always | {name: value for name, value in where_used.items() if value is not None}
-        shown = {name: f"{value!r}" for name, value in options.items()}
-        return shown | {"dtype": f"{self._dtype}"}
+        self._projections = Projections(sizes, own, norm)
 
     @overload
     def __call__(
@@ -369,56 +319,44 @@ class MultiHeadAttention(NamedParameters):
                 "precision must be None or 'bfloat16' in train() mode, got 'int8', which has no "
                 "gradients"
             )
-        given = dict(options)
-        threads, dropout_seed = given.pop("threads", None), given.pop("dropout_seed", None)
-        given |= self._own_options()
-        if self.training or dropout_seed is not None:
-            given |= dropout_options(self, self._dropout, dropout_seed)
-        sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
-        learned = self._projections.own.get("head_gates")
-        gates = HeadGates.of(learned, head_gates, sources, starts, self._sizes.heads)
+        threads, dropout_seed = options.pop("threads", None), options.pop("dropout_seed", None)
+        given = options | self._own_options() | self._dropout_options(dropout_seed)
+        sizes, learned = self._projections.sizes, self._projections.own.get("head_gates")
+        sources = inputs_of(query, key, value, sizes.inputs, self._dtype)
+        gates = HeadGates.of(learned, head_gates, sources, starts, sizes.heads)
         norms: dict[str, NormResult] | None = None
         if self.training:
             sources, norms = held_inputs(sources), {}
-        q, k, v = self._projections.heads(sources, threads, norms)
+        q, k, _ = heads = self._projections.heads(sources, threads, norms)
         shared: dict[str, Any] = {"return_weights": return_weights, "threads": threads}
-        query_offset, key_lengths = given.get("query_offset", 0), given.get("key_lengths")
         if starts is None and cache is None:
-            query_offset = numeric_offset(query_offset, key_lengths, q, k.shape[-2])
-            given["query_offset"] = query_offset
+            offset = numeric_offset(
+                given.get("query_offset", 0), given.get("key_lengths"), q, k.shape[-2]
+            )
+            given["query_offset"] = offset
             held = {
                 "norms": norms,
                 "rotation": self._rotation,
-                "places": self._turned(q, k, query_offset),
+                "places": self._turned(q, k, offset),
                 "ends": (3,) if key is None else (1, 3) if value is None else (1, 2, 3),
                 "gates": gates,
             }
-            result: FloatArray | tuple[FloatArray, FloatArray] = self._attended(
-                sources, (q, k, v), mask, given, **shared, held=held
-            )
+            result: FloatArray | tuple[FloatArray, FloatArray]
+            result = self._attended(sources, heads, mask, given, **shared, held=held)
             return result
+        given |= shared | {"mask": mask}
+        padded = {name: given.pop(name, None) for name in _PADDED}
         with restored_after_errors(cache):
-            options = given | shared | {"mask": mask}
             if starts is not None:
-                padded = {name: options.pop(name, None) for name in _PADDED}
                 refuse_with_starts(q, is_training=self.training, key=key, value=value, **padded)
                 attended = attend_packed(
-                    cache, q, k, v, starts, rotation=self._rotation, options=options
+                    cache, *heads, starts, rotation=self._rotation, options=given
                 )
             else:
-                for name in _PADDED:
-                    options.pop(name, None)
-                refuse_options_of_cache(query_offset, given.get("left_padding"))
                 if key is not None:
                     self._refuse_cross_attention()
                 attended = attend_cached(
-                    cache,
-                    q,
-                    k,
-                    v,
-                    new_lengths=key_lengths,
-                    rotation=self._rotation,
-                    options=options,
+                    cache, *heads, **padded, rotation=self._rotation, options=given
                 )
             if not return_weights:
                 return self._projections.joined(attended, gates, threads)
@@ -439,8 +377,8 @@ class MultiHeadAttention(NamedParameters):
     ) -> Recording:
         """Record the queries and keys of a call, without computing attention.
 
-        The parameters are the same as for a call. Arguments that do not change the weights before
-        dropout are checked and ignored: `value`, `dropout_seed` and `precision`.
+        The parameters are the same as for a call. `value`, `dropout_seed` and `precision`, which do
+        not change the weights before dropout, have no effect.
 
         Parameters
         ----------
@@ -478,51 +416,8 @@ class MultiHeadAttention(NamedParameters):
                 raise ValueError(f"{name} must be left out of a recording: {advice}")
         threads = options.pop("threads", None)
         own = self._own_options() | {x: y for x, y in options.items() if x in _RECORDED}
-        sources = inputs_of(query, key, value, self._sizes.inputs, self._dtype)
+        sources = inputs_of(query, key, value, self._projections.sizes.inputs, self._dtype)
         q, k, _ = self._projections.heads(sources, threads, None)
         offset = numeric_offset(own.pop("query_offset", 0), own.get("key_lengths"), q, k.shape[-2])
         self._turned(q, k, offset)
         return recording_of(self, q, k, mask, own | {"query_offset": offset})
-
-    def _own_options(self) -> dict[str, Any]:
-        """Return the options of attention that the constructor determined."""
-        return {
-            "is_causal": self._is_causal,
-            "window": self._window,
-            "alibi_slopes": self._slopes,
-            "distance_bias": self._projections.own.get("distance_bias"),
-        }
-
-    def _turned(self, q: FloatArray, k: FloatArray, query_offset: Any) -> Any:
-        """Rotate queries and keys in place, and return their positions, or None."""
-        if self._rotation is None:
-            return None
-        places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
-        self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
-        return places
-
-    def _refuse_cross_attention(self) -> None:
-        """Raise ValueError for a key with a cache in a layer that depends on positions."""
-        positional = {
-            "is_causal": self._is_causal,
-            "window": self._window is not None,
-            "rotary": self._rotation is not None,
-            "alibi": self._slopes is not None,
-            "distance_bias": "distance_bias" in self._projections.own,
-        }
-        used = [name for name, is_used in positional.items() if is_used]
-        if used:
-            raise ValueError(
-                "key must be left out with a cache in a layer that depends on positions, got key "
-                f"in a layer with {', '.join(used)}"
-            )
-
-
-def _distances(distance_bias: Any) -> int | None:
-    """Return the number of distances on a side of a query, or raise TypeError or ValueError."""
-    if np.ndim(distance_bias):
-        raise TypeError(
-            "distance_bias must be an int, the number of distances on a side, got an array of "
-            f"shape {np.shape(distance_bias)}: load_state_dict() writes its numbers"
-        )
-    return None if distance_bias is None else count("distance_bias", distance_bias, minimum=1)

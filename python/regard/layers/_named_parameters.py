@@ -1,10 +1,13 @@
-"""The parameters of multi-head attention in the layouts of libraries."""
+"""The options of multi-head attention, and its parameters in the layouts of libraries."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from regard.layers._names import own_names, read_state, write_state
+from regard.layers._rotation import Rotation, query_positions
 from regard.layers._trainable import Trainable
 
 if TYPE_CHECKING:
@@ -19,7 +22,79 @@ if TYPE_CHECKING:
 
 
 class NamedParameters(Trainable["Gradients"]):
-    """A layer that reads and writes its parameters in the layouts of libraries."""
+    """A layer with the options and parameters of multi-head attention."""
+
+    _is_causal: bool
+    _window: tuple[int | None, int | None] | None
+    _rotation: Rotation | None
+    _slopes: FloatArray | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        rotary = None if self._rotation is None else self._rotation.options
+        return super().__getstate__() | {"_rotation": rotary}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        head_dim = self._projections.sizes.head_dim
+        self._rotation = Rotation.of(state["_rotation"], head_dim, self._dtype)
+
+    def _shown_options(self) -> dict[str, str]:
+        sizes, own, norm = (
+            self._projections.sizes,
+            self._projections.own,
+            self._projections.norm,
+        )
+        d_model, d_key, d_value = sizes.inputs
+        options = {
+            "d_model": d_model,
+            "num_heads": sizes.heads,
+            "num_kv_heads": sizes.kv_heads,
+            "head_dim": sizes.head_dim,
+            "is_causal": self._is_causal,
+            "d_key": d_key if d_key != d_model else None,
+            "d_value": d_value if d_value != d_key else None,
+            "qkv_bias": "b_query" in own or None,
+            "out_bias": "b_out" in own or None,
+            "window": self._window,
+            "rotary": self._rotation,
+            "alibi": self._slopes is not None or None,
+            "distance_bias": (
+                own["distance_bias"].shape[1] // 2 + 1 if "distance_bias" in own else None
+            ),
+            "head_gates": "head_gates" in own or None,
+            "qk_norm": None if norm is None else norm.shown,
+            "dropout": self._dropout or None,
+        }
+        shown = {name: f"{value!r}" for name, value in options.items() if value is not None}
+        return shown | {"dtype": f"{self._dtype}"}
+
+    def _own_options(self) -> dict[str, Any]:
+        """Return the options of attention that the constructor determined."""
+        return {
+            "is_causal": self._is_causal,
+            "window": self._window,
+            "alibi_slopes": self._slopes,
+            "distance_bias": self._projections.own.get("distance_bias"),
+        }
+
+    def _turned(self, q: FloatArray, k: FloatArray, query_offset: Any) -> Any:
+        """Rotate queries and keys in place, and return their positions, or None."""
+        if self._rotation is None:
+            return None
+        places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
+        self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
+        return places
+
+    def _refuse_cross_attention(self) -> None:
+        """Raise ValueError for a key with a cache in a layer that depends on positions."""
+        shown = self._shown_options()
+        positional = ("is_causal", "window", "rotary", "alibi", "distance_bias")
+        used = [name for name in positional if shown.get(name, "False") != "False"]
+        if used:
+            raise ValueError(
+                "key must be left out with a cache in a layer that depends on positions, got key "
+                f"in a layer with {', '.join(used)}"
+            )
 
     def _names(self) -> dict[str, str]:
         return own_names(self._projections.own)

@@ -8,6 +8,7 @@ parameters that are stacked in it, from the top down.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -37,7 +38,7 @@ class StateLayout(NamedTuple):
     transposed: bool = False  # weights are (d_in, d_out)
     grouped: bool = True  # whether there may be fewer key heads than query heads
     without: frozenset[str] = frozenset({"head_gates"})  # parameters that have no name
-    beside: frozenset[str] = frozenset()  # other names in a state: buffers and other layers
+    others: str = ""  # a pattern of other names in a state: buffers and other layers
     sums: bool = False  # whether norms that multiply by 1 + weight are stored as this sum
 
     def fits(self, parameters: Shapes) -> bool:
@@ -53,7 +54,12 @@ class StateLayout(NamedTuple):
 
     def parts(self, parameters: Shapes) -> dict[str, tuple[str, ...]]:
         """Return the arrays of a layer with these parameters, with their parts."""
-        return {name: parts for name, parts in self.arrays.items() if parts[0] in parameters}
+        named = parameters.keys() - self.without
+        return {name: parts for name, parts in self.arrays.items() if parts[0] in named}
+
+    def knows(self, name: str) -> bool:
+        """Return whether a name of another part of a model is expected in a state."""
+        return re.fullmatch(self.others, name) is not None
 
     def shapes(self, parameters: Shapes) -> dict[str, tuple[int, ...]]:
         """Return the shape of each array."""
@@ -82,21 +88,14 @@ _TORCH_REST = {
     "out_proj.bias": ("b_out",),
 }
 _NORMS = {"q_norm.weight": ("norm_query",), "k_norm.weight": ("norm_key",)}
-_NORM = "output.LayerNorm"
 # A block of a GGUF file, whose other tensors belong to its norms and feed-forward part.
 _GGUF_OUT = {"attn_output.weight": ("W_out",), "attn_output.bias": ("b_out",)}
 _GGUF_NORMS = {"attn_q_norm.weight": ("norm_query",), "attn_k_norm.weight": ("norm_key",)}
-_GGUF_BESIDE = frozenset(
-    f"{module}.{part}"
-    for module in (
-        *("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
-        *("ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp"),
-        *("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "exp_probs_b"),
-        *("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp"),
-        *("attn_norm_2", "layer_output_norm"),
-    )
-    for part in ("weight", "bias")
+_GGUF_OTHERS = (
+    r"(attn_norm(_2)?|post_attention_norm|post_ffw_norm|layer_output_norm|exp_probs_b|ffn_\w+)"
+    r"\.(weight|bias)"
 )
+_PROJ = _apart("q_proj", "k_proj", "v_proj", "out_proj")
 LAYOUTS = (
     StateLayout(
         "regard",
@@ -104,7 +103,7 @@ LAYOUTS = (
         | _NORMS
         | {"distance_bias": ("distance_bias",), "head_gates": ("head_gates",)},
         without=frozenset(),
-        beside=frozenset({"mask"}),
+        others="mask",
     ),
     StateLayout("torch", {"in_proj_weight": _WEIGHTS} | _TORCH_REST, grouped=False),
     StateLayout(
@@ -115,12 +114,12 @@ LAYOUTS = (
     StateLayout(
         "llama",
         _apart("q_proj", "k_proj", "v_proj", "o_proj") | _NORMS,
-        beside=frozenset({"rotary_emb.inv_freq"}),
+        others=r"rotary_emb\.inv_freq",
     ),
     StateLayout(
         "bert",
         _apart("self.query", "self.key", "self.value", "output.dense"),
-        beside=frozenset(f"{_NORM}.{part}" for part in ("weight", "bias", "gamma", "beta")),
+        others=r"output\.LayerNorm\.(weight|bias|gamma|beta)",
     ),
     StateLayout(
         "gpt2",
@@ -131,28 +130,20 @@ LAYOUTS = (
             "c_proj.bias": ("b_out",),
         },
         transposed=True,
-        beside=frozenset({"bias", "masked_bias"}),
+        others="(masked_)?bias",
     ),
-    StateLayout("bart", _apart("q_proj", "k_proj", "v_proj", "out_proj")),
-    StateLayout(
-        "whisper",
-        {
-            name: parts
-            for name, parts in _apart("q_proj", "k_proj", "v_proj", "out_proj").items()
-            if name != "k_proj.bias"
-        },
-        without=frozenset({"b_key", "head_gates"}),
-    ),
+    StateLayout("bart", _PROJ),
+    StateLayout("whisper", _PROJ, without=frozenset({"b_key", "head_gates"})),
     StateLayout(
         "gguf",
         _apart("attn_q", "attn_k", "attn_v", "attn_output") | _GGUF_NORMS,
-        beside=_GGUF_BESIDE,
+        others=_GGUF_OTHERS,
         sums=True,
     ),
     StateLayout(
         "gguf",
         {"attn_qkv.weight": _WEIGHTS, "attn_qkv.bias": _BIASES} | _GGUF_OUT | _GGUF_NORMS,
-        beside=_GGUF_BESIDE,
+        others=_GGUF_OTHERS,
         sums=True,
     ),
 )
@@ -195,7 +186,7 @@ def read_state(
     shapes = layout.shapes(parameters)
     if not given.keys() & shapes.keys():
         _refuse_unknown(fitting, given, parameters)
-    check_names(shapes, [name for name in given if name not in layout.beside])
+    check_names(shapes, [name for name in given if not layout.knows(name)])
     read: dict[str, FloatArray] = {
         name: np.full(shape, _NEUTRAL[name], dtype)
         for name, shape in parameters.items()
@@ -280,7 +271,8 @@ def _start(prefix: str) -> str:
 
 
 def _differences(layout: StateLayout, given: Mapping[str, Any], parameters: Shapes) -> int:
-    return len((given.keys() - layout.beside) ^ layout.shapes(parameters).keys())
+    names = {name for name in given if not layout.knows(name)}
+    return len(names ^ layout.shapes(parameters).keys())
 
 
 def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from regard.layers._linear import project
 from regard.layers._norms import Norm, NormResult, normalize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from regard.layers._gates import HeadGates
     from regard.layers._linear import FloatArray
@@ -29,6 +29,31 @@ class LayerSizes(NamedTuple):
     kv_heads: int
     head_dim: int
 
+    @classmethod
+    def of(
+        cls,
+        d_model: SupportsIndex,
+        num_heads: SupportsIndex,
+        num_kv_heads: SupportsIndex | None,
+        head_dim: SupportsIndex | None,
+        d_key: SupportsIndex | None,
+        d_value: SupportsIndex | None,
+    ) -> LayerSizes:
+        """Return the sizes of a layer, with defaults for None, or raise TypeError or ValueError."""
+        width = count("d_model", d_model, minimum=1)
+        heads = count("num_heads", num_heads, minimum=1)
+        kv_heads = heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads, minimum=1)
+        if heads % kv_heads:
+            raise ValueError(f"num_kv_heads must divide num_heads, got {kv_heads} and {heads}")
+        if head_dim is None and width % heads:
+            raise ValueError(
+                f"num_heads must divide d_model if head_dim is not given, got {heads} and {width}"
+            )
+        dim = width // heads if head_dim is None else count("head_dim", head_dim, minimum=1)
+        key_width = width if d_key is None else count("d_key", d_key, minimum=1)
+        value_width = key_width if d_value is None else count("d_value", d_value, minimum=1)
+        return cls((width, key_width, value_width), heads, kv_heads, dim)
+
     @property
     def counts(self) -> tuple[int, int, int]:
         """The number of heads of each input."""
@@ -39,40 +64,16 @@ class LayerSizes(NamedTuple):
         return [self.head_dim * sum(self.counts[first : i + 1]) for i in range(first, last)]
 
 
-def sizes_of(
-    d_model: SupportsIndex,
-    num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None,
-    head_dim: SupportsIndex | None,
-    d_key: SupportsIndex | None,
-    d_value: SupportsIndex | None,
-) -> LayerSizes:
-    """Return the sizes of a layer, with defaults for None, or raise an error."""
-    width = count("d_model", d_model, minimum=1)
-    heads = count("num_heads", num_heads, minimum=1)
-    kv_heads = heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads, minimum=1)
-    if heads % kv_heads:
-        raise ValueError(f"num_kv_heads must divide num_heads, got {kv_heads} and {heads}")
-    if head_dim is None and width % heads:
-        raise ValueError(
-            f"num_heads must divide d_model if head_dim is not given, got {heads} and {width}"
-        )
-    dim = width // heads if head_dim is None else count("head_dim", head_dim, minimum=1)
-    key_width = width if d_key is None else count("d_key", d_key, minimum=1)
-    value_width = key_width if d_value is None else count("d_value", d_value, minimum=1)
-    return LayerSizes((width, key_width, value_width), heads, kv_heads, dim)
-
-
 class Projections:
     """Linear layers around attention, and the weights of the RMS norms between them.
 
     Parameters
     ----------
-    sizes : LayerSizes
+    sizes : LayerSizes or tuple
         The sizes of the layer.
-    own : dict of str to numpy.ndarray
+    own : mapping of str to numpy.ndarray
         The parameters, as `draw` names them. Without ``W_out``, joined heads are the output.
-    norm : Norm or None
+    norm : Norm, tuple or None
         The norm of queries and keys; None if there is none.
     is_out_in : bool
         Whether weights have shape ``(d_out, d_in)``, or ``(d_in, d_out)`` and are not stacked. The
@@ -82,37 +83,31 @@ class Projections:
 
     def __init__(
         self,
-        sizes: LayerSizes,
-        own: dict[str, FloatArray],
-        norm: Norm | None,
+        sizes: tuple[Any, ...],
+        own: Mapping[str, FloatArray],
+        norm: tuple[float, float] | None,
         is_out_in: bool = True,
     ) -> None:
-        self.own, self.sizes, self.norm, self.is_out_in = own, sizes, norm, is_out_in
-        self._bounds = [0, *sizes.ends(0, 3)]  # of the inputs in stacked weights
+        self.sizes, self.own, self.is_out_in = LayerSizes(*sizes), dict(own), is_out_in
+        self.norm = None if norm is None else Norm(*norm)
+        self._bounds = [0, *self.sizes.ends(0, 3)]  # of the inputs in stacked weights
         self._packed: dict[str, FloatArray] = {}
-        if not is_out_in or len(set(sizes.inputs)) > 1:
+        if not is_out_in or len(set(self.sizes.inputs)) > 1:
             return
         for letter in "Wb":
             names = [f"{letter}_{name}" for name in INPUTS if f"{letter}_{name}" in own]
             if names:
                 stack = self._packed[letter] = np.concatenate([own[name] for name in names])
-                own |= zip(names, np.split(stack, self._bounds[1:-1]), strict=True)
+                self.own |= zip(names, np.split(stack, self._bounds[1:-1]), strict=True)
 
     def state(self) -> dict[str, Any]:
         """Return the arguments of the constructor, as plain values."""
         return {
             "sizes": tuple(self.sizes),
-            "own": dict(self.own),
+            "own": self.own,
             "norm": None if self.norm is None else tuple(self.norm),
             "is_out_in": self.is_out_in,
         }
-
-    @classmethod
-    def of_state(cls, state: dict[str, Any]) -> Projections:
-        """Return the projections with a state."""
-        norm = None if state["norm"] is None else Norm(*state["norm"])
-        sizes = LayerSizes(*state["sizes"])
-        return cls(**state | {"sizes": sizes, "own": dict(state["own"]), "norm": norm})
 
     def heads(
         self,
@@ -125,7 +120,7 @@ class Projections:
         Data for the gradients of norms is added to `norms`, by the names of their weights.
         """
         query, key, value = (
-            x.reshape(*x.shape[:-1], heads, self.sizes.head_dim)
+            split_heads(x, heads)
             for x, heads in zip(self._project(sources, threads), self.sizes.counts, strict=True)
         )
         if self.norm is not None:
@@ -196,6 +191,11 @@ class Projections:
             for begin, end in pairwise(bounds):
                 results.append(product[..., begin - rows.start : end - rows.start])
         return results
+
+
+def split_heads(rows: FloatArray, heads: int) -> FloatArray:
+    """Return ``(..., heads * head_dim)`` as ``(..., heads, head_dim)``, a view."""
+    return rows.reshape(*rows.shape[:-1], heads, rows.shape[-1] // heads)
 
 
 def runs(arrays: Sequence[FloatArray]) -> Iterator[tuple[int, int]]:

@@ -79,6 +79,11 @@ class Rotation:
         nothing = np.empty((0, 1), dtype)
         self._table: tuple[int, FloatArray, FloatArray] = 0, nothing, nothing
 
+    @classmethod
+    def of(cls, options: Any, head_dim: int, dtype: np.dtype[Any]) -> Rotation | None:
+        """Return the rotation of a layer, or None if there is none."""
+        return None if options is None else cls(options, head_dim, dtype)
+
     def __repr__(self) -> str:
         return self._shown
 

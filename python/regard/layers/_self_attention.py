@@ -6,28 +6,22 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, Unpack
 
 import numpy as np
 
-from regard._arguments.arrays import (
-    as_array,
-    as_native,
-    broadcasts_to,
-    check_shape,
-    single_or_double,
-)
+from regard._arguments.arrays import as_native, broadcasts_to, check_shape
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import as_mask, is_sparse
 from regard._arguments.numbers import choice, count, flag, mapping
 from regard._arguments.options import SelfAttentionOptions, takes_options
 from regard._runtime.public import public
 from regard.layers._draws import draws
-from regard.layers._inputs import recording_of, vectors
+from regard.layers._inputs import real_array, recording_of, vectors
 from regard.layers._names import check_arrays, check_names
 from regard.layers._projections import INPUTS, LayerSizes, Projections
-from regard.layers._trainable import Trainable, dropout_options, dropout_probability
+from regard.layers._trainable import Trainable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike
 
     from regard._recording.recording import Recording
     from regard.layers._draws import Rng
@@ -36,7 +30,7 @@ if TYPE_CHECKING:
     Init: TypeAlias = Literal["linear", "uniform", "normal"]
 
 _SHORT = {"W_q": "W_query", "W_k": "W_key", "W_v": "W_value"}
-_INITS = ("linear", "uniform", "normal")
+_INITS = {"linear": "linear", "uniform": "rand", "normal": "randn"}  # methods of generators
 
 
 class _Parameter:
@@ -59,9 +53,7 @@ class _Parameter:
                 f"{self._name} must stay None in a layer without biases: create one with "
                 "qkv_bias=True"
             )
-        given = as_array(self._name, parameter)
-        if given.dtype.kind not in "iuf":
-            raise TypeError(f"{self._name} must be an array of real numbers, got {given.dtype}")
+        given = real_array(self._name, parameter)
         check_shape(self._name, given, own[self._name].shape, "the parameter")
         layer._load({self._name: as_native(given, layer._dtype)})
 
@@ -154,34 +146,33 @@ class SelfAttention(Trainable["FloatArray"]):
         rng: Rng = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        super().__init__()
-        self._d_in = count("d_in", d_in, minimum=1)
-        self._d_out = count("d_out", d_out, minimum=1)
-        self._qkv_bias = flag("qkv_bias", qkv_bias)
-        choice("init", init, _INITS)
-        if qkv_bias and init != "linear":
+        super().__init__(dropout, dtype)
+        size = count("d_in", d_in, minimum=1), count("d_out", d_out, minimum=1)
+        has_biases = flag("qkv_bias", qkv_bias)
+        self._init = choice("init", init, tuple(_INITS))
+        if has_biases and init != "linear":
             raise ValueError(f"qkv_bias needs init='linear', got init={init!r}")
-        self._init = init
-        self._dropout = dropout_probability(dropout)
-        self._dtype = single_or_double("dtype", dtype)
-        draw = self._drawing(rng)
-        own: dict[str, FloatArray] = {}
+        source, own = draws(rng), {}
         for name in INPUTS:
-            weight, bias = draw()
+            bias = None
+            if init == "linear":
+                weight, bias = source.linear(*size, has_biases, self._dtype)
+            else:
+                weight = getattr(source, _INITS[init])(*size, dtype=self._dtype)
             own[f"W_{name}"] = weight
             if bias is not None:
                 own[f"b_{name}"] = bias
-        sizes = LayerSizes((self._d_in,) * 3, 1, 1, self._d_out)
+        sizes = LayerSizes((size[0],) * 3, 1, 1, size[1])
         self._projections = Projections(sizes, own, None, is_out_in=init == "linear")
 
     def _shown_options(self) -> dict[str, str]:
-        dropout = {"dropout": f"{self._dropout}"} if self._dropout else {}
+        sizes, dropout = self._projections.sizes, {"dropout": f"{self._dropout}"}
         return {
-            "d_in": f"{self._d_in}",
-            "d_out": f"{self._d_out}",
-            "qkv_bias": f"{self._qkv_bias}",
+            "d_in": f"{sizes.inputs[0]}",
+            "d_out": f"{sizes.head_dim}",
+            "qkv_bias": f"{'b_query' in self._projections.own}",
             "init": f"{self._init!r}",
-            **dropout,
+            **(dropout if self._dropout else {}),
             "dtype": f"{self._dtype}",
         }
 
@@ -260,13 +251,10 @@ class SelfAttention(Trainable["FloatArray"]):
         array([[0.3333, 0.3333, 0.3333],
                [0.5   , 0.5   , 0.    ]], dtype=float32)
         """
-        dropout_seed = options.pop("dropout_seed", None)
-        if self.training or dropout_seed is not None:
-            options |= dropout_options(self, self._dropout, dropout_seed)
-        inputs = vectors("x", x, self._d_in, self._dtype)
+        options |= self._dropout_options(options.pop("dropout_seed", None))
+        inputs, allowed = self._inputs(x, mask)
         if self.training:
             inputs = inputs.copy()
-        allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
         threads = options.pop("threads", None)
         # Axes before the last two are batch axes here; attention reads the last batch axis as
         # heads.
@@ -311,8 +299,7 @@ class SelfAttention(Trainable["FloatArray"]):
         Recording(1 layer, query (1, 4, 2) float32, key (1, 4, 2), 64 bytes)
         """
         options.pop("dropout_seed", None)
-        inputs = vectors("x", x, self._d_in, self._dtype)
-        allowed = _with_heads(as_mask(mask), (*inputs.shape[:-1], inputs.shape[-2]))
+        inputs, allowed = self._inputs(x, mask)
         query, key, _ = self._projections.heads([inputs] * 3, options.pop("threads", None))
         return recording_of(self, query, key, allowed, options)
 
@@ -373,33 +360,22 @@ class SelfAttention(Trainable["FloatArray"]):
 
     def _names(self) -> dict[str, str]:
         """Return the keys of a state in PyTorch's order, with the names of their attributes."""
+        own = self._projections.own
         if self._init != "linear":
-            return {f"W_{name}": f"W_{name}" for name in INPUTS}
-        parts = {"weight": "W", "bias": "b"} if self._qkv_bias else {"weight": "W"}
-        return {
-            f"W_{name}.{part}": f"{letter}_{name}"
-            for name in INPUTS
-            for part, letter in parts.items()
-        }
+            return {name: name for name in own}
+        return {f"W_{name[2:]}.{'weight' if name[0] == 'W' else 'bias'}": name for name in own}
 
-    def _drawing(self, rng: Rng) -> Callable[[], tuple[FloatArray, FloatArray | None]]:
-        source = draws(rng)
-        d_in, d_out, dtype = self._d_in, self._d_out, self._dtype
-        if self._init == "linear":
-            return lambda: source.linear(d_in, d_out, self._qkv_bias, dtype)
-        plain = source.rand if self._init == "uniform" else source.randn
-        return lambda: (plain(d_in, d_out, dtype=dtype), None)
-
-
-def _with_heads(mask: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """Add a heads axis to a mask that broadcasts to `shape`."""
-    if mask is None:
-        return None
-    # A sparse mask may have fewer keys, and does not broadcast over them.
-    kv_len = mask.shape[-1] if is_sparse(mask) else shape[-1]
-    if kv_len > shape[-1] or not broadcasts_to(mask.shape, (*shape[:-1], kv_len)):
-        raise ValueError(f"mask must broadcast to {shape}, got shape {mask.shape}")
-    return mask[..., None, :, :] if mask.ndim > 2 else mask
+    def _inputs(self, x: ArrayLike, mask: ArrayLike | None) -> tuple[FloatArray, Any]:
+        """Return the input of a call, and its mask with a heads axis."""
+        inputs = vectors("x", x, self._projections.sizes.inputs[0], self._dtype)
+        shape, allowed = (*inputs.shape[:-1], inputs.shape[-2]), as_mask(mask)
+        if allowed is None:
+            return inputs, None
+        # A sparse mask may have fewer keys, and does not broadcast over them.
+        kv_len = allowed.shape[-1] if is_sparse(allowed) else shape[-1]
+        if kv_len > shape[-1] or not broadcasts_to(allowed.shape, (*shape[:-1], kv_len)):
+            raise ValueError(f"mask must broadcast to {shape}, got shape {allowed.shape}")
+        return inputs, allowed[..., None, :, :] if allowed.ndim > 2 else allowed
 
 
 def _long_name(name: str) -> str:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Generic, Self, SupportsFloat, SupportsInd
 
 import numpy as np
 
-from regard._arguments.arrays import as_array, as_native, is_floating
+from regard._arguments.arrays import as_native, single_or_double
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, real_number
 from regard._attention.dense import scaled_dot_product_attention
 from regard._show.shows_options import ShowsOptions
 from regard.layers._backward import ForwardCall
-from regard.layers._inputs import held_mask, held_options
+from regard.layers._inputs import held_mask, held_options, real_array
 from regard.layers._projections import Projections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, DTypeLike
 
     from regard.layers._linear import FloatArray
 
@@ -37,9 +37,12 @@ class Trainable(ShowsOptions, Generic[Gradients]):
     """A layer that computes gradients in train mode. It begins in eval mode."""
 
     _projections: Projections
-    _dtype: np.dtype[Any]
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: SupportsFloat, dtype: DTypeLike) -> None:
+        self._dropout = real_number("dropout", dropout)
+        if not 0 <= self._dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, got {self._dropout}")
+        self._dtype = single_or_double("dtype", dtype)
         self._training = False
         self._held: ForwardCall | str = _EVAL  # or the reason why there is none
         self._grads: dict[str, FloatArray] = {}
@@ -50,7 +53,7 @@ class Trainable(ShowsOptions, Generic[Gradients]):
         return vars(self) | {"_held": held, "_projections": self._projections.state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _projections=Projections.of_state(state["_projections"]))
+        vars(self).update(state, _projections=Projections(**state["_projections"]))
 
     def __copy__(self) -> Self:
         """Return a deep copy: two layers cannot train the same parameters."""
@@ -131,6 +134,19 @@ class Trainable(ShowsOptions, Generic[Gradients]):
         {}
         """
         self._grads.clear()
+
+    def _dropout_options(self, seed: SupportsIndex | None) -> dict[str, Any]:
+        """Return the dropout options of an attention call, or no options if it drops nothing."""
+        number = None if seed is None else count("dropout_seed", seed, maximum=_MOST_SEED)
+        if not self._training or self._dropout == 0:
+            return {}
+        if number is None:
+            raise TypeError(
+                "dropout_seed must be an int in train() mode for a layer with dropout="
+                f"{self._dropout}, got None: the seed determines which weights are dropped, so "
+                "pass another seed in each call"
+            )
+        return {"dropout_p": self._dropout, "dropout_seed": number}
 
     def _attended(
         self,
@@ -267,7 +283,10 @@ class Trainable(ShowsOptions, Generic[Gradients]):
         if isinstance(call, str):
             raise RuntimeError(f"backward needs a forward call in train() mode, and {call}")
         inputs: Any
-        inputs, gradients = call.gradients(_gradient(grad, call.output_shape, self._dtype), threads)
+        given, shape = real_array("grad", grad), call.output_shape
+        if given.shape != shape:
+            raise ValueError(f"grad must have the shape of the output, {shape}, got {given.shape}")
+        inputs, gradients = call.gradients(as_native(given, self._dtype), threads)
         with np.errstate(over="ignore", invalid="ignore"):
             for name, gradient in gradients.items():
                 if name in self._grads:
@@ -277,37 +296,3 @@ class Trainable(ShowsOptions, Generic[Gradients]):
         self._grads.update(gradients)
         result: Gradients = inputs
         return result
-
-
-def _gradient(grad: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FloatArray:
-    """Return `grad` in a layer's dtype, or raise TypeError or ValueError."""
-    array = as_array("grad", grad)
-    if array.dtype.kind not in "iub" and not is_floating(array.dtype):
-        raise TypeError(f"grad must be an array of real numbers, got {array.dtype}")
-    if array.shape != shape:
-        raise ValueError(f"grad must have the shape of the output, {shape}, got {array.shape}")
-    return as_native(array, dtype)
-
-
-def dropout_probability(dropout: SupportsFloat) -> float:
-    """Return a probability less than 1, or raise TypeError or ValueError."""
-    probability = real_number("dropout", dropout)
-    if not 0 <= probability < 1:
-        raise ValueError(f"dropout must be at least 0 and less than 1, got {probability}")
-    return probability
-
-
-def dropout_options(
-    layer: Trainable[Any], probability: float, seed: SupportsIndex | None
-) -> dict[str, Any]:
-    """Return the dropout options of an attention call, or no options if it drops nothing."""
-    number = None if seed is None else count("dropout_seed", seed, maximum=_MOST_SEED)
-    if not layer.training or probability == 0:
-        return {}
-    if number is None:
-        raise TypeError(
-            f"dropout_seed must be an int in train() mode for a layer with dropout={probability}, "
-            "got None: the seed determines which weights are dropped, so pass another seed in each "
-            "call"
-        )
-    return {"dropout_p": probability, "dropout_seed": number}

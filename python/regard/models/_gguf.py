@@ -99,7 +99,7 @@ def _rotary(facts: _Facts, file: GgufFile, head_dim: int) -> dict[str, Any]:
         )
     base = facts.own("rope.freq_base", float, 10_000.0)
     kind = facts.own("rope.scaling.type", str, "none")
-    if _FACTORS in file.names:
+    if _FACTORS in file.tensors:
         # Llama 3.1 stores the divisor of each frequency.
         factors: Any = file.read(_FACTORS, None)
         frequencies = base ** -(np.arange(0, head_dim, 2) / head_dim)

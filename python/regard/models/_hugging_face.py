@@ -45,7 +45,7 @@ def open_hugging_face(name: str, weight_dtype: str | None) -> tuple[Sizes, Param
         end_tokens=frozenset(end for end in ends if isinstance(end, int)),
     )
     paths = [name] if name != folder else _parts(folder)
-    files = [SafetensorsFile(path, "a model") for path in paths]
+    files = [SafetensorsFile(path) for path in paths]
     return sizes, Parameters(folder or ".", files, HUGGING_FACE, sizes, weight_dtype), tokenizer
 
 

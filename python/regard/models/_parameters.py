@@ -74,9 +74,9 @@ class Parameters:
     ) -> None:
         self._where, self._kind, self._sizes = where, kind, sizes
         self._weight_dtype = weight_dtype
-        self._file_of = {name: file for file in files for name in file.names}
-        self.size = sum(math.prod(file.shape(name)) for name, file in self._file_of.items())
-        self.tokens = self._file(_EMBEDDING[kind]).shape(_EMBEDDING[kind])[0]
+        self._file_of = {name: file for file in files for name in file.tensors}
+        self.size = sum(math.prod(each.shape) for file in files for each in file.tensors.values())
+        self.tokens = self._shape(_EMBEDDING[kind])[0]
 
     @cached_property
     def whole(self) -> tuple[Any, Any, Any]:
@@ -117,19 +117,17 @@ class Parameters:
             own: self._read(name, shapes.get(own)) for own, name in given.items() if name in known
         }
 
-    def _file(self, name: str) -> ParameterFile:
+    def _shape(self, name: str) -> tuple[int, ...]:
         if name not in self._file_of:
             raise ValueError(f"{self._where}: the file must have the parameter {name}")
-        return self._file_of[name]
+        return self._file_of[name].tensors[name].shape
 
     def _read(self, name: str, shape: tuple[int, ...] | None) -> Weight:
-        file = self._file(name)
-        if shape is not None and file.shape(name) != shape:
-            raise ValueError(
-                f"{self._where}: {name} must have shape {shape}, got {file.shape(name)}"
-            )
+        found = self._shape(name)
+        if shape is not None and found != shape:
+            raise ValueError(f"{self._where}: {name} must have shape {shape}, got {found}")
         try:
-            weight = file.read(name, self._weight_dtype)
+            weight = self._file_of[name].read(name, self._weight_dtype)
         except UnreadableTensorError as error:
             raise ValueError(f"{self._where}: tensor {name!r} {error}") from None
         if isinstance(weight, np.ndarray) and weight.dtype == np.float64:
