@@ -1,1 +1,1 @@
-"""Layer weights in 16 or 8 bits."""
+"""Weights in 8 bits."""

@@ -8,8 +8,12 @@ import numpy as np
 
 from regard._arguments.numbers import file_path, text
 from regard._runtime.optional import needed
-from regard._weights.narrow import weight_dtype_name
-from regard.checkpoints._file import ParameterFile, Tensor, UnreadableTensorError
+from regard.checkpoints._file import (
+    ParameterFile,
+    Tensor,
+    UnreadableTensorError,
+    weight_dtype_name,
+)
 
 if TYPE_CHECKING:
     import os

@@ -13,7 +13,7 @@ from regard._weights.quantized import multiply
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard._weights.narrow import Weight
+    from regard._weights.quantized import Weight
 
     FloatArray: TypeAlias = NDArray[np.floating[Any]]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from regard._weights.narrow import Weight
+    from regard._weights.quantized import Weight
     from regard.checkpoints._file import ParameterFile
 
     Array = NDArray[np.float32]
