@@ -89,7 +89,8 @@ class Model:
         batch : int, optional
             Number of texts.
         **options
-            Options of `regard.KVCaches`, such as ``dtype``, ``keep_last`` and ``page_size``.
+            Options of `regard.KVCaches`, such as ``dtype`` and ``page_size``. In a model with
+            windows, ``keep_last=model.windows`` frees the tokens that a layer no longer sees.
         """
         return KVCaches(self.num_layers, batch, self.num_kv_heads, self.head_dim, **options)
 
