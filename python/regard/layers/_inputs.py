@@ -70,12 +70,10 @@ def real_array(name: str, value: ArrayLike) -> NDArray[Any]:
 def held_inputs(sources: list[FloatArray]) -> list[FloatArray]:
     """Copy the inputs of a call in train mode, so that callers may change their arrays.
 
-    There is one copy for adjacent inputs that are the same array.
+    There is one copy for inputs that are the same array.
     """
-    copies: list[FloatArray] = []
-    for i, x in enumerate(sources):
-        copies.append(copies[-1] if i and x is sources[i - 1] else x.copy())
-    return copies
+    copies = {id(x): x.copy() for x in sources}
+    return [copies[id(x)] for x in sources]
 
 
 def held_options(options: dict[str, Any]) -> dict[str, Any]:

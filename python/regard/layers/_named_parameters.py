@@ -39,11 +39,8 @@ class NamedParameters(Trainable["Gradients"]):
         self._rotation = Rotation.of(state["_rotation"], head_dim, self._dtype)
 
     def _shown_options(self) -> dict[str, str]:
-        sizes, own, norm = (
-            self._projections.sizes,
-            self._projections.own,
-            self._projections.norm,
-        )
+        sizes, own = self._projections.sizes, self._projections.own
+        norm, biases = self._projections.norm, own.get("distance_bias")
         d_model, d_key, d_value = sizes.inputs
         options = {
             "d_model": d_model,
@@ -58,9 +55,7 @@ class NamedParameters(Trainable["Gradients"]):
             "window": self._window,
             "rotary": self._rotation,
             "alibi": self._slopes is not None or None,
-            "distance_bias": (
-                own["distance_bias"].shape[1] // 2 + 1 if "distance_bias" in own else None
-            ),
+            "distance_bias": None if biases is None else biases.shape[1] // 2 + 1,
             "head_gates": "head_gates" in own or None,
             "qk_norm": None if norm is None else norm.shown,
             "dropout": self._dropout or None,
