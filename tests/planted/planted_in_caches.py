@@ -4,6 +4,7 @@ from planted_bug import Bug
 
 CACHE = "python/regard/_cache/"
 TABLE = "cpp/dispatch/page_table.cpp"
+STEP = "cpp/dispatch/append_step.cpp"
 PAGES = ("tests/cache/test_cache_pages.py", "tests/cache/test_cache.py")
 WINDOW = ("tests/cache/test_cache_window.py", "tests/cache/test_cache_model.py")
 FILES = ("tests/cache/test_cache_files.py", "tests/cache/test_cache_interrupts.py")
@@ -27,7 +28,7 @@ BUGS = [
     ),
     Bug(
         "a budget counts the pages before an append",
-        TABLE,
+        "cpp/dispatch/page_pool.cpp",
         "  std::int64_t bytes = more;\n",
         "  std::int64_t bytes = more * 0;\n",
         ("tests/cache/test_cache_entries.py",),
@@ -51,7 +52,7 @@ BUGS = [
     ),
     Bug(
         "a page is evicted one token too early",
-        TABLE,
+        STEP,
         "(length - layout.keep_last) / rows - first_pages - evicted",
         "(length - layout.keep_last + 1) / rows - first_pages - evicted",
         (*WINDOW, "tests/cache/test_cache_attacks.py"),
@@ -59,7 +60,7 @@ BUGS = [
     ),
     Bug(
         "a page with two owners is written to",
-        TABLE,
+        STEP,
         "pool.owners(entries.row(entry)[own.owned - 1]) > 1",
         "pool.owners(entries.row(entry)[own.owned - 1]) > 2",
         PAGES,
@@ -67,7 +68,7 @@ BUGS = [
     ),
     Bug(
         "all entries of a shared page leave it",
-        TABLE,
+        STEP,
         "    if (left > 1) {\n",
         "    if (left > 0) {\n",
         PAGES,
@@ -76,8 +77,8 @@ BUGS = [
     Bug(
         "the pages of a fork have one owner too few",
         TABLE,
-        "  fork->state_ = after;\n",
-        "  give_back(shared);\n  fork->state_ = after;\n",
+        "  fork->state_ = shared(chosen);\n",
+        "  fork->state_ = shared(chosen);\n  pools_->give_back(held_of(*fork->state_));\n",
         PAGES,
         "fork: the pages are free too early",
     ),
@@ -92,16 +93,24 @@ BUGS = [
     Bug(
         "an append that fails keeps its pages",
         TABLE,
-        "    if (step != step_) give_back(step->taken);\n",
+        "    if (!begun) pools_->give_back(step->taken);\n",
         "",
         PAGES,
         "an append that becomes infinite, with errstate(over='raise')",
     ),
     Bug(
+        "two threads' appends are both kept",
+        TABLE,
+        "    check_same_entries(state_ == state && step_ == begun);\n",
+        "",
+        ("tests/cache/test_cache_attacks.py",),
+        "two threads that append to the same cache: pages without an owner",
+    ),
+    Bug(
         "a file is written in place",
         CACHE + "file.py",
-        'beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")',
-        "beside = path",
+        'temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")',
+        "temporary = path",
         FILES,
         "a process that dies while it saves a cache",
     ),

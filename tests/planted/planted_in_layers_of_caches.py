@@ -4,6 +4,7 @@ from planted_bug import Bug
 
 CACHE = "python/regard/_cache/"
 TABLE = "cpp/dispatch/page_table.cpp"
+STEP = "cpp/dispatch/append_step.cpp"
 LAYERS = ("tests/cache/test_cache_layers.py",)
 PAGED = ("tests/cache/test_paged_attention.py",)
 
@@ -11,30 +12,30 @@ BUGS = [
     Bug(
         "all layers see the tokens of an unfinished step",
         TABLE,
-        "step_ && step_->has_stored[static_cast<std::size_t>(layer)] ? step_->after",
+        "step_ && step_->has_stored(layer) ? step_->after",
         "step_ ? step_->after",
         LAYERS,
         "a layer that has not appended yet, while another has",
     ),
     Bug(
         "a step takes effect when one layer is missing",
-        TABLE,
-        "if (++step->stored < static_cast<std::int64_t>(step->has_stored.size()))",
-        "if (++step->stored + 1 < static_cast<std::int64_t>(step->has_stored.size()))",
+        STEP,
+        "  return std::find(has_stored_.begin(), has_stored_.end(), 0) == has_stored_.end();\n",
+        "  return std::count(has_stored_.begin(), has_stored_.end(), 0) <= 1;\n",
         LAYERS,
         "KVCaches: a step of all layers but one",
     ),
     Bug(
         "the pages of a step that is undone have an owner",
         TABLE,
-        "  if (step_) give_back(step_->taken);\n  step_ = nullptr;\n",
+        "  if (step_) pools_->give_back(step_->taken);\n  step_ = nullptr;\n",
         "  step_ = nullptr;\n",
         LAYERS,
         "KVCaches: rollback of a step that has taken pages",
     ),
     Bug(
         "a shared page is copied for the first array only",
-        TABLE,
+        "cpp/dispatch/page_pool.cpp",
         "for (const PageRegion& region : layout.regions)\n",
         "for (const PageRegion& region : {layout.regions[0]})\n",
         LAYERS,
@@ -42,8 +43,8 @@ BUGS = [
     ),
     Bug(
         "layers append different numbers of tokens",
-        TABLE,
-        "  if (counts == step_->counts) return;\n",
+        STEP,
+        "  if (more == counts) return;\n",
         "  return;\n",
         LAYERS,
         "KVCaches: a layer that appends fewer tokens than the first: no error",
