@@ -18,8 +18,8 @@ struct SoftmaxState {
   float sum = kNothing;
 };
 
-// e^x. x is the rounded difference of two scores, so that a weight is no less exact if the scores
-// are large.
+// e^x, for the difference x of two scores. Scores are subtracted before the multiplication by
+// log2(e), because its rounding error would grow with the scores.
 REGARD_DEVICE float exponential(float x) {
   constexpr float kLog2E = 1.4426950408889634f;
   return exp2_approximate(x * kLog2E);

@@ -2,8 +2,10 @@
 
 import ast
 import re
+import subprocess
 import tomllib
 from graphlib import TopologicalSorter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,8 @@ PACKAGES = {
 # of the calls that the methods of recordings make.
 CALLS_UP = {("_attention", "cuda"), ("_runtime", "cuda"), ("_recording", "regard")}
 SOURCES = {".hpp", ".cpp", ".cu", ".inc"}
+# What counts as lines of the package: code, stubs and the page of `regard.explore`.
+WEIGHED = {".py", ".pyi", ".html", ".css", ".js"}
 KERNEL_HEADERS = {"cstddef", "cstdint", "initializer_list", "type_traits", "utility"}
 KERNEL_HEADERS |= {"emmintrin.h", "immintrin.h", "arm_neon.h"}
 
@@ -329,3 +333,27 @@ def test_the_map_of_the_source_names_files_that_exist():
     (way,) = re.findall(r"### A call on a GPU\n(.*?)\n## ", text, re.DOTALL)
     for name in re.findall(r"`(_\w+\.py)`", way):
         assert (PYTHON / "regard" / "cuda" / name).is_file(), name
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a git checkout")
+def test_every_package_has_a_budget():
+    """Prints the lines of the packages with -rP; exceeding a budget is not a failure."""
+    command = ["git", "ls-files", "-z", "python/regard"]
+    listed = subprocess.check_output(command, cwd=ROOT, text=True)
+    files = {}
+    for name in listed.split("\0"):
+        path = ROOT / name
+        if path.suffix in WEIGHED and path.is_file():
+            folders = path.relative_to(PYTHON / "regard").parts[:-1]
+            files.setdefault(folders[0] if folders else "regard", []).append(path)
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| packages \| budget \|\n\|---\|---\|\n((?:\|.*\|\n)+)", text, re.M)
+    rows = re.findall(r"^\| (.*) \| (\d+) \|$", table, re.M)
+    packages = [re.findall("`([a-z_]+)`", name) for name, _ in rows]
+    assert sorted(chain(*packages)) == sorted(files), "each package must be in one row"
+    assert len(rows) == table.count("\n")
+    for (name, budget), members in zip(rows, packages, strict=True):
+        counted = [path for each in members or files for path in files[each]]
+        lines = sum(path.read_bytes().count(b"\n") for path in counted)
+        over = f", {lines - int(budget)} above its budget" if lines > int(budget) else ""
+        print(f"{name}: {lines} lines of {budget}, in {len(counted)} files{over}")

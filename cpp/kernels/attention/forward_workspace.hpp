@@ -42,7 +42,7 @@ template <class T>
 struct ForwardBlock : KeySpan {
   TileRows<T> keys{};
   TileRows<T> values{};
-  // In the layout of copy_group_scales; null if there are no groups.
+  // Scales and minimums as copy_group_scales writes them; null if rows are not in groups.
   const T* key_groups = nullptr;
   const T* value_groups = nullptr;
   std::ptrdiff_t group_stride = 0;
