@@ -3,11 +3,14 @@
 python benchmarks/small_calls.py
 python benchmarks/small_calls.py old/bin/python new/bin/python [--rounds 7]
 
-Times are in microseconds per call. With two interpreters, each with its own regard, their processes
-are interleaved, and the last column is the median ratio of the second to the first.
+Times are in microseconds per call; calls of `regard.torch` are timed if PyTorch is installed. With
+two interpreters, each with its own regard, their processes are interleaved, in an order that
+alternates between rounds, and the last column is the median ratio of the second to the first.
+The environment determines the target and the threads: REGARD_TARGET, REGARD_NUM_THREADS.
 """
 
 import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -17,6 +20,12 @@ import timeit
 import numpy as np
 
 SECONDS = 0.02  # the duration of one timing; the best of 5 counts
+IMPORT = """
+import time, numpy
+begin = time.perf_counter()
+import regard
+print(1e6 * (time.perf_counter() - begin))
+"""
 
 
 def small_calls():
@@ -73,32 +82,52 @@ def small_calls():
     }
 
 
+def torch_calls():
+    """Return the same for PyTorch tensors."""
+    import torch
+
+    import regard.torch
+
+    x, attend = torch.ones(2, 4, 8, 16), regard.torch.scaled_dot_product_attention
+    leaf = x.clone().requires_grad_()
+    return {
+        "torch forward": lambda: attend(x, x, x),
+        "torch and backward": lambda: torch.autograd.grad(attend(leaf, leaf, leaf), leaf, x),
+    }
+
+
 def timed():
-    """Return the microseconds of each call."""
-    found = {}
-    for name, call in small_calls().items():
+    """Return the place of regard, and the microseconds of each call and of the import."""
+    import regard
+
+    calls = small_calls() | (torch_calls() if importlib.util.find_spec("torch") else {})
+    importing = [subprocess.check_output([sys.executable, "-c", IMPORT]) for _ in range(5)]
+    found = {"import": min(map(float, importing))}
+    for name, call in calls.items():
         timer = timeit.Timer(call)
         number = max(1, int(SECONDS * 20 / timer.timeit(20)))
         found[name] = 1e6 * min(timer.repeat(5, number)) / number
-    return found
+    return regard.__path__[0], found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("interpreters", nargs="*", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true", help="print the times as JSON")
+    parser.add_argument("--json", action="store_true", help="print one run as JSON")
     arguments = parser.parse_args()
     if arguments.json:
         print(json.dumps(timed()))
         return
     commands = [[each, __file__, "--json"] for each in arguments.interpreters or [sys.executable]]
-    rounds = [
-        [json.loads(subprocess.check_output(command)) for command in commands]
-        for _ in range(arguments.rounds)
-    ]
-    for name in rounds[0][0]:
-        times = [[each[name] for each in turn] for turn in rounds]
+    rounds = []
+    for number in range(arguments.rounds):
+        order = range(len(commands))[:: -1 if number % 2 else 1]
+        answers = {which: json.loads(subprocess.check_output(commands[which])) for which in order}
+        rounds.append([answers[which] for which in sorted(answers)])
+    print(*(place for place, _ in rounds[0]), sep="\n")
+    for name in rounds[0][0][1]:
+        times = [[found[name] for _, found in answers] for answers in rounds]
         medians = [statistics.median(column) for column in zip(*times, strict=True)]
         line = f"{name:20}" + "".join(f"{time:10.2f}" for time in medians)
         if len(commands) == 2:

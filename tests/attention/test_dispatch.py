@@ -97,7 +97,7 @@ def test_masked_features(masked, left, output_of):
     assert active == targets[0]
     assert json.loads(output_of(SCRIPT, REGARD_TARGET=active))[2] == digest
     names = masked.replace(",", " ").split()
-    told = [line.split()[1:-1] for line in lines if line.startswith("disabled ")]
+    told = [line.split()[1:-1] for line in lines if line.startswith("  disabled ")]
     assert [set(words) for words in told] == [set(names)]
     features = json.loads(lines[-1])["cpu_features"]
     assert set(features["disabled"]) == set(names)

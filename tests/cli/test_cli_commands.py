@@ -18,6 +18,11 @@ def test_info(shown):
         assert re.search(rf"{target['name']} .*run", text)
 
 
+def test_show_config_prints_the_same(shown, capsys):
+    regard.show_config()
+    assert capsys.readouterr().out == shown("info")
+
+
 def test_info_says_what_a_target_needs_that_does_not_run(shown, monkeypatch):
     config = regard.show_config(mode="dicts")
     row = {"name": "future", "runnable": False, "missing": "warp drive"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -58,7 +60,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     Parameters
     ----------
     mode : {"stdout", "dicts"}, default "stdout"
-        Print a report, or return it as a dictionary, as `numpy.show_config` does.
+        Print the report of ``python -m regard info``, or return it as a dictionary, as
+        `numpy.show_config` does.
 
     Returns
     -------
@@ -104,23 +107,56 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     }
     if mode == "dicts":
         return config
-    runnable = ", ".join(row["name"] for row in config["targets"] if row["runnable"])
-    compiled = ", ".join(row["name"] for row in config["targets"])
-    print(f"regard    {config['version']} (Python {config['python']}, NumPy {config['numpy']})")
-    print(f"compiler  {config['compiler']}, {config['build_type']}")
-    if disabled := config["cpu_features"]["disabled"]:
-        print(f"disabled  {' '.join(disabled)} (REGARD_DISABLE_CPU_FEATURES)")
-    print(f"targets   {compiled} compiled; {runnable} run here")
-    print(f"active    {config['active_target']} ({config['active_reason']})")
-    if note := better_target_note():
-        print(f"          {note}")
-    print(f"threads   {config['threads']} ({config['threads_reason']})")
-    layer = config["threading_layer"]
-    print(f"layer     {layer['name']} ({layer['reason']})")
-    if layer["runtime"]:
-        print(f"          {layer['runtime']}, OpenMP {layer['version']}, {layer['path']}")
-    print(f"cuda      {config['cuda']['status']}")
+    print("\n".join(report_of(config)))
     return None
+
+
+def report_of(
+    config: dict[str, Any], bold: Callable[[str], str] = str, dim: Callable[[str], str] = str
+) -> Iterator[str]:
+    """Yield the lines of a report; `bold` and `dim` style its results and its reasons."""
+
+    def row(name: str, what: str, why: str = "") -> str:
+        return f"  {name:<8}  {what}  {dim(why) if why else ''}".rstrip()
+
+    yield f"{bold('regard')} {config['version']}"
+    yield ""
+    yield row("compiler", f"{config['compiler']}, {config['build_type']}")
+    yield row("python", f"{config['python']}, NumPy {config['numpy']}")
+    features = config["cpu_features"]
+    yield row("cpu", " ".join(features["found"]) or "nothing beyond the architecture's baseline")
+    if features["disabled"]:
+        yield row("disabled", " ".join(features["disabled"]), "REGARD_DISABLE_CPU_FEATURES")
+    size, source = config["l2_cache_bytes"], "REGARD_L2_CACHE"
+    shown = f"{size} bytes" if size % 1024 else f"{size // 1024} KiB"
+    yield row("l2 cache", shown, source if os.environ.get(source) else "of one CPU core")
+    targets = config["targets"]
+    width = max(len(target["name"]) for target in targets)
+    for number, target in enumerate(targets):
+        runs = "runs here" if target["runnable"] else "does not run here"
+        why = "" if target["runnable"] else f"needs {target['missing']}"
+        yield row("" if number else "targets", f"{target['name']:<{width}}  {runs}", why)
+    yield row("active", bold(config["active_target"]), config["active_reason"])
+    if note := better_target_note():
+        yield row("", note)
+    yield row("threads", bold(str(config["threads"])), config["threads_reason"])
+    layer = config["threading_layer"]
+    yield row("layer", bold(layer["name"]), layer["reason"])
+    if layer["runtime"]:
+        yield row("", f"{layer['runtime']}, OpenMP {layer['version']}", layer["path"])
+    cuda = config["cuda"]
+    yield row("cuda", bold("available") if cuda["available"] else cuda["status"])
+    if cuda["toolkit"] is None:
+        return
+    driver = cuda["driver"] or "none"
+    yield row("", f"built with toolkit {cuda['toolkit']}; CUDA version of the driver: {driver}")
+    for number, device in enumerate(cuda["devices"]):
+        major, minor = device["compute_capability"]
+        memory = f"{device['memory_bytes'] / 2**30:.0f} GiB"
+        yield row("", f"device {number}: {device['name']}, sm_{major}{minor}, {memory}")
+    width = max((len(kernel["name"]) for kernel in cuda["kernels"]), default=0)
+    for number, kernel in enumerate(cuda["kernels"]):
+        yield row("" if number else "kernels", f"{kernel['name']:<{width}}", kernel["proof"])
 
 
 def better_target_note() -> str:
