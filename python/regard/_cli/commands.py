@@ -45,6 +45,8 @@ def run(argv: Sequence[str]) -> int:
         options = _parser().parse_args(argv if names_command else ["demo", *argv])
         if not names_command:
             demo.refuse_one_word(options, tuple(_COMMANDS))
+        if getattr(options, "threads", None) is not None:
+            regard.set_num_threads(options.threads)
         status: int = _COMMANDS[options.command].run(options)
     except SystemExit as end:  # argparse exits, but this function returns
         return int(end.code or 0)

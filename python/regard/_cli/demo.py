@@ -13,7 +13,7 @@ import regard
 from regard._bench.fresh_process import run_in_fresh_process
 from regard._bench.measuring import Request, measure
 from regard._bench.problems import parse_shape
-from regard._cli.arguments import add_threads
+from regard._cli.arguments import THREADS, add_options
 from regard._cli.stages import (
     EXAMPLE,
     SCALE,
@@ -46,9 +46,12 @@ _BAR_WIDTH = 24
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("words", nargs="*", metavar="word", help=f"by default: {EXAMPLE}")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--no-timing", action="store_true", help="skip the timing")
-    add_threads(parser)
+    add_options(
+        parser,
+        ("--json", bool, False, "print one JSON object"),
+        ("--no-timing", bool, False, "skip the timing"),
+        THREADS,
+    )
 
 
 def refuse_one_word(options: argparse.Namespace, commands: Sequence[str]) -> None:
@@ -67,8 +70,6 @@ def run(options: argparse.Namespace) -> int:
         tokens = tokenize(" ".join(options.words) if options.words else EXAMPLE)
     except ValueError as error:
         options.parser.error(str(error))
-    if options.threads is not None:
-        regard.set_num_threads(options.threads)
     stages = run_stages(tokens)
     check = check_fused(stages)
     notebook = check_notebook(tokens) if tokens == tokenize(EXAMPLE) else None

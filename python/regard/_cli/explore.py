@@ -6,7 +6,7 @@ import argparse
 
 import regard
 from regard._arguments.arrays import bytes_of
-from regard._cli.arguments import MODELS, add_model, add_threads, text_of, whole_number
+from regard._cli.arguments import MODELS, add_model_options, text_of, whole_number
 from regard._cli.terminal import Progress
 from regard._explore import check_place
 from regard._explore._function import MOST_TOP_KEYS, plan_of_lengths
@@ -41,42 +41,24 @@ _STEPS = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    add_model(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        default="attention.html",
-        help="where to write the page, by default attention.html",
+    detail = "maximum rows and columns of a head's picture, by default 512 or what fits"
+    top_k = "number of keys of each query with their weights, by default 8"
+    page = "where to write the page, by default attention.html"
+    max_mb = "refuse to make a page that would be larger, by default 100"
+    add_model_options(
+        parser,
+        ("-o --output FILE", str, "attention.html", page),
+        ("--overwrite", bool, False, "replace the file if it exists"),
+        (
+            "--layers LIST",
+            _layer_numbers,
+            None,
+            "the layers to show, such as 0-5,17, by default all",
+        ),
+        ("--detail N", whole_number(MOST_DETAIL, LEAST_DETAIL), None, detail),
+        ("--top-k N", whole_number(MOST_TOP_KEYS), 8, top_k),
+        ("--max-mb N", whole_number(_MOST_MB), 100, max_mb),
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
-    parser.add_argument(
-        "--layers",
-        type=_layer_numbers,
-        metavar="LIST",
-        help="the layers to show, such as 0-5,17, by default all",
-    )
-    parser.add_argument(
-        "--detail",
-        type=whole_number(MOST_DETAIL, LEAST_DETAIL),
-        metavar="N",
-        help="maximum rows and columns of a head's picture, by default 512 or what fits",
-    )
-    parser.add_argument(
-        "--top-k",
-        type=whole_number(MOST_TOP_KEYS),
-        default=8,
-        metavar="N",
-        help="number of keys of each query with their weights, by default 8",
-    )
-    parser.add_argument(
-        "--max-mb",
-        type=whole_number(_MOST_MB),
-        default=100,
-        metavar="N",
-        help="refuse to make a page that would be larger, by default 100",
-    )
-    add_threads(parser, "maximum number of threads")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -84,13 +66,8 @@ def run(options: argparse.Namespace) -> int:
     parser: argparse.ArgumentParser = options.parser
     path, text = text_of(options)
     _check_output(parser, options.output, options.overwrite)
-    if options.threads is not None:
-        regard.set_num_threads(options.threads)
-    progress = Progress(_STEPS)
-    try:
+    with Progress(_STEPS) as progress:
         explorer = _explored(options, path, text, progress)
-    finally:
-        progress.clear()
     explorer.save(options.output, overwrite=options.overwrite)
     print(printable(f"{options.output}: {explorer!r}"))
     return 0

@@ -6,7 +6,7 @@ import argparse
 import itertools
 
 import regard
-from regard._cli.arguments import MODELS, add_model, add_threads, text_of, whole_number
+from regard._cli.arguments import MODELS, add_model_options, text_of, whole_number
 from regard._cli.terminal import Progress
 from regard._show.text import printable
 
@@ -32,58 +32,28 @@ _MOST_TOKENS = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    add_model(parser)
     tokens = whole_number(_MOST_TOKENS)
-    parser.add_argument(
-        "--tokens",
-        type=tokens,
-        default=64,
-        metavar="N",
-        help="the most tokens to generate, by default 64",
+    caches = (*_STORED, "float8_e4m3fn", "q4_1")
+    add_model_options(
+        parser,
+        ("--tokens N", tokens, 64, "the most tokens to generate, by default 64"),
+        ("--temperature T", float, 0.0, "0, the default, picks the most likely token"),
+        ("--top-k N", tokens, None, "draw from this many of the most likely tokens"),
+        ("--top-p P", float, None, "draw from the tokens of this total probability"),
+        ("--seed N", whole_number(2**63 - 1, 0), 0, "by default 0"),
+        ("--weights", _STORED, "int8", "type of the weights, by default int8"),
+        ("--cache-dtype", caches, "float32", "type of keys and values, by default float32"),
+        ("--window N", tokens, None, "number of last tokens that the model sees"),
     )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.0,
-        metavar="T",
-        help="0, the default, picks the most likely token",
-    )
-    parser.add_argument(
-        "--top-k", type=tokens, metavar="N", help="draw from this many of the most likely tokens"
-    )
-    parser.add_argument(
-        "--top-p", type=float, metavar="P", help="draw from the tokens of this total probability"
-    )
-    parser.add_argument(
-        "--seed", type=whole_number(2**63 - 1, 0), default=0, metavar="N", help="by default 0"
-    )
-    parser.add_argument(
-        "--weights", choices=_STORED, default="int8", help="type of the weights, by default int8"
-    )
-    parser.add_argument(
-        "--cache-dtype",
-        choices=(*_STORED, "float8_e4m3fn", "q4_1"),
-        default="float32",
-        help="type of keys and values, by default float32",
-    )
-    parser.add_argument(
-        "--window", type=tokens, metavar="N", help="number of last tokens that the model sees"
-    )
-    add_threads(parser, "maximum number of threads")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     path, prompt = text_of(options)
-    if options.threads is not None:
-        regard.set_num_threads(options.threads)
-    progress = Progress(1)
-    progress.show(("reading the model", ""))
-    try:
-        weights = None if options.weights == "float32" else options.weights
+    weights = None if options.weights == "float32" else options.weights
+    with Progress(1) as progress:
+        progress.show(("reading the model", ""))
         model = regard.models.load(path, weight_dtype=weights)
-    finally:
-        progress.clear()
     pieces = model.generate(
         prompt,
         options.tokens,

@@ -6,6 +6,7 @@ import argparse
 import json
 
 import regard
+from regard._cli.arguments import add_options
 from regard._cli.terminal import bold, dim
 from regard._runtime.config import report_of
 
@@ -24,7 +25,7 @@ EPILOG = ""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_options(parser, ("--json", bool, False, "print one JSON object"))
 
 
 def run(options: argparse.Namespace) -> int:

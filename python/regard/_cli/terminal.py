@@ -32,20 +32,16 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     return characters.encode("ascii", "backslashreplace").decode(), error.end
 
 
-def bold(text: str) -> str:
+def bold(text: str, style: int = 1) -> str:
     """Emphasize text if the terminal supports styles."""
-    return f"\x1b[1m{text}\x1b[0m" if _has_styles() else text
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    return f"\x1b[{style}m{text}\x1b[0m" if is_terminal and not is_plain else text
 
 
 def dim(text: str) -> str:
     """Dim text if the terminal supports styles."""
-    return f"\x1b[2m{text}\x1b[0m" if _has_styles() else text
-
-
-def _has_styles() -> bool:
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    environ = os.environ
-    return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+    return bold(text, 2)
 
 
 class Progress:
@@ -70,6 +66,12 @@ class Progress:
             self._overwrite(f"{line}: {part}"[:79])
         elif is_new:
             print(line, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def clear(self) -> None:
         """Erase the line."""
