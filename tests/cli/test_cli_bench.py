@@ -129,7 +129,7 @@ def test_no_matplotlib_is_one_line(run_python):
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(
-        "regard: error: ModuleNotFoundError: --plot needs matplotlib.* pip install matplotlib\n",
+        "regard: error: ImportError: --plot needs the matplotlib package: .* pip install .*\n",
         done.stderr,
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-from regard._bench.problems import Attention, Limit
+from regard._bench.problems import Limit
 from regard._bench.results import Results
+from regard._runtime.optional import needed
 
 SUFFIXES = (".png", ".svg", ".pdf")
 Draw = Callable[[Any, Results], Any]
@@ -32,12 +32,7 @@ _LIMITS: dict[Limit, str] = {
 
 def pen() -> Callable[[Draw, Results, str], bytes]:
     """Import matplotlib, and return the function that draws the content of a file."""
-    try:
-        figure = import_module("matplotlib.figure").Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"--plot needs matplotlib; {error.name} is not installed: pip install matplotlib"
-        ) from None
+    figure = needed("matplotlib.figure", "--plot", "plot").Figure
 
     def draw(content: Draw, results: Results, file_format: str) -> bytes:
         picture = io.BytesIO()
@@ -49,10 +44,11 @@ def pen() -> Callable[[Draw, Results, str], bytes]:
 
 def draw_bars(make_figure: Any, results: Results) -> Any:
     """Draw the cases that have a limit, in a panel for each limit."""
-    by_limit = {
-        limit: [row for row in results.cases if row.case.group.limit == limit] for limit in _LIMITS
+    panels = {
+        limit: rows
+        for limit in _LIMITS
+        if (rows := [row for row in results.cases if row.case.group.limit == limit])
     }
-    panels = {limit: rows for limit, rows in by_limit.items() if rows}
     counts = [len(rows) for rows in panels.values()]
     height = 0.34 * sum(counts) + 0.65 * len(panels) + 0.85
     figure = make_figure(figsize=(_WIDTH, height), layout="constrained")
@@ -93,18 +89,13 @@ def draw_curve(make_figure: Any, results: Results) -> Any:
     """Draw the time and the GFLOP/s of each engine over the length."""
     figure = make_figure(figsize=(_WIDTH, 6.4), layout="constrained")
     times, rates = figure.subplots(2, 1, sharex=True)
-    rows = [
-        (row.case.problem.kv_len, row)
-        for row in results.cases
-        if isinstance(row.case.problem, Attention)
-    ]
     for engine in _engines(results):
-        points = [(length, row) for length, row in rows if engine in row.samples]
-        lengths = [length for length, _ in points]
+        rows = [row for row in results.cases if engine in row.samples]
+        lengths = [row.case.problem.kv_len for row in rows]
         look = {"color": _COLORS[engine], "marker": "o", "markersize": 3.5, "linewidth": 1.4}
-        seconds = [row.samples[engine].seconds for _, row in points]
+        seconds = [row.samples[engine].seconds for row in rows]
         times.plot(lengths, [1e3 * one for one in seconds], label=engine, **look)
-        rates.plot(lengths, [row.rate(engine) for _, row in points], **look)
+        rates.plot(lengths, [row.rate(engine) for row in rows], **look)
     peak = results.limit("fma peak") / 1e9
     rates.axhline(peak, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
     rates.set_title(f"measured fma peak, {peak:.0f} GFLOP/s", loc="left", pad=2, **_SMALL)
@@ -113,7 +104,8 @@ def draw_curve(make_figure: Any, results: Results) -> Any:
     rates.set_ylim(0, 1.12 * peak)
     rates.set_ylabel("GFLOP/s", **_SMALL)
     rates.set_xscale("log", base=2)
-    rates.set_xticks([length for length, _ in rows], [f"{length}" for length, _ in rows])
+    ticks = [row.case.problem.kv_len for row in results.cases]
+    rates.set_xticks(ticks, [f"{length}" for length in ticks])
     first, last = results.cases[0].name, results.cases[-1].name
     rates.set_xlabel(f"length of queries and keys, {first} to {last}", **_SMALL)
     for axis in (times, rates):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from regard._bench.problems import Attention, Group
+from regard._bench.problems import Group
 from regard._bench.results import CaseResult, Results
 
 INDENT = GAP = "  "
@@ -24,8 +24,7 @@ def report_of(results: Results) -> Iterator[str]:
 def curve_of(results: Results) -> Iterator[str]:
     """Yield the lines of a report over lengths: the times of all engines, then their GFLOP/s."""
     yield from head_of(results)
-    problems = [row.case.problem for row in results.cases]
-    lengths = ["length", *(f"{one.kv_len}" for one in problems if isinstance(one, Attention))]
+    lengths = ["length", *(f"{row.case.problem.kv_len}" for row in results.cases)]
     engines = [engine for engine in _HEADERS if engine in results.versions]
     yield ""
     yield from wrapped(f"{results.cases[0].name} to {results.cases[-1].name}: time of a call")
