@@ -25,15 +25,16 @@ def curve_of(results: Results) -> Iterator[str]:
     """Yield the lines of a report over lengths: the times of all engines, then their GFLOP/s."""
     yield from head_of(results)
     lengths = ["length", *(f"{row.case.problem.kv_len}" for row in results.cases)]
+    first, last = results.cases[0].name, results.cases[-1].name
     engines = [engine for engine in _HEADERS if engine in results.versions]
-    yield ""
-    yield from wrapped(f"{results.cases[0].name} to {results.cases[-1].name}: time of a call")
-    times = [_column(results, engine, _time) for engine in engines]
-    yield from table_of([lengths, *times, _against_best(results)], names=())
-    yield ""
-    yield from wrapped("GFLOP/s, and the part of the fma peak that regard reaches")
-    rates = [_column(results, engine, _rate) for engine in engines]
-    yield from table_of([lengths, *rates, _shares(results)], names=())
+    for title, number, comparison in (
+        (f"{first} to {last}: time of a call", _time, _against_best),
+        ("GFLOP/s, and the part of the fma peak that regard reaches", _rate, _shares),
+    ):
+        columns = [_column(results, engine, number) for engine in engines]
+        yield ""
+        yield from wrapped(title)
+        yield from table_of([lengths, *columns, comparison(results)], names=())
     yield from after_blank(notes_of(results))
 
 
