@@ -69,30 +69,24 @@ def run_stages(
     if with_position:
         position[:] = regard.positional.sinusoidal(length, EMBEDDING_DIM)
     x = embedding + position
+    stages = {"embedding": embedding, "position": position, "x": x}
 
     generator = regard.TorchGenerator(SEED)
-    projections = ("query", "key", "value")
-    weights_of = {name: generator.randn(EMBEDDING_DIM, HEAD_DIM) for name in projections}
-    query, key, value = (regard.matmul(x, weights_of[name]) for name in projections)
+    for name in ("query", "key", "value"):
+        stages[f"weight_{name}"] = generator.randn(EMBEDDING_DIM, HEAD_DIM)
+        stages[name] = regard.matmul(x, stages[f"weight_{name}"])
 
-    scores = regard.matmul(query, key.T)
+    scores = regard.matmul(stages["query"], stages["key"].T)
     scaled_scores = masked_scores = regard.scale(scores, SCALE)
     if is_causal:
         masked_scores = regard.apply_mask(scaled_scores, regard.masks.causal(length))
     weights = regard.softmax(masked_scores)
-    return {
-        "embedding": embedding,
-        "position": position,
-        "x": x,
-        **{f"weight_{name}": weights_of[name] for name in projections},
-        "query": query,
-        "key": key,
-        "value": value,
+    return stages | {
         "scores": scores,
         "scaled_scores": scaled_scores,
         "masked_scores": masked_scores,
         "weights": weights,
-        "output": regard.matmul(weights, value),
+        "output": regard.matmul(weights, stages["value"]),
     }
 
 
