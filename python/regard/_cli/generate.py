@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--temperature T", float, 0.0, "0, the default, picks the most likely token"),
         ("--top-k N", tokens, None, "draw from this many of the most likely tokens"),
         ("--top-p P", float, None, "draw from the tokens of this total probability"),
-        ("--seed N", whole_number(2**63 - 1, 0), 0, "by default 0"),
+        ("--seed N", whole_number(2**63 - 1, 0), 0, "seed of the draws, by default 0"),
         ("--weights", _STORED, "int8", "type of the weights, by default int8"),
         ("--cache-dtype", caches, "float32", "type of keys and values, by default float32"),
         ("--window N", tokens, None, "number of last tokens that the model sees"),
