@@ -118,7 +118,8 @@ def advice(name: str, known: list[str], call: str = "") -> str:
     same = [ours for names, (ours, *_), text in rows if not text and name in names]
     for meant in (name, *same):
         for names, conditions, text in rows:
-            if meant in names and not holds.isdisjoint(conditions):
+            # "k" is a key, but not the key of a random generator.
+            if meant in names and (text or meant == name) and not holds.isdisjoint(conditions):
                 text = text.replace("{name}", name) or f"pass {conditions[0]}="
                 # PyTorch's name for the mask.
                 return re.sub(r"\bmask=", "attn_mask=", text) if "attn_mask" in known else text
