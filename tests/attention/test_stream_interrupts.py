@@ -147,6 +147,16 @@ go_on.set()
 assert_all_is_over()
 """
 
+A_READ_WITHOUT_END = """
+def chunks():
+    yield chunk(100)
+    press_ctrl_c()
+    threading.Event().wait()
+
+assert type(stream(query, chunks())) is KeyboardInterrupt
+print("over")  # and the process ends
+"""
+
 
 @pytest.mark.parametrize(
     "script",
@@ -157,6 +167,7 @@ assert_all_is_over()
         pytest.param(HIDDEN_CHUNKS, id="hidden chunks"),
         pytest.param(AN_ERROR_BESIDE_HIDDEN_CHUNKS, id="an error beside hidden chunks"),
         pytest.param(AN_ERROR_BESIDE_A_LONG_READ, id="an error beside a long read"),
+        pytest.param(A_READ_WITHOUT_END, id="a read without end"),
     ],
 )
 def test_an_interrupt(script, output_of):

@@ -234,7 +234,8 @@ def test_memory_is_two_chunks_and_the_states(source, tmp_path):
     assert size < peak < chunks * size + 300_000
 
 
-def test_nothing_holds_a_chunk_when_the_call_has_ended():
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_holds_a_chunk_when_the_call_has_ended(fails):
     held = []
 
     def chunks():
@@ -243,10 +244,13 @@ def test_nothing_holds_a_chunk_when_the_call_has_ended():
             held.extend(map(weakref.ref, pair))
             yield pair
             del pair
+        if fails:
+            raise ZeroDivisionError
 
     gc.disable()
     try:
-        stream(QUERY, chunks())
+        with contextlib.suppress(ZeroDivisionError):
+            stream(QUERY, chunks())
         assert not any(ref() is not None for ref in held)
     finally:
         gc.enable()

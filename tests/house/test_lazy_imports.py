@@ -40,8 +40,6 @@ ALLOWED = {
     ("_recording/recording.py", "rollout"): "the public function of this name",
     ("_runtime/config.py", "show_config"): "GPU diagnostics",
     ("_runtime/threads.py", "register_with_threadpoolctl"): "an optional package",
-    ("masks/_sparse.py", "__invert__"): "part of the package, which is already imported",
-    ("masks/_sparse.py", "_combined"): "part of the package, which is already imported",
 }
 # Modules that NumPy imports when they are first used as its attributes.
 OF_NUMPY = ["random", "linalg", "fft", "polynomial", "testing", "char", "rec", "ctypeslib"]

@@ -207,6 +207,8 @@ USES = [
     ),
     (lambda: masks.stack([]), ValueError, "masks must contain at least one mask, got none"),
     (lambda: masks.stack(3), TypeError, "masks must be a sequence of sparse masks, got int"),
+    # An error of a generator is raised as it is.
+    (lambda: masks.stack(MASK + each for each in "ab"), TypeError, "unsupported operand type"),
     (
         lambda: masks.stack([MASK, FLOATS]),
         TypeError,

@@ -6,6 +6,7 @@ The modules::
                other libraries
     options    the options of the attention calls for type checkers, from the table in option_table
     positions  which keys are visible by position; masks, which keys are visible by masks
-    keywords   keywords that a call does not accept; advice is the message about them
+    keywords   keywords that a call does not accept, with advice from the table other_names.txt
     hints      mistakes that types and shapes do not reveal
+    score_function  C functions that change scores
 """

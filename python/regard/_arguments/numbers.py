@@ -193,9 +193,10 @@ def slice_ends(
 def iterated(name: str, values: Iterable[Any], wanted: str) -> list[Any]:
     """Return the items of an iterable as a list, or raise TypeError."""
     try:
-        return list(values)
+        items = iter(values)
     except TypeError:
         raise TypeError(f"{name} must be {wanted}, got {type(values).__name__}") from None
+    return list(items)  # an error of a generator is the caller's
 
 
 def file_path(path: str | os.PathLike[str]) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from regard import _core
 from regard._arguments.arrays import as_stored_arrays
+from regard._arguments.numbers import iterated
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from regard._arguments.arrays import Array
+
+_PARTS = "a sequence of arrays, one for each part"
 
 
 @public
@@ -106,7 +109,7 @@ def merge_attention_states(
     >>> bool(np.allclose(merged, whole, rtol=0, atol=1e-14))
     True
     """
-    states, sums = parts_of("outputs", outputs), parts_of("lses", lses)
+    states, sums = iterated("outputs", outputs, _PARTS), iterated("lses", lses, _PARTS)
     merged: tuple[Array, Array] = _core.merge_attention_states(states, sums, threads)
     if merged is NotImplemented:
         states, sums = native_parts("outputs", states), native_parts("lses", sums)
@@ -114,18 +117,7 @@ def merge_attention_states(
     return merged
 
 
-def parts_of(name: str, parts: Iterable[ArrayLike]) -> list[ArrayLike]:
-    try:
-        return list(parts)
-    except TypeError:
-        raise TypeError(
-            f"{name} must be a sequence of arrays, one for each part, got {type(parts).__name__}"
-        ) from None
-
-
-def native_parts(name: str, parts: list[ArrayLike]) -> list[ArrayLike]:
-    return [
-        array
-        for i, part in enumerate(parts)
-        for array in as_stored_arrays(**{f"{name}[{i}]": part})
-    ]
+def native_parts(name: str, parts: Iterable[ArrayLike]) -> list[Array]:
+    """Return arrays that the kernels read, or raise TypeError or ValueError."""
+    named = {f"{name}[{i}]": part for i, part in enumerate(iterated(name, parts, _PARTS))}
+    return list(as_stored_arrays(**named))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard._arguments.arrays import as_stored_arrays, check_shape, compute_type
-from regard._attention.merge import native_parts, parts_of
+from regard._attention.merge import native_parts
 from regard._gradients.sums import summed_to
 from regard._runtime.public import public
 
@@ -129,8 +129,7 @@ def merge_attention_states_backward(
     >>> bool(np.allclose(grad_query, whole.query, rtol=0, atol=1e-14))
     True
     """
-    states = [np.asarray(part) for part in native_parts("outputs", parts_of("outputs", outputs))]
-    sums = [np.asarray(part) for part in native_parts("lses", parts_of("lses", lses))]
+    states, sums = native_parts("outputs", outputs), native_parts("lses", lses)
     rows = _shape_of_rows(states, sums)
     shape = (*rows, states[0].shape[-1])
     grads, merged, total = as_stored_arrays(grad_output=grad_output, output=output, lse=lse)

@@ -2,9 +2,6 @@
 
 The modules::
 
-    attend          the public function; call implements one call
+    attend          the public function; call implements one call, and reads ahead in a thread
     source, chunks  the kinds of chunks, and how a chunk is read; arrays and masks may be in files
-    positions       checks of positions if the number of keys is unknown
-    reader          the thread that reads ahead
-    order           the order in which the states of chunks are merged
 """

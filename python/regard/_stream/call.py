@@ -208,7 +208,10 @@ class _Thread:
         self._calls: SimpleQueue[Any] = SimpleQueue()
         # Context such as numpy.errstate also applies to the iterable.
         work = contextvars.copy_context().run
-        self._thread = threading.Thread(target=work, args=(self._work,), name="attend_stream")
+        # The process need not wait for a long read after an interrupt.
+        self._thread = threading.Thread(
+            target=work, args=(self._work,), name="attend_stream", daemon=True
+        )
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -229,9 +232,12 @@ class _Thread:
                     break
                 except Empty:
                     pass
-            if error is not None:
+            if error is None:
+                return value
+            try:
                 raise error
-            return value
+            finally:
+                del error  # its traceback, which refers to chunks, must not refer to it
 
         return result
 
