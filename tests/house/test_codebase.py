@@ -297,6 +297,20 @@ def test_functions_import_only_what_their_package_may_know():
     assert found == CALLS_UP
 
 
+def test_packages_describe_their_modules():
+    described = 0
+    for path in (PYTHON / "regard").glob("*/__init__.py"):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        listed = text.partition("The modules::")[2]
+        if listed:
+            modules = {each.stem for each in path.parent.glob("*.py")} - {"__init__"}
+            first = re.findall(r"^    (\w+(?:, \w+)*)  ", listed, re.MULTILINE)
+            assert {name for names in first for name in names.split(", ")} <= modules, path
+            assert modules <= {*re.findall(r"\w+", listed)}, path
+            described += 1
+    assert described > 5
+
+
 def test_the_version_is_that_of_the_project():
     with open(ROOT / "pyproject.toml", "rb") as file:
         assert tomllib.load(file)["project"]["version"] == regard.__version__
