@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-_NO_REASONS: dict[str, str] = {}
-
 
 def refuses_unknown(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a call so that unknown keywords raise a TypeError with advice.
@@ -49,8 +47,6 @@ def check_options(
     name: str,
     options: Mapping[str, Any],
     accepted: Collection[str] = OPTIONS.keys(),
-    *,
-    reasons: Mapping[str, str] = _NO_REASONS,
 ) -> None:
     """Raise TypeError, with advice, if a call does not accept one of these options or its kind.
 
@@ -58,7 +54,7 @@ def check_options(
     """
     unknown = [option for option in options if option not in accepted]
     if unknown:
-        refuse_keywords(name, unknown, reasons=reasons)
+        refuse_keywords(name, unknown)
     refuse_grid(options.get("window"))
 
 
@@ -66,31 +62,18 @@ def refuse_keywords(
     call: str,
     unknown: Iterable[str],
     known: Iterable[str] | None = None,
-    reasons: Mapping[str, str] = _NO_REASONS,
     *,
     like: str | None = None,
 ) -> NoReturn:
     """Raise the TypeError for keywords that `call` does not accept, with advice for each keyword.
 
-    Parameters
-    ----------
-    call : str
-        The name of the call in `regard`, without parentheses.
-    unknown : iterable of str
-        The given keywords that the call does not accept.
-    known : iterable of str, optional
-        The keywords that the call accepts, in the order of its signature. By default, they are read
-        from the signature of the public object with the call's name.
-    reasons : mapping of str to str, optional
-        Specific advice, which takes precedence over the general advice.
-    like : str, optional
-        The name for which the advice is, if it differs from `call`.
+    `known` are the keywords that the call accepts, by default those of the public object with the
+    call's name. `like` is the name for which the advice is, if it differs from `call`.
     """
     names = _arguments_of(call) if known is None else list(known)
     by_advice: dict[str, list[str]] = {}
     for name in sorted(unknown):
-        text = reasons.get(name) or advice(name, names, like or call)
-        by_advice.setdefault(text, []).append(name)
+        by_advice.setdefault(advice(name, names, like or call), []).append(name)
     refused = "; ".join(
         f"no argument {', '.join(same)}: {text}" for text, same in by_advice.items()
     )

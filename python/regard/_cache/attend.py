@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-_APPENDED = "leave it out, and append it first: cache.append(key, value)"
-# Advice for keywords that are not options because the cache determines their values.
-_OF_THE_CACHE = {
-    **dict.fromkeys(("key", "value", "k", "v"), _APPENDED),
-    "causal": "leave it out: attention to a cache is causal unless is_causal=False",
-}
 _OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
 _EXPLAIN_OPTIONS = frozenset(names_of(CacheExplainOptions))
 
@@ -53,7 +47,7 @@ def attend(
     """
     if options:
         if not _OPTIONS.issuperset(options):
-            check_options(f"KVCache.{method}", options, _OPTIONS, reasons=_OF_THE_CACHE)
+            check_options(f"KVCache.{method}", options, _OPTIONS)
         mask = prepared(pages, geometry, query, starts, mask, options)
     return call(_core.attention_cached, pages, query, starts, mask, options)
 
@@ -67,7 +61,7 @@ def explain(
     options: dict[str, Any],
 ) -> Explanation:
     """Report what `attend` would compute with these arguments, and how."""
-    check_options("KVCache.explain", options, _EXPLAIN_OPTIONS, reasons=_OF_THE_CACHE)
+    check_options("KVCache.explain", options, _EXPLAIN_OPTIONS)
     shown = prepared(pages, geometry, query, starts, mask, options)
     plan: _core._Plan = call(_core.attention_cached_plan, pages, query, starts, shown, options)
     (query,) = as_stored_arrays(query=query)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
-_OF_THE_PAGES = {"causal": "leave it out: it is causal unless is_causal=False"}
 
 
 _POOL_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
@@ -176,7 +175,7 @@ def paged_attention(
     True
     """
     if not _OPTIONS.issuperset(options):
-        check_options("paged_attention", options, _OPTIONS, reasons=_OF_THE_PAGES)
+        check_options("paged_attention", options, _OPTIONS)
     if starts is None and np.ndim(query) == 3:
         raise ValueError(
             f"query must be (batch, heads, q_len, head_dim) without starts, got shape "

@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
     Progress = bool | Callable[[int, int | None], object] | None
 
-_TWO_ARRAYS = "pass chunks=regard.KeyValueChunks(key, value)"
-_REASONS = {
-    **dict.fromkeys(("key", "value", "k", "v", "K", "V"), _TWO_ARRAYS),
-    "chunk_length": "pass chunks=regard.KeyValueChunks(key, value, length=chunk_length)",
-    "chunk_size": "pass chunks=regard.KeyValueChunks(key, value, length=chunk_size)",
-}
-
 
 @public
 @takes_options(StreamOptions)
@@ -154,7 +147,7 @@ def attend_stream(
     >>> lse.shape
     (8, 5)
     """
-    check_options("attend_stream", options, names_of(StreamOptions), reasons=_REASONS)
+    check_options("attend_stream", options, names_of(StreamOptions))
     return_lse = flag("return_lse", return_lse)
     check_progress(progress, "attend_stream")
     if is_on_cuda(query):

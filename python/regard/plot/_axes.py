@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager
 from textwrap import fill
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import matplotlib
@@ -25,7 +24,7 @@ from regard.plot._part import has_square_entries
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
@@ -53,16 +52,12 @@ _MOST_OFFSET = 1 << 40  # matplotlib cannot distinguish larger positions
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
 
 
-def check_imshow(
-    function: Callable[..., Any],
-    imshow: dict[str, Any],
-    reasons: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def check_imshow(function: Callable[..., Any], imshow: dict[str, Any]) -> None:
     """Raise TypeError, with advice, for keywords that neither the function nor imshow accepts."""
     drawing = set(inspect.signature(Axes.imshow).parameters) - _OWN
     drawing |= set(ArtistInspector(AxesImage).get_setters()) - _OWN
     if unknown := imshow.keys() - drawing:
-        refuse_keywords(f"regard.plot.{function.__name__}", unknown, reasons=reasons)
+        refuse_keywords(f"regard.plot.{function.__name__}", unknown)
 
 
 @contextmanager

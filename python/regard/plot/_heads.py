@@ -40,7 +40,6 @@ _MOST_INCHES = 24.0
 _LEAST_HIGH = 0.25  # of the width of a panel
 # More panels are too small for titles and numbers, and slow to lay out.
 _MOST_WITH_LABELS = 64
-_REASONS = {"head": "regard.plot.attention draws one head"}
 
 
 @takes_options(WeightOptions, reference="as for `attention`")
@@ -104,7 +103,7 @@ def heads(
     ['head 0', 'head 1', 'head 2', 'head 3', 'head 4', 'head 5']
     """
     given = [weights_or_query_key]
-    (source,) = sources_of(heads, given, mask, progress, reduce, imshow, _REASONS)
+    (source,) = sources_of(heads, given, mask, progress, reduce, imshow)
     places = list(np.ndindex(source.lead))
     if len(places) > _MOST_PANELS:
         raise ValueError(

@@ -23,7 +23,7 @@ from regard._statistics.attention_map import REDUCTIONS, pictures_of
 from regard.plot._axes import check_imshow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -126,14 +126,13 @@ def sources_of(
     progress: Any,
     reduce: str,
     imshow: dict[str, Any],
-    reasons: Mapping[str, str] | None = None,
 ) -> list[Source]:
     """Return the weights that the arguments of a function specify.
 
     The options of attention are removed from `imshow`, whose other keywords are checked.
     """
     options = {name: imshow.pop(name) for name in _OPTIONS if name in imshow}
-    check_imshow(function, imshow, reasons or {})
+    check_imshow(function, imshow)
     if mask is not None:
         warn_if_zero_one(mask)
     choice("reduce", reduce, REDUCTIONS)

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _OPTIONS = frozenset(names_of(TorchOptions))
-_REASONS = {
-    "block_mask": "pass attn_mask=regard.torch.block_mask(block_mask)",
-    "score_mod": "pass score_function=, a compiled regard.ScoreFunction, or an option that adds "
-    "the same: alibi_slopes, distance_bias, softcap or a float attn_mask",
-}
 
 
 def split_options(
@@ -43,7 +38,7 @@ def split_options(
     if not options:
         return {}, False
     if not _OPTIONS.issuperset(options):
-        check_options(f"regard.torch.{call}", options, known, reasons=_REASONS)
+        check_options(f"regard.torch.{call}", options, known)
     given = {name: option for name, option in options.items() if option is not None}
     if "query_offset" in options and "query_offset" not in given:
         raise TypeError('query_offset must be integers or "end", got None')
