@@ -66,19 +66,8 @@ def holds_zero_one(mask: NDArray[Any]) -> bool:
 def layout_hint(query_shape: tuple[int, ...], key_shape: tuple[int, ...]) -> str:
     """Return a hint to append to an error if heads and lengths look swapped, else "".
 
-    The hint is given if both arrays have four axes or more and
-
-    1. read as ``(..., heads, length, dim)``, the number of heads is not a multiple of the number of
-       key heads, or there are more than 128 key heads; and
-    2. read as ``(..., length, heads, dim)``, it is a multiple, and the number of key heads is at
-       least 2 and less than the number of keys.
-
-    So there is no hint for keys of length 1, or for 128 or fewer key heads that divide the heads.
-
-    Parameters
-    ----------
-    query_shape, key_shape : tuple of int
-        The shapes of the arrays that were refused.
+    They do if the heads are a multiple of the key heads in ``(..., length, heads, dim)``, and in
+    ``(..., heads, length, dim)`` they are not, or there are more than 128 key heads.
     """
     if min(len(query_shape), len(key_shape)) < 4:
         return ""

@@ -50,13 +50,7 @@ class Masks:
 
     @classmethod
     def of(cls, mask: Any) -> Masks:
-        """Convert the argument `mask` to arrays that the kernels read.
-
-        Raises
-        ------
-        TypeError
-            If `mask` is not None, a bool array, a float array or a pair (bool, float) of both.
-        """
+        """Convert the argument `mask` to arrays that the kernels read, or raise TypeError."""
         return cls.of_parts([as_mask(part) for part in parts_of(mask)])
 
     @classmethod
@@ -68,12 +62,8 @@ class Masks:
     ) -> Masks:
         """Assign one valid array, or both valid arrays of a pair, to their kinds.
 
-        `is_bool` and `element_of` read the type of an array that has no NumPy dtype.
-
-        Raises
-        ------
-        TypeError
-            If a pair is not (bool, float).
+        Raises TypeError if a pair is not (bool, float). `is_bool` and `element_of` read the type of
+        an array that has no NumPy dtype.
         """
         if not parts:
             return cls()

@@ -243,18 +243,8 @@ def takes_options(
 
     In the signature, the options replace ``**options``. Other keywords, ``**imshow`` for example,
     follow them. In the docstring, they replace ``{options}``, except the options that the docstring
-    already describes.
-
-    Parameters
-    ----------
-    *groups : type
-        Classes of this module.
-    reference : str
-        The name of the function that describes the options.
-    in_full : bool
-        Whether to describe the options here.
-    **defaults
-        Defaults that differ from the table.
+    already describes: `in_full`, or with a reference to the function that describes them. Defaults
+    may differ from the table.
     """
     annotations = {name: kind for group in groups for name, kind in group.__annotations__.items()}
     names = names_of(*groups)

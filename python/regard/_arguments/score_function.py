@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from _ctypes import CFuncPtr
 from ctypes import POINTER, c_double, c_float, c_int64, c_void_p
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -32,6 +33,7 @@ _POINTERS = ("{real}*", "const int64_t*", "void*")
 _NEEDS_GIL = 4  # the ctypes flag of PyDLL functions
 
 
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ScoreFunction:
     """A C function that changes attention scores in place, and its derivative.
 
@@ -139,7 +141,10 @@ class ScoreFunction:
     """
 
     __module__ = "regard"
-    __slots__ = ("_address", "_alive", "_derivative_address", "_dtype", "_user_data_address")
+    dtype: DType
+    address: int
+    derivative_address: int
+    user_data_address: int
 
     def __init__(
         self,
@@ -150,34 +155,19 @@ class ScoreFunction:
         dtype: DTypeLike | None = None,
     ) -> None:
         wanted = None if dtype is None else single_or_double("dtype", dtype)
-        self._address, self._dtype = _function("function", function, wanted)
-        self._derivative_address = 0
+        address, of_scores = _function("function", function, wanted)
+        derivative_address = user_data_address = 0
         if derivative is not None:
-            self._derivative_address, _ = _function("derivative", derivative, self._dtype)
-        self._user_data_address = 0
+            derivative_address, _ = _function("derivative", derivative, of_scores)
         if user_data is not None:
-            self._user_data_address = _checked("user_data", _data_address(user_data))
-        self._alive = (function, derivative, user_data)
-
-    @property
-    def dtype(self) -> DType:
-        """The type of the scores, float32 or float64."""
-        return self._dtype
-
-    @property
-    def address(self) -> int:
-        """The address of the function."""
-        return self._address
-
-    @property
-    def derivative_address(self) -> int:
-        """The address of the derivative, or 0."""
-        return self._derivative_address
-
-    @property
-    def user_data_address(self) -> int:
-        """The address that both functions receive as their last argument, or 0."""
-        return self._user_data_address
+            user_data_address = _checked("user_data", _data_address(user_data))
+        vars(self).update(
+            dtype=of_scores,
+            address=address,
+            derivative_address=derivative_address,
+            user_data_address=user_data_address,
+            _alive=(function, derivative, user_data),
+        )
 
     @staticmethod
     def c_type(dtype: DTypeLike = "float32") -> type[Any]:
@@ -257,9 +247,9 @@ class ScoreFunction:
         return f"void({', '.join(types.get(each, 'int64') for each in _PARAMETERS.values())})"
 
     def __repr__(self) -> str:
-        addresses = {"derivative": self._derivative_address, "user_data": self._user_data_address}
+        addresses = {"derivative": self.derivative_address, "user_data": self.user_data_address}
         options = "".join(f"{name}={it:#x}, " for name, it in addresses.items() if it)
-        return f"ScoreFunction({self._address:#x}, {options}dtype='{self._dtype}')"
+        return f"ScoreFunction({self.address:#x}, {options}dtype='{self.dtype}')"
 
     def __copy__(self) -> ScoreFunction:
         return self  # it is immutable

@@ -177,14 +177,8 @@ def check_call(
 ) -> CheckedCall:
     """Check the arguments of an attention call, or raise the same exception as the call.
 
-    Parameters
-    ----------
-    query, key, mask
-        As in `scaled_dot_product_attention`.
-    value : array_like or None
-        None for a call that needs no values, which gets values without columns.
-    options : mapping
-        Options of `scaled_dot_product_attention`, as NumPy arrays or numbers.
+    `value` is None for a call that needs no values, which gets values without columns. Options are
+    NumPy arrays or numbers.
     """
     query, key = as_stored_arrays(query=query, key=key)
     (value,) = (_without_columns(key),) if value is None else as_stored_arrays(value=value)

@@ -24,7 +24,7 @@ from regard._arguments.arrays import (
     result_type,
 )
 from regard._arguments.foreign import with_arrays
-from regard._arguments.numbers import integers
+from regard._arguments.numbers import integers, offsets
 from regard._arguments.option_table import OPTIONS, Subject
 from regard._arguments.options import BackwardOptions, names_of
 from regard._arguments.positions import Positions
@@ -171,16 +171,14 @@ def _positions(options: Mapping[str, Any], q_len: int, total: int | None) -> Pos
     """
     lengths = _counts("key_lengths", options.get("key_lengths"), total)
     padding = _counts("left_padding", options.get("left_padding"), total)
+    end = total if lengths is None else lengths
     offset = options.get("query_offset", 0)
-    if not isinstance(offset, str):
-        offset = integers("query_offset", offset).astype(np.int64)
-    elif offset != "end":
-        raise ValueError(f'query_offset must be an int, an integer array or "end", got {offset!r}')
-    elif lengths is None and total is None:
+    if isinstance(offset, str) and offset == "end" and end is None:
         raise ValueError(
             "query_offset='end' needs key_lengths here: the number of keys is not known until the "
             "last chunk arrives"
         )
+    offset = offsets(offset, np.asarray(0 if end is None else end) - q_len)
     limits = {"key_lengths": lengths, "left_padding": padding, "query_offset": offset}
     return Positions.of({**options, **limits}, q_len, total)
 
