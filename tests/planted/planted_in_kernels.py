@@ -5,7 +5,7 @@ from planted_bug import Bug
 KERNELS = "cpp/kernels/"
 OPTIONS = ("tests/attention/test_options.py",)
 DECODE = ("tests/attention/test_decode.py", "tests/attention/test_bit_equality.py", *OPTIONS)
-BACKWARD = ("tests/attention/test_backward.py",)
+BACKWARD = ("tests/attention/test_backward.py", "tests/attention/test_backward_accuracy.py")
 SUMMARY = ("tests/attention/test_summary.py",)
 JVP = ("tests/attention/test_jvp.py",)
 MATMUL = ("tests/attention/test_stages.py", "tests/attention/test_bit_equality.py")
