@@ -64,7 +64,7 @@ from regard._weights.quantized import QuantizedWeight as QuantizedWeight
 from regard.layers import MultiHeadAttention as MultiHeadAttention
 from regard.layers import SelfAttention as SelfAttention
 
-Progress = bool | Callable[[int, int | None], object] | None
+_Progress = bool | Callable[[int, int | None], object] | None
 
 @overload
 def scaled_dot_product_attention(
@@ -171,7 +171,7 @@ def attend_stream(
     mask: Any = None,
     *,
     return_lse: Literal[False] = False,
-    progress: Progress = None,
+    progress: _Progress = None,
     **options: Unpack[StreamOptions],
 ) -> Array: ...
 @overload
@@ -181,7 +181,7 @@ def attend_stream(
     mask: Any = None,
     *,
     return_lse: Literal[True],
-    progress: Progress = None,
+    progress: _Progress = None,
     **options: Unpack[StreamOptions],
 ) -> tuple[Array, Array]: ...
 @overload
