@@ -313,14 +313,14 @@ MAKERS = [
     (
         lambda: masks.neighborhood((4, 4), (3,)),
         ValueError,
-        "window must have one number for each of 2 axes, got 1",
+        "window must have one element for each of 2 axes, got 1",
     ),
     (lambda: masks.neighborhood((4, 0), 3), ValueError, "shape[1] must be at least 1, got 0"),
     (lambda: masks.neighborhood(4, 3.0), TypeError, "window must be an int, got float"),
     (
         lambda: masks.neighborhood("44", 3),
         TypeError,
-        "shape must be an int or a sequence of int, got str",
+        "shape must be one int or a sequence of int, got str",
     ),
     (
         lambda: masks.neighborhood(4, 3, is_causal=1),
@@ -330,7 +330,7 @@ MAKERS = [
     (
         lambda: masks.neighborhood((4, 4), 3, is_causal=[True]),
         ValueError,
-        "is_causal must have one bool for each of 2 axes, got 1",
+        "is_causal must have one element for each of 2 axes, got 1",
     ),
     (
         lambda: masks.tree([-1, 1]),

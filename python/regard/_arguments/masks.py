@@ -216,15 +216,8 @@ class SeenKeys:
     __slots__ = ("_begins", "_ends", "end", "first")
 
     def __init__(self, mask: Any) -> None:
-        rows = mask._sparse_rows().distinct()
-        begin, end = rows.row_range()
-        start = rows.starts[..., begin:end].ravel()
-        count = rows.starts[..., begin + 1 : end + 1].ravel() - start
-        which = np.repeat(start - np.cumsum(count) + count, count) + np.arange(count.sum())
-        begins = np.maximum(rows.spans[which, 0] - rows.first_key, 0)
-        ends = np.minimum(rows.spans[which, 1] - rows.first_key, mask.shape[-1])
+        begins, ends = mask._seen()
         order = np.argsort(begins, kind="stable")
-        order = order[(begins < ends)[order]]
         self._begins, self._ends = begins[order], np.maximum.accumulate(ends[order])
         self.first, self.end = int(self._begins[:1].sum()), int(self._ends[-1:].sum())
 

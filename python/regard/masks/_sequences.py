@@ -156,8 +156,7 @@ def documents(query_ids: ArrayLike, key_ids: ArrayLike | None = None) -> Ranges 
     Parameters
     ----------
     query_ids : array_like of int, shape (q_len,) or (*batch, q_len)
-        The document number of each query. The numbers are arbitrary. Give padding a separate
-        number, and ignore its output rows.
+        The document number of each query, as in `segments`.
     key_ids : array_like of int, shape (kv_len,) or (*batch, kv_len), optional
         The document number of each key; `query_ids` when not given. Batch axes broadcast.
 

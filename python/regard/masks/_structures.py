@@ -76,14 +76,14 @@ def neighborhood(
     >>> image.shape, image.nnz == 64 * 64 * 7 * 7
     ((4096, 4096), True)
     """
-    sizes = _numbers("shape", shape, None)
+    sizes = _by_axis("shape", shape, None, int)
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"shape must have one to three axes, got {len(sizes)}")
     windows, steps = (
-        _numbers(name, value, len(sizes))
+        _by_axis(name, value, len(sizes), int)
         for name, value in (("window", window), ("dilation", dilation))
     )
-    causal = _flags(is_causal, len(sizes))
+    causal = _by_axis("is_causal", is_causal, len(sizes), bool)
     for axis, (size, wide, step) in enumerate(zip(sizes, windows, steps, strict=True)):
         if wide * step > size:
             raise ValueError(
@@ -129,22 +129,22 @@ def _neighbors(
     return begin, end * dilation, key
 
 
-def _numbers(name: str, value: Any, axes: int | None) -> tuple[int, ...]:
+def _by_axis(name: str, value: Any, axes: int | None, kind: type) -> tuple[Any, ...]:
+    """Return the positive int or the bool of each axis, or raise TypeError or ValueError."""
+
+    def checked(own: str, each: Any) -> int | bool:
+        return flag(own, each) if kind is bool else count(own, each, 1)
+
     if not hasattr(value, "__len__"):
-        return (count(name, value, 1),) * (axes or 1)
+        return (checked(name, value),) * (axes or 1)
     if isinstance(value, str | bytes | dict):
-        raise TypeError(f"{name} must be an int or a sequence of int, got {type(value).__name__}")
+        of = kind.__name__
+        raise TypeError(
+            f"{name} must be one {of} or a sequence of {of}, got {type(value).__name__}"
+        )
     if axes is not None and len(value) != axes:
-        raise ValueError(f"{name} must have one number for each of {axes} axes, got {len(value)}")
-    return tuple(count(f"{name}[{i}]", each, 1) for i, each in enumerate(value))
-
-
-def _flags(value: Any, axes: int) -> tuple[bool, ...]:
-    if not hasattr(value, "__len__"):
-        return (flag("is_causal", value),) * axes
-    if len(value) != axes:
-        raise ValueError(f"is_causal must have one bool for each of {axes} axes, got {len(value)}")
-    return tuple(flag(f"is_causal[{i}]", each) for i, each in enumerate(value))
+        raise ValueError(f"{name} must have one element for each of {axes} axes, got {len(value)}")
+    return tuple(checked(f"{name}[{i}]", each) for i, each in enumerate(value))
 
 
 @refuses_unknown
