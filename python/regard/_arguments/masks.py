@@ -216,7 +216,7 @@ class SeenKeys:
     __slots__ = ("_begins", "_ends", "end", "first")
 
     def __init__(self, mask: Any) -> None:
-        begins, ends = mask._seen()
+        begins, ends = mask._sparse_rows().stored_keys()
         order = np.argsort(begins, kind="stable")
         self._begins, self._ends = begins[order], np.maximum.accumulate(ends[order])
         self.first, self.end = int(self._begins[:1].sum()), int(self._ends[-1:].sum())

@@ -110,6 +110,11 @@ class SparseRows(NamedTuple):
         starts = np.broadcast_to(self.starts, (*planes, self.starts.shape[-1]))
         return self._replace(starts=starts, shape=(*planes, *self.shape[-2:]))
 
+    def stored_keys(self) -> tuple[Integers, Integers]:
+        """Return the begin and the end of the keys of all spans, not sorted."""
+        spans = spans_of(self.distinct())
+        return spans.first, spans.last
+
     def part(self, index: Any) -> SparseRows:
         """Return the part of a mask that an index selects, or raise IndexError."""
         *planes, queries, keys = _by_axis(index, len(self.shape))

@@ -13,15 +13,7 @@ from regard._arguments.numbers import count, iterated
 from regard.masks import _cells, _grid
 from regard.masks._cells import Cells
 from regard.masks._intervals import Intervals
-from regard.masks._rows import (
-    ALL_QUERIES,
-    MOST_PAIRS,
-    Layout,
-    Reader,
-    SparseRows,
-    check_axes,
-    spans_of,
-)
+from regard.masks._rows import ALL_QUERIES, MOST_PAIRS, Layout, Reader, SparseRows, check_axes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +24,6 @@ if TYPE_CHECKING:
     from regard._arguments.arrays import Place
 
     Bools = NDArray[np.bool_]
-    Integers = NDArray[np.int64]
     Block = tuple[int, int]
     Index = SupportsIndex | slice | EllipsisType | None
 
@@ -105,11 +96,6 @@ class SparseMask:
         if self.shape[-2] != 1 or self._rows.row_queries == ALL_QUERIES:
             return self._rows
         return _cells.rows_of(*self._cells()).spread(self.shape[:-2])
-
-    def _seen(self) -> tuple[Integers, Integers]:
-        """Return the begin and the end of the stored keys of each row, not sorted."""
-        spans = spans_of(self._sparse_rows().distinct())
-        return spans.first, spans.last
 
     def _cells(self) -> tuple[Cells, Layout]:
         """Return the distinct planes, with rows and blocks aligned to the first query and key."""
