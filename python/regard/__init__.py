@@ -6,7 +6,7 @@ from regard._attention.ragged import scaled_dot_product_attention_ragged
 from regard._attention.stages import apply_mask, matmul, scale, softmax
 from regard._core import __version__
 from regard._runtime.config import active_target, cpu_targets, show_config
-from regard._runtime.optional import importing as _importing
+from regard._runtime.public import importing as _importing
 from regard._runtime.threads import (
     ThreadingLayer,
     get_num_threads,

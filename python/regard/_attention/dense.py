@@ -12,8 +12,7 @@ from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
 from regard._arguments.numbers import choice, slice_ends
 from regard._arguments.options import AttentionOptions, ResultOptions, takes_options
-from regard._runtime.optional import importing
-from regard._runtime.public import public
+from regard._runtime.public import importing, public
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import Any
 
 from regard._bench.problems import Limit
 from regard._bench.results import Results
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 
 SUFFIXES = (".png", ".svg", ".pdf")
 Draw = Callable[[Any, Results], Any]

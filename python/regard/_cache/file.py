@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._cache.geometry import Geometry
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

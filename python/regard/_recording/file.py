@@ -12,7 +12,7 @@ from regard._arguments.arrays import stored
 from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import file_path, integers
 from regard._recording.layer import RecordedLayer, call_of, place_of
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard._runtime.saving import check_place, write_whole
 from regard.checkpoints._safetensors import SafetensorsFile
 from regard.masks import Blocks, Ranges

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from regard._arguments.numbers import choice, listed, token_counts
-from regard._runtime.optional import needed
-from regard._runtime.public import public
+from regard._runtime.public import needed, public
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

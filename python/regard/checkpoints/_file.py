@@ -12,7 +12,7 @@ import numpy as np
 
 from regard._arguments.arrays import dtype_of, shown
 from regard._arguments.numbers import listed
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard._weights.quantized import empty_weight, fill, row_blocks
 
 if TYPE_CHECKING:

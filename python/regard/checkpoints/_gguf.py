@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard._arguments.numbers import file_path, text
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.checkpoints._file import (
     ParameterFile,
     Tensor,

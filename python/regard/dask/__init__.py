@@ -1,6 +1,6 @@
 """Attention over Dask arrays, for queries, keys and values larger than memory."""
 
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard._runtime.public import publish as _publish
 
 if needed("dask.array", "regard.dask", "dask").Array.__module__ != "dask.array.core":

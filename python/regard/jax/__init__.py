@@ -1,6 +1,6 @@
 """Attention for JAX arrays on the CPU, under `jax.jit`, `jax.grad` and `jax.vmap`."""
 
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard._runtime.public import publish as _publish
 
 needed("jax", "regard.jax", "jax")

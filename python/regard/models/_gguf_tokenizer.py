@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from regard._arguments.numbers import listed
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from regard._arguments.numbers import count, finite_number, listed
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.checkpoints._safetensors import SafetensorsFile
 from regard.models._parameters import HUGGING_FACE, Parameters, Sizes
 

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from regard._arguments.numbers import file_path, flag, listed
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.checkpoints._file import weight_dtype_name
 from regard.models._gguf import open_gguf
 from regard.models._hugging_face import open_hugging_face

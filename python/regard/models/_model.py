@@ -11,8 +11,8 @@ from regard._attention.dense import scaled_dot_product_attention
 from regard._cache import KVCaches
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
-from regard._runtime.optional import needed
 from regard._runtime.progress import check_progress, reporting
+from regard._runtime.public import needed
 from regard.layers._cached import restored_after_errors
 from regard.layers._linear import project
 from regard.layers._norms import rms_norm

@@ -4,7 +4,7 @@ Queries go down and keys go right. Each function draws on the given axes or figu
 pyplot figure, and returns the artists that it has drawn.
 """
 
-from regard._runtime.optional import needed as _needed
+from regard._runtime.public import needed as _needed
 from regard._runtime.public import publish as _publish
 
 _needed("matplotlib", "regard.plot", "plot")

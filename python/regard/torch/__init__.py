@@ -1,6 +1,6 @@
 """Attention for PyTorch tensors, with gradients and without copies."""
 
-from regard._runtime.optional import needed as _needed
+from regard._runtime.public import needed as _needed
 from regard._runtime.public import publish as _publish
 
 _needed("torch", "regard.torch", "torch")

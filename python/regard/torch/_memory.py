@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from regard._core import array_of_tensor
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

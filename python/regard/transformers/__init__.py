@@ -6,7 +6,7 @@ guide, ``docs/guide/transformers.md``, lists the supported and the unsupported f
 This module requires the torch and transformers packages: ``pip install ".[transformers]"``.
 """
 
-from regard._runtime.optional import needed as _needed
+from regard._runtime.public import needed as _needed
 from regard._runtime.public import publish as _publish
 
 _needed("torch", "regard.transformers", "transformers")

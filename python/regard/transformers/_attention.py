@@ -7,7 +7,7 @@ from typing import Any
 import regard.torch
 from regard._arguments.numbers import listed
 from regard._arguments.options import TorchOptions, names_of
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.torch._recorder import is_observed
 from regard.transformers._combine import both, with_bias
 from regard.transformers._continuous_batching import attend_to_texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard._arguments.masks import is_sparse
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 
 torch = needed("torch", "regard.transformers", "transformers")
 

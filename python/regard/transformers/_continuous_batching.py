@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 import regard.torch
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.transformers._models import NAME
 
 torch = needed("torch", "regard.transformers", "transformers")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.transformers._models import MaskKind, expected_masks, takes_rows_of_keys
 
 torch = needed("torch", "regard.transformers", "transformers")

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 
 torch = needed("torch", "regard.transformers", "transformers")
 transformers = needed("transformers", "regard.transformers", "transformers")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import regard
 from regard._arguments.numbers import flag, listed
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.torch._recorder import MAX_BYTES, RecordRequest
 from regard.torch._recording import run_recorded
 from regard.transformers._input_tokens import layers_with_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.transformers._attention import attend
 from regard.transformers._continuous_batching import allow_continuous_batching
 from regard.transformers._masks import make_mask

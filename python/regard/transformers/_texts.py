@@ -12,7 +12,7 @@ import numpy as np
 
 import regard
 from regard._arguments.arrays import shown
-from regard._runtime.optional import needed
+from regard._runtime.public import needed
 from regard.transformers._combine import both
 
 torch = needed("torch", "regard.transformers", "transformers")
