@@ -5,16 +5,15 @@ Sparse masks consist of the arrays that `regard.masks._rows.SparseRows` describe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._arguments.masks import is_sparse
-from regard.masks import Ranges
+from regard.masks._intervals import counted
+from regard.masks._rows import spans_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from regard._arguments.masks import Masks
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Integers = NDArray[np.int64]
 
-# Numbers of query-key pairs that are read as bools at a time, and of queries.
-_PAIRS = 1 << 20
-_QUERIES = 1 << 10
+# Numbers of query-key pairs that are read at a time, and of queries.
+_PAIRS = 1 << 18
+_QUERIES = 1 << 12
 
 
 def visible_pairs(positions: Positions, masks: Masks, part: Part) -> Array:
@@ -56,17 +55,41 @@ def _of_dense(positions: Positions, masks: Masks, rows: slice, part: Part) -> Ar
 
 def _of_sparse(positions: Positions, mask: Any, rows: slice, edges: Integers) -> Array:
     first, last = (np.clip(each, edges[0], edges[-1]) for each in positions.intervals(rows))
-    mask = mask if mask.shape[0] == 1 else mask[rows]
-    if first.max() > edges[0] or last.min() < edges[-1]:
-        mask = mask & Ranges(first, last)
-    arrays = mask._sparse_rows()
-    spans = _Spans.of(arrays, rows.stop - rows.start, edges)
-    whole = spans.at(spans.number < 0)
-    counts = _keys_between(whole.first, whole.last, whole.bottom - whole.top, edges)
-    for some, shown in _bits(arrays.bits, spans.at(spans.number >= 0)):
-        keys = some.key[:, None] + np.arange(shown.shape[2])
+    arrays = (mask if mask.shape[0] == 1 else mask[rows])._sparse_rows()
+    spans = spans_of(arrays)
+    # The queries of each span. A mask with one query has a single row of all queries.
+    query = spans.row * arrays.row_queries - arrays.first_query % arrays.row_queries
+    top, bottom = np.maximum(query, 0), np.minimum(query + arrays.row_queries, len(first))
+    is_whole, is_limited = spans.number < 0, first.max() > edges[0] or last.min() < edges[-1]
+    places, counts = np.arange(8 * arrays.bits.shape[2]), np.zeros(len(edges) - 1)
+
+    def by_query(which: Integers) -> tuple[Integers, Integers, Integers, Integers]:
+        """Return each query of some spans: its span, its row, and its first key and end."""
+        heights = bottom[which] - top[which]
+        span, row = np.repeat(which, heights), counted(top[which], heights)
+        begin = np.maximum(spans.first[span], first[row])
+        return span, row, begin, np.minimum(spans.last[span], last[row])
+
+    step = max(1, _PAIRS // (min(arrays.row_queries, len(first)) * max(len(places), 1)))
+    for start in range(0, len(query), step):
+        group = np.arange(start, min(start + step, len(query)))
+        whole, partial = group[is_whole[group]], group[~is_whole[group]]
+        weight, begin, end = (bottom - top)[whole], spans.first[whole], spans.last[whole]
+        if is_limited:
+            _, _, begin, end = by_query(whole)
+            weight = np.ones(len(begin))
+        counts += _keys_between(begin, end, weight, edges)
+        if not len(partial):
+            continue
+        span, row, begin, end = by_query(partial)
+        packed = arrays.bits[spans.number[span], row - query[span]]
+        seen = np.unpackbits(packed, axis=-1, bitorder="little")
+        begin, end = begin - spans.origin[span], end - spans.origin[span]
+        seen &= (places >= begin[:, None]) & (places < end[:, None])
+        sums = np.add.reduceat(seen, np.searchsorted(span, partial), axis=0, dtype=np.int64)
+        keys = spans.origin[partial, None] + places
         column = np.clip(np.searchsorted(edges, keys, "right") - 1, 0, len(counts) - 1)
-        counts += np.bincount(column.ravel(), shown.sum(axis=1).ravel(), len(counts))
+        counts += np.bincount(column.ravel(), sums.ravel(), len(counts))
     return counts
 
 
@@ -84,70 +107,3 @@ def _keys_between(first: Integers, last: Integers, weight: Array, edges: Integer
         own = weight * (np.append(edges, edges[-1])[pixel + 1] - bound)
         counts += sign * (after + np.bincount(pixel, own, pixels + 1)[:pixels])
     return counts
-
-
-class _Spans(NamedTuple):
-    """The spans of some queries, cut to these queries and to the drawn keys.
-
-    `query` and `key` are the query and the key of the first bit of a span, which may have been cut
-    off. Its queries are from `top` up to `bottom`, and its keys from `first` up to `last`. `number`
-    is -1 if all queries see all keys of the span, or else the number of its bits.
-    """
-
-    query: Integers
-    key: Integers
-    top: Integers
-    bottom: Integers
-    first: Integers
-    last: Integers
-    number: Integers
-
-    @classmethod
-    def of(cls, arrays: Any, queries: int, edges: Integers) -> _Spans:
-        """Return the spans of the arrays of a mask of two axes.
-
-        A mask with one query shows its keys to all queries.
-        """
-        *_, q_len, kv_len = arrays.shape
-        begin, end = arrays.row_range()
-        starts = arrays.starts[begin : end + 1]
-        spans = arrays.spans[starts[0] : starts[-1]]
-        row = np.repeat(np.arange(begin, end), np.diff(starts))
-        query, height = row * arrays.row_queries - arrays.first_query, arrays.row_queries
-        if q_len == 1:
-            query, height = np.zeros(len(row), np.int64), queries
-        key = spans[:, 0] - arrays.first_key
-        found = cls(
-            query,
-            key,
-            np.maximum(query, 0),
-            np.minimum(query + height, queries),
-            np.maximum(key, edges[0]),
-            np.minimum(spans[:, 1] - arrays.first_key, min(kv_len, edges[-1])),
-            spans[:, 2],
-        )
-        return found.at(found.first < found.last)
-
-    def at(self, which: NDArray[np.bool_] | slice) -> _Spans:
-        """Return some of the spans."""
-        return _Spans(*(part[which] for part in self))
-
-
-def _bits(bits: NDArray[np.uint8], spans: _Spans) -> Iterator[tuple[_Spans, NDArray[np.bool_]]]:
-    """Yield some partial spans at a time, with their bits as an array (spans, queries, keys).
-
-    Bits outside the span are False.
-    """
-    height, width = bits.shape[1], 8 * bits.shape[2]
-    step = max(1, _PAIRS // max(height * width, 1))
-    for start in range(0, len(spans.number), step):
-        part = spans.at(slice(start, start + step))
-        shown = np.unpackbits(bits[part.number], axis=-1, bitorder="little").view(np.bool_)
-        shown &= _within(part.top - part.query, part.bottom - part.query, height)[:, :, None]
-        shown &= _within(part.first - part.key, part.last - part.key, width)[:, None, :]
-        yield part, shown
-
-
-def _within(first: Integers, last: Integers, size: int) -> NDArray[np.bool_]:
-    places = np.arange(size)
-    return np.asarray((places >= first[:, None]) & (places < last[:, None]))
