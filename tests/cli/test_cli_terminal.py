@@ -11,8 +11,7 @@ import pytest
 from regard._cli.stages import EXAMPLE
 from regard._cli.terminal import Progress
 from regard._cli.walkthrough import number_table, side_by_side, weight_table
-from regard._show.text import clip, printable, width_of
-from regard._show.weight_table import shade_of
+from regard._show.text import clip, printable, shade_of, width_of
 
 SGR = re.compile("\x1b\\[[0-9;]*m")
 

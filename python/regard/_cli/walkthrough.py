@@ -9,14 +9,17 @@ import numpy as np
 
 from regard._cli.stages import EMBEDDING_DIM, HEAD_DIM, SEED, Array, Stages
 from regard._cli.terminal import bold, dim
-from regard._show.text import clip, left, printable, width_of
-from regard._show.weight_table import (
+from regard._show.text import (
     WEIGHT_WIDTH,
+    clip,
     header_of,
     labels_of,
+    left,
+    printable,
     shade_of,
     shade_rows,
     weight_rows,
+    width_of,
     with_ellipses,
 )
 

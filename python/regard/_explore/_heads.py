@@ -11,7 +11,7 @@ from regard._explore._encoding import Halves, halves, levels, packed, places, sh
 from regard._explore._layers import scored
 from regard._explore._tiles import tiles_of
 from regard._runtime.progress import report_after
-from regard._show.pooling import edges, pooled
+from regard._show.weights import edges, pooled
 from regard._statistics.attention_map import pictures_of
 from regard._statistics.request import SummaryRequest, compute_lse
 from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES, TopKeys

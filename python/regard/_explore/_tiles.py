@@ -16,7 +16,7 @@ import numpy as np
 
 from regard._explore._encoding import levels, packed, short_halves
 from regard._explore._plan import TILE
-from regard._show.pooling import edges
+from regard._show.weights import edges
 from regard._statistics.attention_map import pictures_of
 
 if TYPE_CHECKING:

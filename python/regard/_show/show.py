@@ -9,16 +9,19 @@ import numpy as np
 
 from regard._runtime.public import public
 from regard._show.labels import AxisTokens, tokens_of_axes
-from regard._show.text import clip, left, printable, width_of
-from regard._show.weight_table import (
+from regard._show.text import (
     WEIGHT_WIDTH,
+    clip,
     header_of,
     ink_of,
     labels_of,
+    left,
     no_weights,
     number_of,
+    printable,
     shade_rows,
     weight_rows,
+    width_of,
 )
 from regard._show.weights import attention_weights, place_of_head
 

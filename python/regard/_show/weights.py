@@ -1,4 +1,4 @@
-"""Attention weights that a caller passes to be shown."""
+"""Attention weights that a caller passes to be shown, and the blocks that become pixels."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
+    Integers = NDArray[np.int64]
 
 # The most by which a row's sum may exceed 1. Weights may have been rounded to three decimals, or to
 # 16 bits: bfloat16 rounds a weight by up to 1/256 of it.
@@ -108,3 +109,26 @@ def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
         if not -length <= number < length:
             raise ValueError(f"head must be within the leading axes {lead}, got {head!r}")
     return tuple(number % length for number, length in zip(place, lead, strict=True))
+
+
+def edges(length: int, pixels: int, first: int = 0) -> Integers:
+    """Return the first index of each block, and the end of the last one."""
+    return first + np.arange(pixels + 1, dtype=np.int64) * length // pixels
+
+
+def reduced(values: Array, of_axis: Integers, axis: int, reduce: str) -> Array:
+    """Reduce the blocks between edges along an axis: max, or sum in float64."""
+    if reduce == "max":
+        return np.asarray(np.maximum.reduceat(values, of_axis[:-1], axis=axis))
+    return np.asarray(np.add.reduceat(values, of_axis[:-1], axis=axis, dtype=np.float64))
+
+
+def pooled(values: Array, rows: Integers, columns: Integers, reduce: str) -> Array:
+    """Reduce the blocks between the edges of the last two axes to pixels."""
+    pixels = reduced(reduced(values, columns, -1, reduce), rows, -2, reduce)
+    return pixels / areas(rows, columns) if reduce == "mean" else pixels
+
+
+def areas(rows: Integers, columns: Integers) -> Integers:
+    """Return the number of entries of each pixel."""
+    return np.asarray(np.diff(rows)[:, None] * np.diff(columns))

@@ -20,7 +20,6 @@ from regard.plot._axes import (
     name_axes,
     norm_of,
     room_of,
-    scale_label,
 )
 from regard.plot._colors import (
     OF_DIFFERENCES,
@@ -277,8 +276,7 @@ def _drawn(
         name_axes(axes, offset or 0)
         if has_scale:
             ticks = TICKS_OF_DIFFERENCES if isinstance(norm, FuncNorm) and norm.vmax == 1 else None
-            label = scale_label(part.label(reduce) + title, [values], colors)
-            add_scale(image, axes, label, ticks)
+            add_scale(image, axes, part.label(reduce) + title, [values], ticks)
     return image
 
 

@@ -19,13 +19,14 @@ from matplotlib.transforms import Bbox
 
 from regard._arguments.keywords import refuse_keywords
 from regard._arguments.numbers import flag
-from regard.plot._colors import OF_WEIGHTS, Colors, logarithmic
+from regard.plot._colors import OF_WEIGHTS, logarithmic
 from regard.plot._part import has_square_entries
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from matplotlib.colors import Colormap
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
 
@@ -115,14 +116,14 @@ def room_of(ax: Axes, in_grid: bool = False) -> tuple[int, int]:
     return height, width
 
 
-def given_norm(imshow: dict[str, Any], *beside: str) -> Normalize | None:
+def given_norm(imshow: dict[str, Any], *others: str) -> Normalize | None:
     """Remove the argument `norm` from `imshow`, and reject other arguments for the scale."""
     norm = imshow.pop("norm", None)
     if norm is None:
         return None
     if not isinstance(norm, Normalize):
         raise TypeError(f"norm must be a matplotlib Normalize, got {type(norm).__name__}")
-    if {*beside, *(name for name in ("vmin", "vmax") if name in imshow)}:
+    if {*others, *(name for name in ("vmin", "vmax") if name in imshow)}:
         raise ValueError("norm must be left out with log, vmin and vmax, which define a norm")
     return norm
 
@@ -161,7 +162,7 @@ def draw(
     offset: int,
     tokens: AxisTokens,
     imshow: dict[str, Any],
-    colors: Colors = OF_WEIGHTS,
+    colors: Colormap = OF_WEIGHTS,
 ) -> AxesImage:
     """Draw one picture, with queries down and keys across, each at its position."""
     (top, bottom), (left, right), (q_len, kv_len) = part.queries, part.keys, part.lengths
@@ -185,48 +186,48 @@ def draw(
 
 
 def _with_defaults(
-    imshow: dict[str, Any], lengths: tuple[int, int], colors: Colors
+    imshow: dict[str, Any], lengths: tuple[int, int], colors: Colormap
 ) -> dict[str, Any]:
-    chosen = {"interpolation": "nearest", "cmap": colors.map, **imshow}
+    chosen = {"interpolation": "nearest", "cmap": colors, **imshow}
     chosen.setdefault("aspect", "equal" if has_square_entries(lengths) else "auto")
     if chosen["cmap"] is None:
-        chosen["cmap"] = colors.map
+        chosen["cmap"] = colors
     elif isinstance(chosen["cmap"], str):
         named = matplotlib.colormaps.get_cmap(chosen["cmap"])
-        chosen["cmap"] = named.with_extremes(bad=tuple(colors.map.get_bad()))
+        chosen["cmap"] = named.with_extremes(bad=tuple(colors.get_bad()))
     return chosen
-
-
-def scale_label(label: str, values: Iterable[Array], colors: Colors = OF_WEIGHTS) -> str:
-    """Return the label of a color bar, with a note if a picture contains NaN."""
-    has_nan = any(np.isnan(each).any() for each in values)
-    return f"{label} ({colors.of_nan}: NaN)" if has_nan else label
 
 
 def add_scale(
     image: AxesImage,
     axes: Axes | Sequence[Axes],
     label: str,
+    values: Iterable[Array] = (),
     ticks: Sequence[float] | None = None,
 ) -> None:
-    """Add a color bar next to the axes; its width does not grow with the number of axes."""
+    """Add a color bar next to the axes, whose label has a note if some values are NaN.
+
+    Its width does not grow with the number of axes.
+    """
+    if any(np.isnan(each).any() for each in values):
+        label = f"{label} (pink: NaN)".strip()
     figure = image.axes.get_figure()
     assert figure is not None
     is_clipped = isinstance(image.norm, LogNorm) and image.norm.clip
-    beside = [axes] if isinstance(axes, Axes) else list(axes)
-    height = Bbox.union([each.get_window_extent() for each in beside]).height
+    panels = [axes] if isinstance(axes, Axes) else list(axes)
+    height = Bbox.union([each.get_window_extent() for each in panels]).height
     letters = max(_LEAST_LETTERS, int(height / figure.dpi * _LETTERS_AN_INCH))
-    fraction = min(0.15, 0.6 / len(beside) ** 0.5)
+    fraction = min(0.15, 0.6 / len(panels) ** 0.5)
     # A bar next to a narrow picture is narrow too.
     narrowness = image.axes.get_data_ratio() if image.axes.get_aspect() == 1 else 0.0
     aspect = max(20.0, height / figure.dpi / _WIDEST_SCALE, narrowness / fraction)
-    place, _ = make_axes(beside, fraction=fraction, aspect=aspect)
+    place, _ = make_axes(panels, fraction=fraction, aspect=aspect)
 
     def as_high_as_the_pictures(bar: Any, _: Any) -> Bbox:
         # Pictures with square entries are smaller than their places, by an amount that is known
         # when the figure is drawn.
         own = bar.get_position(original=True)
-        drawn = Bbox.union([each.get_position() for each in beside])
+        drawn = Bbox.union([each.get_position() for each in panels])
         return Bbox.from_extents(own.x0, drawn.y0, own.x1, drawn.y1)
 
     place.set_axes_locator(as_high_as_the_pictures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import Colormap, FuncNorm, ListedColormap, LogNorm, Normalize
@@ -17,21 +17,15 @@ if TYPE_CHECKING:
 _THEME = "light"
 
 
-class Colors(NamedTuple):
-    """A color map for color-blind readers, with a separate color for NaN."""
-
-    map: Colormap
-    of_nan: str
-
-
-def _colors(name: str, table: Array) -> Colors:
+def _map(name: str, table: Array) -> Colormap:
+    """Return a color map for color-blind readers, in which NaN is pink."""
     shares = table / 255
-    return Colors(ListedColormap(shares[:LEVELS], name).with_extremes(bad=shares[LEVELS]), "pink")
+    return ListedColormap(shares[:LEVELS], name).with_extremes(bad=shares[LEVELS])
 
 
-OF_WEIGHTS = _colors("regard_weights", sequential(_THEME))
-OF_DIFFERENCES = _colors("regard_differences", diverging(_THEME))
-# Ticks on the scale of differences that have room for their labels.
+OF_WEIGHTS = _map("regard_weights", sequential(_THEME))
+OF_DIFFERENCES = _map("regard_differences", diverging(_THEME))
+# Ticks on the scale of differences whose labels do not overlap.
 TICKS_OF_DIFFERENCES = (-1.0, -0.01, 0.0, 0.01, 1.0)
 
 

@@ -17,7 +17,6 @@ from regard.plot._axes import (
     figure_of,
     norm_of,
     room_of,
-    scale_label,
 )
 from regard.plot._part import in_pixels, part_of
 from regard.plot._source import sources_of
@@ -143,8 +142,7 @@ def heads(
         drawing.supxlabel("key", fontsize="medium")
         drawing.supylabel("query position" if any(offsets) else "query", fontsize="medium")
         if has_scale:
-            label = scale_label(part.label(reduce), values)
-            add_scale(images[0], list(panels[: len(places)]), label)
+            add_scale(images[0], list(panels[: len(places)]), part.label(reduce), values)
     return images
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from regard._arguments.arrays import as_array, is_floating
 from regard._arguments.numbers import flag, text
 from regard._show.labels import AxisTokens, HeadNames
-from regard.plot._axes import add_scale, axes_of, check_imshow, draw, norm_of, scale_label
+from regard.plot._axes import add_scale, axes_of, check_imshow, draw, norm_of
 from regard.plot._part import Part
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def layer_heads(
     with axes_of(ax, numbers.shape) as axes:
         image = draw_layer_heads(axes, numbers, found, imshow)
         if has_scale:
-            shown = np.asarray(image.get_array())
-            add_scale(image, axes, scale_label(title, [shown]).strip())
+            add_scale(image, axes, title, [np.asarray(image.get_array())])
     return image
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard._arguments.arrays import shown
 from regard._arguments.numbers import slice_ends
-from regard._show.pooling import edges
+from regard._show.weights import edges
 from regard._statistics.attention_map import pixels_of
 
 if TYPE_CHECKING:

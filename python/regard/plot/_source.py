@@ -17,8 +17,7 @@ from regard._recording.given import check_equal, recorded_layers, texts_of
 from regard._recording.layer import RecordedLayer, call_of
 from regard._recording.recording import Recording, of_one_text
 from regard._runtime.progress import check_progress
-from regard._show.pooling import pooled
-from regard._show.weights import attention_weights, place_of_head
+from regard._show.weights import attention_weights, place_of_head, pooled
 from regard._statistics.attention_map import REDUCTIONS, pictures_of
 from regard.plot._axes import check_imshow
 

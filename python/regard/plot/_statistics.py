@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import listed
 from regard._show.labels import HeadNames, strings, tokens_of_axes
-from regard._show.pooling import edges, reduced
+from regard._show.weights import edges, reduced
 from regard._statistics.result import OF_HEADS, AttentionSummary, leading_axes
 from regard.plot._axes import add_scale, figure_of
 from regard.plot._colors import OF_WEIGHTS, of_level
@@ -253,7 +253,7 @@ def _positions(
         image = ax.imshow(
             means,
             norm=Normalize(0.0, high or 1.0),
-            cmap=OF_WEIGHTS.map if cmap is None else cmap,
+            cmap=OF_WEIGHTS if cmap is None else cmap,
             aspect="auto",
             interpolation="nearest",
             extent=(-0.5, length - 0.5, heads - 0.5, -0.5),
