@@ -181,7 +181,7 @@ def explore(
             raise TypeError("explore() needs query and key, or weights=")
         layers = layers_of(query, key, mask, options)
     else:
-        _refuse_beside_weights({"query": query, "key": key, "mask": mask, **options})
+        _refuse_with_weights({"query": query, "key": key, "mask": mask, **options})
         layers = layers_of_weights(weights, options)
     q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
     if tokens is None and isinstance(query, Recording | RecordedLayer):
@@ -348,7 +348,7 @@ def _bytes_of(texts: Mapping[str, Any] | None) -> int:
     return sum(len(text) * (1 if text.isascii() else 6) + 3 for each in lists for text in each)
 
 
-def _refuse_beside_weights(arguments: Mapping[str, Any]) -> None:
+def _refuse_with_weights(arguments: Mapping[str, Any]) -> None:
     """Raise TypeError for arguments that would determine weights, which exist already."""
     given = [
         name

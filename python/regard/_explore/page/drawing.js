@@ -101,8 +101,6 @@ function pixelsInWords(level, tiles, regions, isClose) {
   const size = (length, pixels) => Math.ceil(length / pixels);
   const block = (queries, keys) =>
     queries * keys === 1 ? "single weights" : `blocks of ${queries} × ${keys}`;
-  const [q0, q1, k0, k1] = state.view;
-  const isInView = ({ bounds: [a, b, c, d] }) => a < q1 && b > q0 && c < k1 && d > k0;
   const kinds = new Set([
     block(size(facts.q_len, level.height), size(facts.kv_len, level.width)),
     ...tiles.map(({ tile: { bounds, levels }, times }) =>
@@ -122,8 +120,7 @@ function pictureLabel() {
   const what = facts.exact
     ? "each weight"
     : `the ${state.reduce === "max" ? "largest" : "mean"} weight of blocks`;
-  const minus = state.other ? ` minus ${headName(...state.other.split(".").map(Number))}` : "";
-  return `Picture of ${what} of ${headName(state.layer, state.head)}${minus}: queries ${q0} to ${q1 - 1} down, keys ${k0} to ${k1 - 1} across`;
+  return `Picture of ${what} of ${headName(state.layer, state.head)}${minusName()}: queries ${q0} to ${q1 - 1} down, keys ${k0} to ${k1 - 1} across`;
 }
 // Closer than blocks: the top keys of each query at their places.
 function drawTopKeys(pen, data, x, y) {

@@ -1,15 +1,8 @@
 // Keys: each has a line in the help.
-const stepped = (name, step, length) =>
-  change(
-    {
-      [name]: clamp(
-        state[name] < 0 ? (step > 0 ? 0 : length - 1) : state[name] + step,
-        0,
-        length - 1,
-      ),
-    },
-    true,
-  );
+function stepped(name, step, length) {
+  const next = state[name] < 0 ? (step > 0 ? 0 : length - 1) : state[name] + step;
+  change({ [name]: clamp(next, 0, length - 1) });
+}
 function otherHead(step) {
   const count = facts.layers[state.layer].heads.length;
   change({ head: (state.head + step + count) % count });
@@ -24,10 +17,7 @@ function otherLayer(step) {
 function nextTopKey() {
   const tops = current ? topKeys(current.rows, state.query) : [];
   if (tops.length)
-    change(
-      { key: tops[(tops.findIndex((each) => each.key === state.key) + 1) % tops.length].key },
-      true,
-    );
+    change({ key: tops[(tops.findIndex((each) => each.key === state.key) + 1) % tops.length].key });
 }
 function leave() {
   if (state.find) byId("find").value = "";
@@ -70,7 +60,7 @@ const KEYS = [
     ["Home", "End"],
     "Home, End",
     "the first, the last query",
-    (event) => change({ query: event.key === "Home" ? 0 : facts.q_len - 1 }, true),
+    (event) => change({ query: event.key === "Home" ? 0 : facts.q_len - 1 }),
   ],
   [["t"], "t", "the next of the query's top keys", nextTopKey],
   [
@@ -157,7 +147,7 @@ function listen() {
     byId(name).max = length - 1;
     byId(name).addEventListener("change", () => {
       const value = Math.trunc(Number(byId(name).value));
-      if (byId(name).value !== "") change({ [name]: clamp(value, 0, length - 1) }, true);
+      if (byId(name).value !== "") change({ [name]: clamp(value, 0, length - 1) });
     });
   }
   byId("find").addEventListener("input", () => change({ find: byId("find").value }));

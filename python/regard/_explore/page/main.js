@@ -53,9 +53,8 @@ async function show() {
     byId(id).value = state[name];
   byId("key").value = state.key < 0 ? "" : state.key;
   if (document.activeElement !== byId("find")) byId("find").value = state.find;
-  const title = headName(state.layer, state.head),
-    minus = state.other ? ` minus ${headName(...state.other.split(".").map(Number))}` : "";
-  byId("head-title").textContent = title[0].toUpperCase() + title.slice(1) + minus;
+  const title = headName(state.layer, state.head);
+  byId("head-title").textContent = title[0].toUpperCase() + title.slice(1) + minusName();
   byId("head-title").title = headName(state.layer, state.head, "name");
   layOut(byId("picture"));
   draw(data, await tilesInView(data));

@@ -1,5 +1,5 @@
 // One head's weights as planes of numbers, and their coarser levels.
-function coarser({ values, height, width }, isMean) {
+function coarser({ values, height, width }, means) {
   const rows = Math.ceil(height / 2),
     columns = Math.ceil(width / 2),
     result = new Float32Array(rows * columns);
@@ -16,7 +16,7 @@ function coarser({ values, height, width }, isMean) {
           if (value > largest || value !== value)
             largest = value !== value || largest !== largest ? NaN : value;
         }
-      result[r * columns + c] = isMean ? sum / count : sum !== sum ? NaN : largest;
+      result[r * columns + c] = means ? sum / count : sum !== sum ? NaN : largest;
     }
   return { values: result, height: rows, width: columns };
 }
@@ -78,9 +78,9 @@ async function prepared() {
   let plane = await planeOf(state.layer, state.head),
     regions = await regionsOf(state.layer, state.head);
   const rows = await rowsOf(state.layer, state.head);
-  if (state.other) {
-    const other = state.other.split(".").map(Number),
-      theirs = await regionsOf(...other);
+  const other = subtracted();
+  if (other) {
+    const theirs = await regionsOf(...other);
     plane = difference(plane, await planeOf(...other));
     regions = regions.flatMap((region) => {
       const match = theirs.find((each) => String(each.bounds) === String(region.bounds));
@@ -92,7 +92,7 @@ async function prepared() {
   const largest = largestOf(plane.values),
     levels = [plane];
   while (Math.max(levels.at(-1).height, levels.at(-1).width) > 128)
-    levels.push(coarser(levels.at(-1), Boolean(state.other) || state.reduce === "mean"));
+    levels.push(coarser(levels.at(-1), isMean()));
   const paint = (each) => painted(each, table, index, largest);
   return (current = {
     wanted,
@@ -103,7 +103,7 @@ async function prepared() {
     index,
     largest,
     levels: levels.map((each) => ({ ...each, paint })),
-    tiles: tilesOf(state.layer, state.head, state.other && state.other.split(".").map(Number)),
+    tiles: tilesOf(state.layer, state.head, other),
     images: new Map(),
     paint,
   });

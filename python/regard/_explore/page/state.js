@@ -31,6 +31,16 @@ const SHORT = {
   find: "f",
 };
 const defaults = { ...state };
+// The layer and head that are subtracted, if any.
+const subtracted = () => (state.other ? state.other.split(".").map(Number) : null);
+// Whether the pixels of coarser levels are means: there is no largest of differences.
+const isMean = () => Boolean(state.other) || state.reduce === "mean";
+const isInView = ({ bounds: [first, end, firstKey, endKey] }) => {
+  const [q0, q1, k0, k1] = state.view;
+  return first < q1 && end > q0 && firstKey < k1 && endKey > k0;
+};
+const contains = ({ bounds: [first, end, firstKey, endKey] }, query, key) =>
+  query >= first && query < end && key >= firstKey && key < endKey;
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));

@@ -38,6 +38,7 @@ const quoted = (token) => (token === undefined ? "" : ` “${shown(token)}”`);
 const headName = (layer, head, part = "label") =>
   (facts.layers.length > 1 ? `layer ${facts.layers[layer][part]}, ` : "") +
   `head ${headFacts(layer, head).name}`;
+const minusName = () => (state.other ? ` minus ${headName(...subtracted())}` : "");
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -31,60 +31,46 @@ function tilesOf(layer, head, other) {
   const area = ({ bounds: [a, b, c, d], height, width }) => ((b - a) * (d - c)) / (height * width);
   return found.sort((a, b) => area(b) - area(a));
 }
-// How often a plane that spans so much must be halved to have no more pixels than the screen.
-function halvings(plane, height, width) {
-  const times = (pixels, room) => Math.ceil(Math.log2(pixels / (1.01 * room)) - 1e-9);
-  return Math.max(0, times(plane.height, height), times(plane.width, width));
-}
 // The tiles to draw, each read and at the resolution of the screen.
 async function tilesInView(data) {
   const shown = [];
   for (const tile of data.tiles) {
-    if (!isWanted(data, tile)) continue;
+    // The chosen weight is read from a tile even where none is drawn.
+    if (!contains(tile, state.query, state.key) && !isFinerInView(data, tile)) continue;
     const times = halvingsOnScreen(tile);
     tile.levels ??= [await tile.read()];
-    while (tile.levels.length <= times)
-      tile.levels.push(
-        coarser(tile.levels.at(-1), Boolean(state.other) || state.reduce === "mean"),
-      );
+    while (tile.levels.length <= times) tile.levels.push(coarser(tile.levels.at(-1), isMean()));
     if (isFinerInView(data, tile)) shown.push({ tile, times });
   }
   return shown;
 }
-function halvingsOnScreen(tile) {
-  const [first, end, firstKey, endKey] = tile.bounds,
-    [q0, q1, k0, k1] = state.view,
+// How often a tile must be halved to have no more pixels than its part of the screen.
+function halvingsOnScreen({ bounds: [first, end, firstKey, endKey], height, width }) {
+  const [q0, q1, k0, k1] = state.view,
     ratio = devicePixelRatio || 1;
-  const tall = (ratio * plot.height * (end - first)) / (q1 - q0),
-    wide = (ratio * plot.width * (endKey - firstKey)) / (k1 - k0);
-  return halvings(tile, tall, wide);
+  const times = (pixels, share, size) =>
+    Math.ceil(Math.log2(pixels / (1.01 * share * size * ratio)) - 1e-9);
+  return Math.max(
+    0,
+    times(height, (end - first) / (q1 - q0), plot.height),
+    times(width, (endKey - firstKey) / (k1 - k0), plot.width),
+  );
 }
 // Whether a tile is in the view, and has more pixels there than the picture.
 function isFinerInView({ plane }, tile) {
   const [first, end, firstKey, endKey] = tile.bounds,
-    [q0, q1, k0, k1] = state.view,
     times = halvingsOnScreen(tile);
-  const isInView = first < q1 && end > q0 && firstKey < k1 && endKey > k0;
   return (
-    isInView &&
+    isInView(tile) &&
     (tile.height / 2 ** times > (1.2 * plane.height * (end - first)) / facts.q_len ||
       tile.width / 2 ** times > (1.2 * plane.width * (endKey - firstKey)) / facts.kv_len)
   );
 }
-// The chosen weight is read from a tile even where none is drawn.
-function isWanted(data, tile) {
-  const [first, end, firstKey, endKey] = tile.bounds;
-  const isChosen =
-    state.query >= first && state.query < end && state.key >= firstKey && state.key < endKey;
-  return isChosen || isFinerInView(data, tile);
-}
 // The finest picture of a place that is there: a region, a tile or the whole picture.
 function finestAt(data, query, key) {
-  const isInside = ({ bounds: [first, end, firstKey, endKey] }) =>
-    query >= first && query < end && key >= firstKey && key < endKey;
-  const region = data.regions.find(isInside);
+  const region = data.regions.find((each) => contains(each, query, key));
   if (region) return { ...region, isExact: true, digits: 3 };
-  const tile = data.tiles.findLast((each) => each.levels && isInside(each));
+  const tile = data.tiles.findLast((each) => each.levels && contains(each, query, key));
   return tile
     ? { bounds: tile.bounds, plane: tile.levels[0], isExact: tile.isExact, digits: DIGITS }
     : { bounds: whole(), plane: data.plane, isExact: facts.exact, digits: DIGITS };
