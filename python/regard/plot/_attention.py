@@ -11,21 +11,19 @@ from regard._arguments.numbers import flag
 from regard._arguments.options import WeightOptions, takes_options
 from regard._show.labels import tokens_of_axes
 from regard.plot._axes import (
+    OF_DIFFERENCES,
+    OF_WEIGHTS,
+    TICKS_OF_DIFFERENCES,
     add_scale,
     axes_of,
     check_log,
     draw,
     given_norm,
     largest,
+    logarithmic_differences,
     name_axes,
     norm_of,
     room_of,
-)
-from regard.plot._colors import (
-    OF_DIFFERENCES,
-    OF_WEIGHTS,
-    TICKS_OF_DIFFERENCES,
-    logarithmic_differences,
 )
 from regard.plot._part import in_pixels, part_of
 from regard.plot._source import head_of, sources_of

@@ -1,4 +1,7 @@
-"""Axes and figures to draw on, and the drawing of a picture with its scale."""
+"""Axes and figures to draw on, and the drawing of a picture with its colors and its scale.
+
+Colors are those of the explorer's light pages.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,20 @@ import numpy as np
 from matplotlib.artist import ArtistInspector
 from matplotlib.axes import Axes
 from matplotlib.colorbar import make_axes
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import Colormap, FuncNorm, ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.transforms import Bbox
 
 from regard._arguments.keywords import refuse_keywords
 from regard._arguments.numbers import flag
-from regard.plot._colors import OF_WEIGHTS, logarithmic
+from regard._show.colors import DECADES, DIFFERENCE_DECADES, LEVELS, diverging, sequential
 from regard.plot._part import has_square_entries
 from regard.plot._ticks import set_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from matplotlib.colors import Colormap
     from matplotlib.figure import FigureBase
     from numpy.typing import NDArray
 
@@ -51,6 +53,47 @@ _WIDEST_SCALE = 0.2
 _LEAST_LETTERS, _LETTERS_AN_INCH = 12, 10.0
 _MOST_OFFSET = 1 << 40  # matplotlib cannot distinguish larger positions
 _OWN = {"self", "X", "data", "array", "extent", "origin", "figure", "axes", "transform"}
+_THEME = "light"
+
+
+def _color_map(name: str, table: Array) -> Colormap:
+    """Return a color map for color-blind readers, in which NaN is pink."""
+    shares = table / 255
+    return ListedColormap(shares[:LEVELS], name).with_extremes(bad=shares[LEVELS])
+
+
+OF_WEIGHTS = _color_map("regard_weights", sequential(_THEME))
+OF_DIFFERENCES = _color_map("regard_differences", diverging(_THEME))
+# Ticks on the scale of differences whose labels do not overlap.
+TICKS_OF_DIFFERENCES = (-1.0, -0.01, 0.0, 0.01, 1.0)
+
+
+def of_level(level: int) -> tuple[float, float, float]:
+    """Return the color of a level of weights, of which 0 is hidden and 254 is 1."""
+    red, green, blue = sequential(_THEME)[level] / 255
+    return float(red), float(green), float(blue)
+
+
+def logarithmic(low: float | None, high: float) -> Normalize:
+    """Return the scale of weights: from 1e-6 unless `low` is given; less has the lowest color."""
+    low = min(10.0**-DECADES, high / 10) if low is None else low
+    return LogNorm(low, high, clip=True)
+
+
+def logarithmic_differences(end: float) -> Normalize:
+    """Return a scale that is logarithmic on both sides of 0, where less than 1e-4 is 0."""
+    return FuncNorm((_shares, _differences), -end, end, clip=True)
+
+
+def _shares(differences: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sizes = 1 + np.log10(np.abs(differences)) / DIFFERENCE_DECADES
+        return np.asarray(np.sign(differences) * np.maximum(sizes, 0))
+
+
+def _differences(shares: Array) -> Array:
+    sizes = 10.0 ** (DIFFERENCE_DECADES * (np.abs(shares) - 1))
+    return np.asarray(np.sign(shares) * sizes)
 
 
 def check_imshow(function: Callable[..., Any], imshow: dict[str, Any]) -> None:

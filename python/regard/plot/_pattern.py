@@ -18,8 +18,7 @@ from regard._arguments.options import PatternOptions, names_of, takes_options
 from regard._attention.check import check_call
 from regard._show.labels import tokens_of_axes
 from regard._show.weights import areas
-from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, room_of
-from regard.plot._colors import of_level
+from regard.plot._axes import add_scale, axes_of, check_imshow, draw, name_axes, of_level, room_of
 from regard.plot._part import in_pixels, part_of
 from regard.plot._source import head_of
 from regard.plot._visible import visible_pairs

@@ -13,8 +13,7 @@ from regard._arguments.numbers import listed
 from regard._show.labels import HeadNames, strings, tokens_of_axes
 from regard._show.weights import edges, reduced
 from regard._statistics.result import OF_HEADS, AttentionSummary, leading_axes
-from regard.plot._axes import add_scale, figure_of
-from regard.plot._colors import OF_WEIGHTS, of_level
+from regard.plot._axes import OF_WEIGHTS, add_scale, figure_of, of_level
 from regard.plot._layer_heads import draw_layer_heads
 from regard.plot._ticks import set_ticks
 
