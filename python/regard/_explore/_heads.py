@@ -12,7 +12,7 @@ from regard._explore._layers import scored
 from regard._explore._tiles import tiles_of
 from regard._runtime.progress import report_after
 from regard._show.weights import edges, pooled
-from regard._statistics.attention_map import pictures_of
+from regard._statistics.attention_map import pictures_of_call
 from regard._statistics.request import SummaryRequest, compute_lse
 from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES, TopKeys
 from regard._statistics.summary import summary_of
@@ -70,25 +70,21 @@ def heads_of(
     rows = sizes.heads * sizes.q_len
     begin = steps.begin(rows)
     call, lse = with_lse(layer)
-    arrays = call.query, call.key, call.masks.argument
     if begin is not None:
         begin(rows, rows)
     summary = summary_of(
         SummaryRequest.of("explore", {}, tokens=tokens, **wanted),
-        *arrays,
+        call.query,
+        call.key,
+        call.masks.argument,
         call.options,
         tokens,
         lse,
         steps.begin(rows),
     )
     pictures = {
-        reduce: pictures_of(
-            *arrays,
-            call.options,
-            shape=plan.shape,
-            reduce=reduce,
-            lse=lse,
-            progress=steps.begin(rows),
+        reduce: pictures_of_call(
+            call, shape=plan.shape, reduce=reduce, lse=lse, progress=steps.begin(rows)
         )
         for reduce in (("max",) if plan.is_exact else ("max", "mean"))
     }
@@ -139,11 +135,8 @@ def _regions_of(number: int, call: CheckedCall, plan: Plan, lse: Array) -> list[
     own = [region for region in plan.regions if region.layer == number]
     for bounds in dict.fromkeys((region.queries, region.keys) for region in own):
         (first, end), (first_key, end_key) = bounds
-        (picture,) = pictures_of(
-            call.query,
-            call.key,
-            call.masks.argument,
-            call.options,
+        (picture,) = pictures_of_call(
+            call,
             shape=(end - first, end_key - first_key),
             reduce="max",
             regions=[(slice(first, end), slice(first_key, end_key))],

@@ -221,6 +221,11 @@ def pictures_of(
     return pictures[0] if regions is None else pictures
 
 
+def pictures_of_call(call: CheckedCall, **request: Any) -> Any:
+    """Return pictures of the weights of a checked call, with the other arguments of a map."""
+    return pictures_of(call.query, call.key, call.masks.argument, call.options, **request)
+
+
 def pixels_of(shape: tuple[int, int]) -> tuple[int, int]:
     """Return the argument `shape`, or raise TypeError or ValueError."""
     try:

@@ -18,7 +18,7 @@ from regard._recording.layer import RecordedLayer, call_of
 from regard._recording.recording import Recording, of_one_text
 from regard._runtime.progress import check_progress
 from regard._show.weights import attention_weights, place_of_head, pooled
-from regard._statistics.attention_map import REDUCTIONS, pictures_of
+from regard._statistics.attention_map import REDUCTIONS, pictures_of_call
 from regard.plot._axes import check_imshow
 
 if TYPE_CHECKING:
@@ -102,11 +102,8 @@ class _Calls:
         return self._calls[0], head
 
     def _draw(self, call: CheckedCall, part: Part, reduce: str) -> Array:
-        drawn: list[Array] = pictures_of(
-            call.query,
-            call.key,
-            call.masks.argument,
-            call.options,
+        drawn: list[Array] = pictures_of_call(
+            call,
             shape=(part.height, part.width),
             reduce=reduce,
             regions=[part.region],
