@@ -35,16 +35,19 @@ finish() {
   step "everything else passed"
 }
 
-# Debian packages that some steps use. Without them (or without root), these steps are skipped.
-declare -A packages=([ccache]=ccache [clang++]=clang [aarch64-linux-gnu-g++]=g++-aarch64-linux-gnu
+# Installs the Debian packages of these programs. Without them (or without root), the steps that use them are skipped.
+debian_packages() {
+  local -A packages=([ccache]=ccache [clang++]=clang [aarch64-linux-gnu-g++]=g++-aarch64-linux-gnu
                      [qemu-x86_64]=qemu-user [mpirun]=openmpi-bin [chromium]=chromium [debootstrap]=debootstrap)
-missing=()
-for program in "${!packages[@]}"; do have "$program" || missing+=("${packages[$program]}"); done
-if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && have apt-get; then
-  step "Debian packages: ${missing[*]}"
-  (apt-get update && apt-get install -y --no-install-recommends "${missing[@]}") >"$work/apt.log" 2>&1 ||
-    tail -3 "$work/apt.log"
-fi
+  local program missing=()
+  for program; do have "$program" || missing+=("${packages[$program]}"); done
+  if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && have apt-get; then
+    step "Debian packages: ${missing[*]}"
+    (apt-get update && apt-get install -y --no-install-recommends "${missing[@]}") >"$work/apt.log" 2>&1 ||
+      tail -3 "$work/apt.log"
+  fi
+}
+debian_packages ccache
 if have ccache; then
   # ccache treats paths as relative to the build folder, which is always two levels below the source folder.
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$work/ccache CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1
