@@ -1,4 +1,4 @@
-"""Attention for JAX arrays on the CPU, under `jax.jit`, `jax.grad` and `jax.vmap`."""
+"""Attention for JAX arrays on the CPU, under `jax.jit`, `jax.grad`, `jax.jvp` and `jax.vmap`."""
 
 from regard._runtime.public import needed
 from regard._runtime.public import publish as _publish

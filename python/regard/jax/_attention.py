@@ -27,7 +27,7 @@ def scaled_dot_product_attention(
     """Compute exact scaled-dot-product attention over JAX arrays on the CPU.
 
     The result is the same as from `regard.scaled_dot_product_attention` with the same options. The
-    function can be transformed by `jax.jit`, `jax.grad` and `jax.vmap`.
+    function can be transformed by `jax.jit`, `jax.grad`, `jax.jvp` and `jax.vmap`.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ def scaled_dot_product_attention(
     ValueError
         If shapes disagree or a number is out of range.
     NotImplementedError
-        If a gradient is requested with ``precision="int8"`` or with respect to `scale` or
-        `softcap`, or a gradient of gradients with a `precision`.
+        If a derivative is requested with ``precision="int8"`` or with respect to `scale` or
+        `softcap`, or a derivative of derivatives with a `precision`.
 
     See Also
     --------
@@ -79,16 +79,19 @@ def scaled_dot_product_attention(
     arrays are checked when the compiled program runs. If a value is invalid, the program fails with
     a JAX error.
 
-    Gradients are available with respect to query, key, value, a float mask, `alibi_slopes`,
+    Derivatives are available with respect to query, key, value, a float mask, `alibi_slopes`,
     `distance_bias` and `sinks`, through the output and lse. Only requested gradients are computed.
-    Gradients of gradients, such as `jax.grad` of `jax.grad` and `jax.jacrev` of `jax.jacrev`, are
-    those of JAX's own operations, which need memory for all scores. Forward mode (`jax.jvp`,
-    `jax.jacfwd`, `jax.hessian`) and ``precision="int8"`` under `jax.grad` raise an error. `scale`
-    and `softcap` have no gradients. A single number is a constant of the program; an array with one
-    number per head may be traced.
+    `scale` and `softcap` have no derivatives. A single number is a constant of the program; an
+    array with one number per head may be traced.
+
+    Gradients are fused, and so is forward mode (`jax.jvp`, `jax.jacfwd`) along query, key and
+    value. Forward mode along other inputs, and derivatives of derivatives such as `jax.hessian`,
+    are those of JAX's own operations, which need memory for all scores.
 
     A compiled program calls Python in this process, so it cannot be serialized, and JAX does not
-    keep it in its compilation cache.
+    keep it in its compilation cache. Before the process exits, wait for programs that other threads
+    started (`jax.block_until_ready`): one that is still running aborts the process, as JAX's own
+    programs in daemon threads do. Programs of the main thread are waited for.
 
     Regard reads and writes XLA's arrays in place: neither inputs nor results are copied.
     ``jax.vmap`` merges all mapped calls into one call, with the same bits as separate calls, except

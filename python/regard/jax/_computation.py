@@ -23,6 +23,7 @@ from regard._arguments.masks import Masks
 from regard._arguments.option_table import ARRAY_OPTIONS, DIFFERENTIABLE, OPTIONS
 from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
+from regard._gradients.jvp import scaled_dot_product_attention_jvp
 from regard.jax import _sparse
 
 if TYPE_CHECKING:
@@ -176,8 +177,18 @@ def _backward(given: Arrays, options: Options, results: Sequence[Array]) -> None
     scaled_dot_product_attention_backward(**given, **options, with_respect_to=names, out=out)
 
 
+def _along(given: Arrays, options: Options, results: Sequence[Array]) -> None:
+    """Fill the derivative of the output along the given tangents, and of lse if wanted."""
+    tangents = {f"tangent_{name}": None for name in ("query", "key", "value")}
+    arguments = {**tangents, **given, **options, "return_lse": True}
+    _, along, _, of_lse = scaled_dot_product_attention_jvp(**arguments)
+    for result, computed in zip(results, (along, of_lse), strict=False):
+        result[...] = computed
+
+
 _FUNCTIONS = {
     "attend": _attend,
     "attend_with_residual": _attend_with_residual,
     "backward": _backward,
+    "jvp": _along,
 }

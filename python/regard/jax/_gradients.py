@@ -1,22 +1,27 @@
-"""Attention with its gradients, as custom derivatives for JAX.
+"""Attention with its derivatives, as a JAX primitive.
 
-Gradients of gradients are those of the formula.
+First derivatives, in reverse and in forward mode, are fused. Derivatives of derivatives, and of
+other inputs than query, key and value in forward mode, are those of the formula.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from regard._gradients.formula import attention_formula
 from regard.jax._computation import DIFFERENTIABLE_INPUTS, Computation, Result
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     Arrays = dict[str, Any]
 
 _ROLES = ("query", "key", "value")
@@ -34,97 +39,190 @@ class TracedCall(NamedTuple):
     """Whether lse is kept for gradients only, and finite in fully masked rows."""
 
 
-def _called(
-    function: str, known: TracedCall, arrays: Arrays, results: tuple[Result, ...], **more: Any
-) -> list[Any]:
-    options = {**dict(known.options), **more}
-    what = Computation(function, tuple(arrays), known.axes, tuple(options.items()))
-    return what.of(results, list(arrays.values()))
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(known: TracedCall, arrays: Arrays) -> tuple[Any, ...]:
+def attention(known: TracedCall, arrays: Arrays, mapped: tuple[int, ...] = ()) -> tuple[Any, ...]:
     """Return the output, and lse if it is requested."""
     results = (known.output, known.lse) if known.return_lse else (known.output,)
     function = "attend_with_residual" if known.is_residual else "attend"
-    return tuple(_called(function, known, arrays, results))
+    return _Step(function, known, tuple(arrays), results, mapped=mapped).of(arrays)
 
 
-def _attention_kept(known: TracedCall, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
+@dataclass(frozen=True)
+class _Step:
+    """A function of named arrays that regard computes: attention, or a derivative of it."""
+
+    function: str
+    known: TracedCall
+    names: tuple[str, ...]
+    results: tuple[Result, ...]
+    wanted: tuple[str, ...] = ()
+    """The inputs with respect to which a derivative is computed."""
+    mapped: tuple[int, ...] = ()
+    """The sizes of the axes that `jax.vmap` adds before the axes of all arrays. An array may have
+    axes of size 1 instead."""
+
+    def of(self, arrays: Arrays) -> tuple[Any, ...]:
+        """Compute now, or when XLA runs."""
+        return tuple(_primitive.bind(*(arrays[name] for name in self.names), step=self))
+
+    def types(self, *_: Any) -> list[Any]:
+        """Return the types of the results."""
+        return [
+            jax.core.ShapedArray((*self.mapped, *shape), dtype) for shape, dtype in self.results
+        ]
+
+    def compute(self, *each: Any) -> list[Any]:
+        """Compute by the compiled module."""
+        arrays = dict(zip(self.names, each, strict=True))
+        options = dict(self.known.options)
+        if self.function == "jvp":
+            if not set(self.wanted) <= set(_ROLES):
+                return list(self.formula(arrays))
+            arrays = {n: x for n, x in arrays.items() if n not in ("output", "lse")}
+        elif self.wanted:
+            options["with_respect_to"] = self.wanted
+        results = tuple(Result((*self.mapped, *shape), dtype) for shape, dtype in self.results)
+        what = Computation(self.function, tuple(arrays), self.known.axes, tuple(options.items()))
+        return what.of(results, list(arrays.values()))
+
+    def formula(self, given: Arrays) -> tuple[Any, ...]:
+        """Compute a derivative by JAX's own operations."""
+        of = _gradients_by_formula if self.function == "backward" else _tangents_by_formula
+        function = partial(of, self.known, self.wanted)
+        if self.mapped:
+            axes = len(self.mapped)
+            given = {n: jnp.broadcast_to(x, self.mapped + x.shape[axes:]) for n, x in given.items()}
+        for _ in self.mapped:
+            function = jax.vmap(function)
+        return function(given)
+
+    def derivative(self, function: str, wanted: Any, given: Arrays, results: Any) -> _Step:
+        """Return a derivative of this function."""
+        return _Step(function, self.known, tuple(given), results, tuple(wanted), self.mapped)
+
+
+def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, step: _Step) -> Any:
+    """Return the results of a step, and their derivatives along tangents."""
+    given = dict(zip(step.names, primals, strict=True))
+    moved = {
+        name: tangent
+        for name, tangent in zip(step.names, tangents, strict=True)
+        if type(tangent) is not ad.Zero and tangent.dtype != jax.dtypes.float0
+    }
+    if step.wanted:
+        _refuse_precision(step.known)
+        inputs = {name: given[name] for name in moved}
+        return step.of(given), jax.jvp(lambda x: step.formula(given | x), (inputs,), (moved,))[1]
+    known = step.known
     if dict(known.options).get("precision") == "int8":
         raise NotImplementedError(
             "precision must be None or 'bfloat16' if gradients are computed, got 'int8'"
         )
     for name in ("scale", "softcap"):
-        if name in arrays and arrays[name].perturbed:
+        if name in moved:
             raise NotImplementedError(
                 f"{name} has no gradient: pass jax.lax.stop_gradient({name})"
                 + (", or multiply query by it" if name == "scale" else "")
             )
-    wanted = [name for name in DIFFERENTIABLE_INPUTS if name in arrays and arrays[name].perturbed]
-    values = {name: array.value for name, array in arrays.items()}
-    # Not the computation itself, which has no derivative if this pass is also differentiated.
     both = known if known.return_lse else known._replace(return_lse=True, is_residual=True)
-    output, lse = attention(both, values)
-    # The gradients of query, key and value, the only second gradients, already include theirs.
-    stopped = {"output": jax.lax.stop_gradient(output), "lse": jax.lax.stop_gradient(lse)}
-    results = (output, lse) if known.return_lse else (output,)
-    # Names are stored as keys, which JAX does not treat as arrays.
-    return results, (values | stopped, dict.fromkeys(wanted))
+    results = output, lse = attention(both, given, step.mapped)
+    wanted = [name for name in DIFFERENTIABLE_INPUTS if name in moved]
+    # A transposed derivative needs the output and lse. They are not inputs of the formula, whose
+    # derivatives with respect to the other inputs include theirs.
+    given |= {"output": jax.lax.stop_gradient(output), "lse": jax.lax.stop_gradient(lse)}
+    given |= {f"tangent_{name}": moved[name] for name in wanted}
+    return results[: len(step.results)], step.derivative("jvp", wanted, given, step.results).of(
+        given
+    )
 
 
-def _attention_pulled(known: TracedCall, residuals: Any, grads: tuple[Any, ...]) -> tuple[Arrays]:
-    kept, wanted = residuals
+def _gradients(grads: Sequence[Any], *arrays: Any, step: _Step) -> list[Any]:
+    """Return the gradients of the tangents, in which a derivative along them is linear."""
+    named = dict(zip(step.names, arrays, strict=True))
+    given = {name: x for name, x in named.items() if not name.startswith("tangent_")}
     grad_output, *grad_lses = grads
-    given = {"grad_output": _filled(grad_output), **kept}
-    if grad_lses and not isinstance(grad_lses[0], SymbolicZero):
+    given["grad_output"] = ad.instantiate_zeros(grad_output)
+    if grad_lses and type(grad_lses[0]) is not ad.Zero:
         given["grad_lse"] = grad_lses[0]
-    gradients = _gradients(known, tuple(wanted), given)
-    return ({name: gradients.get(name) for name in kept if name not in ("output", "lse")},)
+    wanted = [name for name in step.wanted if ad.is_undefined_primal(named[f"tangent_{name}"])]
+    axes = len(step.mapped)
+    results = tuple(Result(given[name].shape[axes:], given[name].dtype) for name in wanted)
+    computed = step.derivative("backward", wanted, given, results).of(given)
+    found = {
+        f"tangent_{name}": _summed(array, given[name].shape)
+        for name, array in zip(wanted, computed, strict=True)
+    }
+    return [found.get(name) for name in step.names]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gradients(known: TracedCall, wanted: tuple[str, ...], given: Arrays) -> Arrays:
-    results = tuple(Result(given[name].shape, given[name].dtype) for name in wanted)
-    computed = _called("backward", known, given, results, with_respect_to=wanted)
-    return dict(zip(wanted, computed, strict=True))
+def _mapped(arrays: Sequence[Any], axes: Sequence[Any], *, step: _Step) -> Any:
+    """Compute a step for all entries of an axis that `jax.vmap` adds."""
+    each = zip(arrays, axes, strict=True)
+    size = next(x.shape[axis] for x, axis in each if axis is not None)
+    moved = {
+        name: x[None] if axis is None else jnp.moveaxis(x, axis, 0)
+        for name, x, axis in zip(step.names, arrays, axes, strict=True)
+    }
+    return replace(step, mapped=(size, *step.mapped)).of(moved), (0,) * len(step.results)
 
 
-def _gradients_kept(
-    known: TracedCall, wanted: tuple[str, ...], given: Arrays
-) -> tuple[Arrays, Arrays]:
-    return _gradients(known, wanted, given), given
+def _on_step(name: str) -> Any:
+    return lambda *arrays, step: getattr(step, name)(*arrays)
 
 
-def _gradients_pulled(
-    known: TracedCall, wanted: tuple[str, ...], given: Arrays, grads: Arrays
-) -> tuple[Arrays]:
+_primitive = Primitive("regard_attention")
+_primitive.multiple_results = True
+_primitive.def_impl(_on_step("compute"))
+_primitive.def_abstract_eval(_on_step("types"))
+mlir.register_lowering(_primitive, mlir.lower_fun(_on_step("compute"), multiple_results=True))
+ad.primitive_jvps[_primitive] = _tangents
+ad.primitive_transposes[_primitive] = _gradients
+batching.primitive_batchers[_primitive] = _mapped
+
+
+def _refuse_precision(known: TracedCall) -> None:
     if dict(known.options).get("precision") is not None:
         raise NotImplementedError(
             "precision must be None in gradients of gradients, which are always exact"
         )
-    types = {name: x.dtype for name, x in given.items()}
-    given = {name: _wide(known, x) for name, x in given.items()}
-    names = ("grad_output", "grad_lse", *DIFFERENTIABLE_INPUTS)
-    inputs = {name: given[name] for name in names if name in given}
 
-    def gradients(inputs: Arrays) -> Arrays:
-        def attention(some: Arrays) -> tuple[Any, Any]:
-            return _by_formula(known, given | inputs | some)
 
-        results, pull = jax.vjp(attention, {name: inputs[name] for name in wanted})
-        of_lse = inputs.get("grad_lse", jnp.zeros_like(results[1]))
-        found: Arrays = pull((inputs["grad_output"], of_lse))[0]
-        return found
+def _gradients_by_formula(
+    known: TracedCall, wanted: tuple[str, ...], given: Arrays
+) -> tuple[Any, ...]:
+    def attention(some: Arrays) -> tuple[Any, Any]:
+        return _by_formula(known, wide | some)
 
-    (found,) = jax.vjp(gradients, inputs)[1]({n: _wide(known, x) for n, x in grads.items()})
-    return ({name: found[name].astype(types[name]) if name in found else None for name in types},)
+    wide = {name: _wide(known, x) for name, x in given.items()}
+    results, pull = jax.vjp(attention, {name: wide[name] for name in wanted})
+    of_lse = wide.get("grad_lse", jnp.zeros_like(results[1]))
+    (found,) = pull((wide["grad_output"], of_lse))
+    return tuple(found[name].astype(given[name].dtype) for name in wanted)
+
+
+def _tangents_by_formula(
+    known: TracedCall, moved: tuple[str, ...], given: Arrays
+) -> tuple[Any, ...]:
+    def attention(some: Arrays) -> tuple[Any, Any]:
+        return _by_formula(known, wide | some)
+
+    wide = {name: _wide(known, x) for name, x in given.items()}
+    inputs, tangents = ({n: wide[f"{kind}{n}"] for n in moved} for kind in ("", "tangent_"))
+    along = jax.jvp(attention, (inputs,), (tangents,))[1]
+    results = (known.output, known.lse)[: 1 + known.return_lse]
+    return tuple(x.astype(each.dtype) for x, each in zip(along, results, strict=False))
+
+
+def _summed(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return the sum over the mapped axes that an input does not have."""
+    axes = tuple(i for i, size in enumerate(shape) if size == 1 < array.shape[i])
+    return array.sum(axes, keepdims=True) if axes else array
 
 
 def _wide(known: TracedCall, array: Any) -> Any:
     """Return an array in the type of the arithmetic, in which sums are not rounded."""
-    is_real = jnp.issubdtype(array.dtype, jnp.floating)
-    return array.astype(known.lse.dtype) if is_real else array
+    dtype = known.lse.dtype
+    is_narrow = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype != dtype
+    return array.astype(dtype) if is_narrow else array
 
 
 def _by_formula(known: TracedCall, given: Arrays) -> tuple[Any, Any]:
@@ -163,13 +261,5 @@ def _is_weighted(known: TracedCall, given: Arrays, names: tuple[str, ...]) -> An
     }
     arrays |= {name: given[name] for name in names if name in given}
     result = Result((*known.lse.shape, kv_len), np.dtype(np.float32))
-    (output,) = _called("attend", alone, arrays, (result,))
+    (output,) = _Step("attend", alone, tuple(arrays), (result,)).of(arrays)
     return output != 0
-
-
-def _filled(grad: Any) -> Any:
-    return jnp.zeros(grad.shape, grad.dtype) if isinstance(grad, SymbolicZero) else grad
-
-
-attention.defvjp(_attention_kept, _attention_pulled, symbolic_zeros=True)
-_gradients.defvjp(_gradients_kept, _gradients_pulled)

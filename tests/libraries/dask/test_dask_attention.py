@@ -41,20 +41,26 @@ def check(problem, want, name, **extra):
     assert (output.dtype, lse.dtype) == (want.dtype, want.arithmetic)
     assert output._meta.dtype == want.dtype
     output, lse = dask.compute(output, lse)
-    assert_matches(merged(want), output=output, lse=lse)
+    assert_matches(merged(want, whole), output=output, lse=lse)
 
 
-def merged(want):
-    """Return a result with the error that merging adds: the lse of a part in float64 is rounded by
-    eps / 2 of itself, and moves the weights of the part by as much. For narrower types, the lse of
-    parts is float64 too, so that nothing is added."""
+def merged(want, whole):
+    """Add what a merge may change in float64, where the lse of each part is rounded.
+
+    With u = eps / 2, a part's weight w is off by u |lse of the part| of itself. Its lse is lse +
+    log w, and the sum of -w log w is at most log n for n parts. The part moves the output by its
+    distance from it, at most 2 max |value|. Each level of the tree, and the sinks, add this once.
+    In other types, the lse of a part is float64, and nothing is added.
+    """
     if want.arithmetic != np.float64:
         return want
-    lse = want.exact.lse[np.isfinite(want.exact.lse)]
-    moved = np.finfo(np.float64).eps * np.abs(lse).max(initial=0) * np.abs(want.exact.output)
-    return want._replace(
-        limit=want.limit._replace(output=want.limit.output + float(moved.max(initial=0)))
-    )
+    has_sinks = "sinks" in whole.options
+    parts = whole.arrays[1].numblocks[-2] + has_sinks
+    lse, value = (x[np.isfinite(x)] for x in (want.exact.lse, np.asarray(whole.arrays[2])))
+    of_level = (np.abs(lse).max(initial=0) + np.log(parts)) * np.abs(value).max(initial=0)
+    levels = np.ceil(np.log2(parts)) + has_sinks
+    moved = np.finfo(np.float64).eps * levels * float(of_level)
+    return want._replace(limit=want.limit._replace(output=want.limit.output + moved))
 
 
 @each_in_one_type(CASES, "storage", quick=25)
