@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
         If shapes disagree or a number is out of range.
     NotImplementedError
         If a derivative is requested with ``precision="int8"`` or with respect to `scale` or
-        `softcap`, or a derivative of derivatives with a `precision`.
+        `softcap`, or forward mode or a derivative of derivatives with a `precision`.
 
     See Also
     --------

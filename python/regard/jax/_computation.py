@@ -1,8 +1,8 @@
-"""The computations that XLA runs: the NumPy calls, with the axes that `jax.vmap` adds.
+"""The steps that XLA runs: the NumPy calls, with the axes that `jax.vmap` adds.
 
 XLA calls them with its buffers, which they read and write in place. `jax.pure_callback` would copy
 both, and creates JAX arrays within the callback, which can deadlock waiting for a thread that the
-callback itself occupies. A computation must not call JAX.
+callback itself occupies. A step must not call JAX.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from regard._arguments.option_table import ARRAY_OPTIONS, DIFFERENTIABLE, OPTION
 from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import AttentionGradients, scaled_dot_product_attention_backward
 from regard._gradients.jvp import scaled_dot_product_attention_jvp
-from regard.jax import _sparse
+from regard.masks._rows import SparseRows
+from regard.masks._sparse import of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ _OF_ALL_ENTRIES = {
     "dropout_seed",
     *(name for name in ARRAY_OPTIONS if "batch" not in OPTIONS[name].axes),
 }
+SPARSE_NAMES = ("mask_starts", "mask_spans", "mask_bits")
 # FE_DFL_ENV of C's <fenv.h>, and a size larger than any fenv_t.
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
 _ROOM_FOR_ENVIRONMENT = 256
@@ -49,60 +51,76 @@ _libm = ctypes.PyDLL(None)
 
 
 class Result(NamedTuple):
-    """The shape and type of an array that a computation returns."""
+    """The shape and type of an array that a step returns."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
-@dataclass(frozen=True)
-class Computation:
-    """A function of named arrays, with everything that is known when a program is traced.
+class TracedCall(NamedTuple):
+    """The properties of a call that are known when a program is traced."""
 
-    JAX compiles equal computations once.
+    axes: int
+    """The number of axes of query, key and value, without the axes that `jax.vmap` adds."""
+    options: tuple[tuple[str, Any], ...]
+    output: Result
+    lse: Result
+    return_lse: bool
+    is_residual: bool = False
+    """Whether lse is kept for gradients only, and finite in fully masked rows."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A function of named arrays that a program calls: attention, or a derivative of it.
+
+    JAX compiles equal steps once.
     """
 
     function: str
     """One of the names in `_FUNCTIONS`."""
+    known: TracedCall
     names: tuple[str, ...]
-    axes: int
-    """The number of axes of query, key and value, without the axes that `jax.vmap` adds."""
-    options: tuple[tuple[str, Any], ...]
+    results: tuple[Result, ...]
+    wanted: tuple[str, ...] = ()
+    """The inputs with respect to which a derivative is computed."""
+    mapped: tuple[int, ...] = ()
+    """The sizes of the axes that `jax.vmap` adds before the axes of all arrays. An array may have
+    axes of size 1 instead."""
 
-    def of(self, results: tuple[Result, ...], arrays: Sequence[Any]) -> list[Any]:
-        """Compute with JAX arrays, now or when XLA runs.
+    def types(self) -> list[Any]:
+        """Return the types of the results."""
+        return [
+            jax.core.ShapedArray((*self.mapped, *shape), dtype) for shape, dtype in self.results
+        ]
 
-        Under `jax.vmap`, all arrays have an additional leading axis, of size 1 in unmapped arrays.
-        """
-        if all(0 in result.shape for result in results):
-            return [jnp.zeros(*result) for result in results]
+    def compute(self, *arrays: Any) -> list[Any]:
+        """Compute with JAX arrays, now or when XLA runs."""
+        types = self.types()
+        if all(0 in each.shape for each in types):
+            return [jnp.zeros(each.shape, each.dtype) for each in types]
         _finish_at_exit()
-        types = [jax.ShapeDtypeStruct(*result) for result in results]
-        return list(buffer_callback(self, types, vmap_method="expand_dims")(*arrays))
+        return list(buffer_callback(self, types)(*arrays))
 
     def __call__(self, _: Any, results: Sequence[Any], *buffers: Any) -> None:
         """Fill the results of all mapped calls, with one call if their entries are independent."""
-        arrays = [np.asarray(buffer) for buffer in buffers]
         results = [np.asarray(buffer) for buffer in results]
-        given = dict(zip(self.names, arrays, strict=True))
-        added = given["query"].ndim - self.axes
-        mapped = np.broadcast_shapes(*(array.shape[:added] for array in arrays))
         given = {
-            name: np.broadcast_to(array, mapped + array.shape[added:])
-            for name, array in given.items()
+            name: np.broadcast_to(array, self.mapped + array.shape[len(self.mapped) :])
+            for name, array in zip(self.names, map(np.asarray, buffers), strict=True)
         }
         # These options cannot differ between batch entries, and dropout counts the entries.
-        is_apart = not _OF_ALL_ENTRIES & (given.keys() | dict(self.options).keys())
+        is_apart = not _OF_ALL_ENTRIES & (given.keys() | dict(self.known.options).keys())
         with _ieee_arithmetic():
-            if not mapped or is_apart:
-                self._compute(given, results)
+            if not self.mapped or is_apart:
+                self._fill(given, results)
                 return
-            for index in np.ndindex(*mapped):
+            for index in np.ndindex(*self.mapped):
                 entry = {name: array[index] for name, array in given.items()}
-                self._compute(entry, [result[index] for result in results])
+                self._fill(entry, [result[index] for result in results])
 
-    def _compute(self, given: Arrays, results: Sequence[Array]) -> None:
-        options = dict(self.options)
+    def _fill(self, given: Arrays, results: Sequence[Array]) -> None:
+        options = dict(self.known.options)
         for name in ARRAY_OPTIONS:
             if name in given:
                 options[name] = given.pop(name)
@@ -110,9 +128,40 @@ class Computation:
             options["dropout_seed"] = int(given.pop("dropout_seed"))
         shown, numbers = given.pop("bool_mask", None), options.pop("sparse_mask", None)
         if numbers is not None:
-            shown = _sparse.sparse_of([given.pop(name) for name in _sparse.NAMES], numbers)
+            shown = _sparse_of([given.pop(name) for name in SPARSE_NAMES], numbers)
         options["mask"] = Masks(shown, given.pop("float_mask", None)).argument
+        if self.function == "backward":
+            options["with_respect_to"] = self.wanted
         _FUNCTIONS[self.function](given, options, results)
+
+
+def sparse_arrays(mask: Any) -> tuple[dict[str, Array], tuple[Any, ...]]:
+    """Return the arrays of a sparse mask by name, and the numbers that `_sparse_of` needs.
+
+    JAX has 64-bit integers only if configured to, so they are passed as pairs of 32-bit integers.
+    """
+    rows = mask._rows.distinct()
+    starts, spans = (
+        np.ascontiguousarray(array).view(np.int32) for array in (rows.starts, rows.spans)
+    )
+    arrays = dict(zip(SPARSE_NAMES, (starts, spans, rows.bits), strict=True))
+    layout = rows.row_queries, rows.first_query, rows.first_key
+    return arrays, (*rows.shape[-2:], *layout, mask._block)
+
+
+def _sparse_of(arrays: Sequence[Array], numbers: Sequence[Any]) -> Any:
+    """Return the mask of these arrays, which may have additional axes before their own.
+
+    The additional axes of `starts` belong to the mask. The other arrays repeat along these axes.
+    """
+    starts, spans, bits = arrays
+    q_len, kv_len, row_queries, first_query, first_key, block = numbers
+    starts = starts.view(np.int64)
+    spans = spans[(0,) * (spans.ndim - 2)].view(np.int64)
+    bits = bits[(0,) * (bits.ndim - 3)]
+    shape = (*starts.shape[:-1], q_len, kv_len)
+    rows = SparseRows(starts, spans, bits, row_queries, first_query, first_key, shape)
+    return of_rows(rows, block and tuple(block))
 
 
 @contextmanager
@@ -179,6 +228,7 @@ def _backward(given: Arrays, options: Options, results: Sequence[Array]) -> None
 
 def _along(given: Arrays, options: Options, results: Sequence[Array]) -> None:
     """Fill the derivative of the output along the given tangents, and of lse if wanted."""
+    del given["output"], given["lse"]  # for its transpose
     tangents = {f"tangent_{name}": None for name in ("query", "key", "value")}
     arguments = {**tangents, **given, **options, "return_lse": True}
     _, along, _, of_lse = scaled_dot_product_attention_jvp(**arguments)

@@ -6,9 +6,9 @@ other inputs than query, key and value in forward mode, are those of the formula
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from regard._gradients.formula import attention_formula
-from regard.jax._computation import DIFFERENTIABLE_INPUTS, Computation, Result
+from regard.jax._computation import DIFFERENTIABLE_INPUTS, Result, Step, TracedCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,80 +27,45 @@ if TYPE_CHECKING:
 _ROLES = ("query", "key", "value")
 
 
-class TracedCall(NamedTuple):
-    """The properties of a call that are known when a program is traced."""
-
-    axes: int
-    options: tuple[tuple[str, Any], ...]
-    output: Result
-    lse: Result
-    return_lse: bool
-    is_residual: bool = False
-    """Whether lse is kept for gradients only, and finite in fully masked rows."""
-
-
 def attention(known: TracedCall, arrays: Arrays, mapped: tuple[int, ...] = ()) -> tuple[Any, ...]:
     """Return the output, and lse if it is requested."""
     results = (known.output, known.lse) if known.return_lse else (known.output,)
     function = "attend_with_residual" if known.is_residual else "attend"
-    return _Step(function, known, tuple(arrays), results, mapped=mapped).of(arrays)
+    return _bound(Step(function, known, tuple(arrays), results, mapped=mapped), arrays)
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A function of named arrays that regard computes: attention, or a derivative of it."""
-
-    function: str
-    known: TracedCall
-    names: tuple[str, ...]
-    results: tuple[Result, ...]
-    wanted: tuple[str, ...] = ()
-    """The inputs with respect to which a derivative is computed."""
-    mapped: tuple[int, ...] = ()
-    """The sizes of the axes that `jax.vmap` adds before the axes of all arrays. An array may have
-    axes of size 1 instead."""
-
-    def of(self, arrays: Arrays) -> tuple[Any, ...]:
-        """Compute now, or when XLA runs."""
-        return tuple(_primitive.bind(*(arrays[name] for name in self.names), step=self))
-
-    def types(self, *_: Any) -> list[Any]:
-        """Return the types of the results."""
-        return [
-            jax.core.ShapedArray((*self.mapped, *shape), dtype) for shape, dtype in self.results
-        ]
-
-    def compute(self, *each: Any) -> list[Any]:
-        """Compute by the compiled module."""
-        arrays = dict(zip(self.names, each, strict=True))
-        options = dict(self.known.options)
-        if self.function == "jvp":
-            if not set(self.wanted) <= set(_ROLES):
-                return list(self.formula(arrays))
-            arrays = {n: x for n, x in arrays.items() if n not in ("output", "lse")}
-        elif self.wanted:
-            options["with_respect_to"] = self.wanted
-        results = tuple(Result((*self.mapped, *shape), dtype) for shape, dtype in self.results)
-        what = Computation(self.function, tuple(arrays), self.known.axes, tuple(options.items()))
-        return what.of(results, list(arrays.values()))
-
-    def formula(self, given: Arrays) -> tuple[Any, ...]:
-        """Compute a derivative by JAX's own operations."""
-        of = _gradients_by_formula if self.function == "backward" else _tangents_by_formula
-        function = partial(of, self.known, self.wanted)
-        if self.mapped:
-            axes = len(self.mapped)
-            given = {n: jnp.broadcast_to(x, self.mapped + x.shape[axes:]) for n, x in given.items()}
-        for _ in self.mapped:
-            function = jax.vmap(function)
-        return function(given)
-
-    def derivative(self, function: str, wanted: Any, given: Arrays, results: Any) -> _Step:
-        """Return a derivative of this function."""
-        return _Step(function, self.known, tuple(given), results, tuple(wanted), self.mapped)
+def _bound(step: Step, arrays: Arrays) -> tuple[Any, ...]:
+    """Compute a step now, or when XLA runs."""
+    return tuple(_primitive.bind(*(arrays[name] for name in step.names), step=step))
 
 
-def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, step: _Step) -> Any:
+def _derivative(step: Step, function: str, wanted: Any, given: Arrays, results: Any) -> Any:
+    """Compute a derivative of a step, now or when XLA runs."""
+    what = Step(function, step.known, tuple(given), results, tuple(wanted), step.mapped)
+    return _bound(what, given)
+
+
+def _compute(*arrays: Any, step: Step) -> Any:
+    if step.function == "jvp":
+        _refuse_precision(step.known)
+        if not set(step.wanted) <= set(_ROLES):
+            return list(_formula(step, dict(zip(step.names, arrays, strict=True))))
+    return step.compute(*arrays)
+
+
+def _formula(step: Step, given: Arrays) -> tuple[Any, ...]:
+    """Compute a derivative by JAX's own operations."""
+    of = _gradients_by_formula if step.function == "backward" else _tangents_by_formula
+    function = partial(of, step.known, step.wanted)
+    if step.mapped:
+        axes = len(step.mapped)
+        given = {n: jnp.broadcast_to(x, step.mapped + x.shape[axes:]) for n, x in given.items()}
+    for _ in step.mapped:
+        function = jax.vmap(function)
+    return function(given)
+
+
+def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, step: Step) -> Any:
     """Return the results of a step, and their derivatives along tangents."""
     given = dict(zip(step.names, primals, strict=True))
     moved = {
@@ -111,7 +76,8 @@ def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, step: _Step) -
     if step.wanted:
         _refuse_precision(step.known)
         inputs = {name: given[name] for name in moved}
-        return step.of(given), jax.jvp(lambda x: step.formula(given | x), (inputs,), (moved,))[1]
+        along = jax.jvp(lambda x: _formula(step, given | x), (inputs,), (moved,))[1]
+        return _bound(step, given), along
     known = step.known
     if dict(known.options).get("precision") == "int8":
         raise NotImplementedError(
@@ -130,12 +96,11 @@ def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, step: _Step) -
     # derivatives with respect to the other inputs include theirs.
     given |= {"output": jax.lax.stop_gradient(output), "lse": jax.lax.stop_gradient(lse)}
     given |= {f"tangent_{name}": moved[name] for name in wanted}
-    return results[: len(step.results)], step.derivative("jvp", wanted, given, step.results).of(
-        given
-    )
+    along = _derivative(step, "jvp", wanted, given, step.results)
+    return results[: len(step.results)], along
 
 
-def _gradients(grads: Sequence[Any], *arrays: Any, step: _Step) -> list[Any]:
+def _gradients(grads: Sequence[Any], *arrays: Any, step: Step) -> list[Any]:
     """Return the gradients of the tangents, in which a derivative along them is linear."""
     named = dict(zip(step.names, arrays, strict=True))
     given = {name: x for name, x in named.items() if not name.startswith("tangent_")}
@@ -146,7 +111,7 @@ def _gradients(grads: Sequence[Any], *arrays: Any, step: _Step) -> list[Any]:
     wanted = [name for name in step.wanted if ad.is_undefined_primal(named[f"tangent_{name}"])]
     axes = len(step.mapped)
     results = tuple(Result(given[name].shape[axes:], given[name].dtype) for name in wanted)
-    computed = step.derivative("backward", wanted, given, results).of(given)
+    computed = _derivative(step, "backward", wanted, given, results)
     found = {
         f"tangent_{name}": _summed(array, given[name].shape)
         for name, array in zip(wanted, computed, strict=True)
@@ -154,7 +119,7 @@ def _gradients(grads: Sequence[Any], *arrays: Any, step: _Step) -> list[Any]:
     return [found.get(name) for name in step.names]
 
 
-def _mapped(arrays: Sequence[Any], axes: Sequence[Any], *, step: _Step) -> Any:
+def _mapped(arrays: Sequence[Any], axes: Sequence[Any], *, step: Step) -> Any:
     """Compute a step for all entries of an axis that `jax.vmap` adds."""
     each = zip(arrays, axes, strict=True)
     size = next(x.shape[axis] for x, axis in each if axis is not None)
@@ -162,18 +127,15 @@ def _mapped(arrays: Sequence[Any], axes: Sequence[Any], *, step: _Step) -> Any:
         name: x[None] if axis is None else jnp.moveaxis(x, axis, 0)
         for name, x, axis in zip(step.names, arrays, axes, strict=True)
     }
-    return replace(step, mapped=(size, *step.mapped)).of(moved), (0,) * len(step.results)
-
-
-def _on_step(name: str) -> Any:
-    return lambda *arrays, step: getattr(step, name)(*arrays)
+    wider = replace(step, mapped=(size, *step.mapped))
+    return _bound(wider, moved), (0,) * len(step.results)
 
 
 _primitive = Primitive("regard_attention")
 _primitive.multiple_results = True
-_primitive.def_impl(_on_step("compute"))
-_primitive.def_abstract_eval(_on_step("types"))
-mlir.register_lowering(_primitive, mlir.lower_fun(_on_step("compute"), multiple_results=True))
+_primitive.def_impl(_compute)
+_primitive.def_abstract_eval(lambda *_, step: step.types())
+mlir.register_lowering(_primitive, mlir.lower_fun(_compute, multiple_results=True))
 ad.primitive_jvps[_primitive] = _tangents
 ad.primitive_transposes[_primitive] = _gradients
 batching.primitive_batchers[_primitive] = _mapped
@@ -182,7 +144,8 @@ batching.primitive_batchers[_primitive] = _mapped
 def _refuse_precision(known: TracedCall) -> None:
     if dict(known.options).get("precision") is not None:
         raise NotImplementedError(
-            "precision must be None in gradients of gradients, which are always exact"
+            "precision must be None in gradients of gradients and in forward mode, which are "
+            "always exact"
         )
 
 
@@ -261,5 +224,5 @@ def _is_weighted(known: TracedCall, given: Arrays, names: tuple[str, ...]) -> An
     }
     arrays |= {name: given[name] for name in names if name in given}
     result = Result((*known.lse.shape, kv_len), np.dtype(np.float32))
-    (output,) = _Step("attend", alone, tuple(arrays), (result,)).of(arrays)
+    (output,) = _bound(Step("attend", alone, tuple(arrays), (result,)), arrays)
     return output != 0

@@ -12,9 +12,7 @@ from regard._arguments.arrays import as_array, stand_in
 from regard._arguments.masks import Masks, as_mask, is_sparse, parts_of
 from regard._arguments.option_table import ARRAY_OPTIONS, OPTIONS
 from regard._attention.check import check_call
-from regard.jax import _sparse
-from regard.jax._computation import Result
-from regard.jax._gradients import TracedCall
+from regard.jax._computation import SPARSE_NAMES, Result, TracedCall, sparse_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,8 +43,8 @@ def prepare(
     axes = len(batch) + 3
     wanted = dict.fromkeys((*arrays, *given_masks), axes)
     if is_sparse(given_masks.get("bool_mask")):
-        parts, known["sparse_mask"] = _sparse.arrays_of(given_masks.pop("bool_mask"))
-        wanted |= dict(zip(_sparse.NAMES, (axes - 1, 2, 3), strict=True))
+        parts, known["sparse_mask"] = sparse_arrays(given_masks.pop("bool_mask"))
+        wanted |= dict(zip(SPARSE_NAMES, (axes - 1, 2, 3), strict=True))
         given_masks |= parts
     call = TracedCall(
         axes,
@@ -59,16 +57,11 @@ def prepare(
         own = OPTIONS[name].axes
         wanted[name] = len(own) + (len(batch) - 1 if "batch" in own else 0)
     everything = arrays | given_masks | numbers
-    return (
-        call,
-        {name: _with_axes(x, wanted[name]) for name, x in everything.items()},
-        (not found.has_heads),
-    )
-
-
-def _with_axes(array: Any, axes: int) -> Any:
-    """Return an array with leading axes of size 1 up to a number of axes."""
-    return array if array.ndim == axes else array.reshape((1,) * (axes - array.ndim) + array.shape)
+    missing = {name: (1,) * (wanted[name] - x.ndim) for name, x in everything.items()}
+    inputs = {
+        n: x.reshape(missing[n] + x.shape) if missing[n] else x for n, x in everything.items()
+    }
+    return call, inputs, not found.has_heads
 
 
 def _array(name: str, value: Any) -> Any:
@@ -120,18 +113,13 @@ def _floats(name: str, value: Any) -> Any:
 
 def _masks(mask: Any) -> Arrays:
     """Return a mask, or both masks of a pair, by kind."""
-    masks = Masks.of_parts([_mask(part) for part in parts_of(mask)])
+    parts = [part if is_sparse(part) else _array("mask", part) for part in parts_of(mask)]
+    for part in parts:
+        if not is_sparse(part) and jnp.dtype(part.dtype).name not in (*_STORED, "bool"):
+            as_mask(np.zeros((), part.dtype))  # raises the error that names the supported types
+    masks = Masks.of_parts(parts)
     named = {"bool_mask": masks.shown, "float_mask": masks.bias}
     return {name: array for name, array in named.items() if array is not None}
-
-
-def _mask(value: Any) -> Any:
-    if is_sparse(value):
-        return value
-    array = _array("mask", value)
-    if jnp.dtype(array.dtype).name not in _STORED and array.dtype != np.bool_:
-        as_mask(np.zeros((), array.dtype))  # raises the error that names the supported types
-    return array
 
 
 def _divided(options: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:

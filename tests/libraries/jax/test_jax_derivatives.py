@@ -480,7 +480,15 @@ def test_derivatives_that_do_not_exist_are_refused():
 
     refused(lambda: jax.grad(rough)(singles[0]), "precision must be None")
     refused(lambda: jax.jvp(rough, (singles[0],), (singles[0],)), "precision must be None")
-    rounded = jax.grad(lambda q: (attend(q, *singles[1:], precision="bfloat16") ** 2).sum())
+
+    def rounded_attention(query):
+        return attend(query, *singles[1:], precision="bfloat16")
+
+    refused(
+        lambda: jax.jvp(rounded_attention, (singles[0],), (singles[0],)),
+        "precision must be None in gradients of gradients and in forward mode",
+    )
+    rounded = jax.grad(lambda q: (rounded_attention(q) ** 2).sum())
     refused(
         lambda: jax.grad(lambda q: rounded(q).sum())(singles[0]),
         "precision must be None in gradients of gradients",
