@@ -13,9 +13,9 @@ from regard._explore._tiles import tiles_of
 from regard._runtime.progress import report_after
 from regard._show.weights import edges, pooled
 from regard._statistics.attention_map import pictures_of_call
-from regard._statistics.request import SummaryRequest, compute_lse
+from regard._statistics.calls import compute_lse
 from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES, TopKeys
-from regard._statistics.summary import summary_of
+from regard._statistics.summary import SummaryRequest, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -23,10 +23,11 @@ class Selection(NamedTuple):
     """Whole names, or the first parts of them, without a dot at the end."""
 
     @classmethod
-    def of(cls, layers: Any) -> Selection | None:
-        """Read the argument `layers` of a call that records; None selects all layers.
+    def of(cls, layers: Any, length: int | None = None) -> Selection | None:
+        """Read the argument `layers` of a call; None selects all layers.
 
-        Numbers count from the first layer, because the number of layers is not known.
+        While a model runs, its number of layers, `length`, is not known, and numbers count from the
+        first layer.
         """
         if layers is None:
             return None
@@ -35,13 +36,15 @@ class Selection(NamedTuple):
                 f"layers must be {_WANTED[: _WANTED.index(', a slice')]} or some of them, got "
                 f"{layers}: pass range({layers.start or 0}, ...)"
             )
-        numbers, names = set(), []
-        for each in _listed(layers):
-            if isinstance(each, str):
-                names.append(_prefix(each))
-            else:
-                numbers.add(count("layers", each))
-        return cls(frozenset(numbers), tuple(names))
+        parts = _listed(layers)
+        numbers = (each for each in parts if not isinstance(each, str))
+        return cls(
+            frozenset(
+                count("layers", each) if length is None else number_in(each, length)
+                for each in numbers
+            ),
+            tuple(_prefix(each) for each in parts if isinstance(each, str)),
+        )
 
     def has(self, number: int, name: str) -> bool:
         """Return whether a layer is selected."""
@@ -55,7 +58,10 @@ class Selection(NamedTuple):
                     f"layers must be less than {len(names)}, the number of layers, got {number}"
                 )
         for prefix in self.names:
-            places_of(prefix, names)
+            if not any(is_within(name, prefix) for name in names):
+                raise ValueError(
+                    f"layers must name layers, got {prefix!r}; there are {listed(names)}"
+                )
 
 
 def places_in(layers: Any, names: Sequence[str]) -> list[int]:
@@ -63,32 +69,21 @@ def places_in(layers: Any, names: Sequence[str]) -> list[int]:
 
     Raises TypeError or ValueError, also if a part of the selection selects nothing.
     """
-    places: set[int] = set()
     if isinstance(layers, slice):
-        places.update(range(*layers.indices(len(names))))
+        places = sorted(range(*layers.indices(len(names))))
         if not places:
             raise ValueError(f"layers must select something of {len(names)} layers, got {layers}")
-        return sorted(places)
-    for each in _listed(layers):
-        if isinstance(each, str):
-            places.update(places_of(_prefix(each), names))
-        else:
-            places.add(number_in(each, len(names)))
-    return sorted(places)
+        return places
+    selection = Selection.of(_listed(layers), len(names))
+    assert selection is not None
+    selection.check(names)
+    return [number for number, name in enumerate(names) if selection.has(number, name)]
 
 
 def number_in(layer: SupportsIndex, length: int) -> int:
     """Return the number of a layer, counted from the end if it is negative."""
     number = count("layer", layer, minimum=-length, maximum=length - 1)
     return number % length
-
-
-def places_of(prefix: str, names: Sequence[str]) -> list[int]:
-    """Return the numbers of the layers with a name or prefix, or raise ValueError for none."""
-    found = [number for number, name in enumerate(names) if is_within(name, prefix)]
-    if not found:
-        raise ValueError(f"layers must name layers, got {prefix!r}; there are {listed(names)}")
-    return found
 
 
 def is_within(name: str, prefix: str) -> bool:

@@ -18,8 +18,7 @@ from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, report_after, reporting
 from regard._runtime.public import public
-from regard._statistics.of_layers import LayerResults
-from regard._statistics.request import compute_lse, pair_of
+from regard._statistics.calls import LayerResults, compute_lse, pair_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

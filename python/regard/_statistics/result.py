@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 OF_QUERIES = ("entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass")
 OF_KEYS = ("column_sums", "column_means")
 OF_HEADS = ("previous_token", "induction")
+# The results of the compiled module, in order.
+FIELDS = (*OF_QUERIES, *OF_HEADS, "top_k", *OF_KEYS)
 
 
 @public
@@ -158,7 +160,8 @@ class AttentionSummary(NamedTuple):
 def leading_axes(summary: AttentionSummary, advice: str) -> tuple[int, ...]:
     """Return the axes (..., heads), or raise ValueError if two fields differ."""
     shapes = {name: np.shape(array) for name, array in summary.to_dict().items()}
-    leads = {name: shape[: len(shape) - _own_axes(name)] for name, shape in shapes.items()}
+    own_axes = {"top_k_keys": 2, "top_k_weights": 2, **dict.fromkeys(OF_HEADS, 0)}
+    leads = {name: shape[: len(shape) - own_axes.get(name, 1)] for name, shape in shapes.items()}
     first = next(iter(leads))
     for name, lead in leads.items():
         if lead != leads[first]:
@@ -167,11 +170,6 @@ def leading_axes(summary: AttentionSummary, advice: str) -> tuple[int, ...]:
                 f"{shapes[first]} and {name} of shape {shapes[name]}: {advice}"
             )
     return leads[first]
-
-
-def _own_axes(name: str) -> int:
-    """Return the number of axes of a field after heads."""
-    return 2 if name.startswith("top_k_") else 0 if name in OF_HEADS else 1
 
 
 def mean_over_queries(picked: Array, queries: Array) -> Array:
@@ -214,10 +212,13 @@ def _frame_of(
             field: np.zeros((1, *array.shape[1:]), array.dtype) if field in OF_HEADS else array
             for field, array in columns.items()
         }
-    tables = {
-        number: _table(pandas, _of_sequence(columns, number, slice(*part)), by)
-        for number, part in enumerate(pairwise(ends))
-    }
+    tables = {}
+    for number, part in enumerate(pairwise(ends)):
+        of_sequence = {
+            field: array[number] if field in OF_HEADS else array[slice(*part)].T
+            for field, array in columns.items()
+        }
+        tables[number] = _table(pandas, of_sequence, by)
     table = pandas.concat(tables, names=["sequence"])
     return table[:0] if is_empty else table
 
@@ -268,14 +269,6 @@ def _of_heads(columns: dict[str, Array]) -> dict[str, Array]:
             seen = np.broadcast_to(telling[0] != 0 if telling else np.True_, field.shape)
             means[name] = mean_over_queries(np.where(seen, field, 0), seen.sum(axis=-1))
     return means
-
-
-def _of_sequence(columns: Mapping[str, Array], number: int, rows: slice) -> dict[str, Array]:
-    """Return the fields of one packed sequence, with the axes of a dense summary."""
-    return {
-        field: array[number] if field in OF_HEADS else array[rows].T
-        for field, array in columns.items()
-    }
 
 
 def _ends(columns: Mapping[str, Array], name: str, starts: ArrayLike) -> list[int]:

@@ -19,7 +19,7 @@ from regard._gradients.backward import scaled_dot_product_attention_backward
 from regard._recording.given import is_recorded, pairs_of_layers, recorded_layers
 from regard._recording.layer import call_of
 from regard._runtime.public import public
-from regard._statistics.request import compute_lse
+from regard._statistics.calls import compute_lse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

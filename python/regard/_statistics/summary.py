@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import check_shape
+from regard._arguments.arrays import check_shape, shown
 from regard._arguments.foreign import readable, with_arrays
 from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
-from regard._arguments.options import WeightOptions, takes_options
+from regard._arguments.numbers import count, iterated, listed
+from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call, check_ragged_call
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
 from regard._runtime.progress import check_progress, reporting
 from regard._runtime.public import public
-from regard._statistics.of_layers import LayerResults
-from regard._statistics.request import (
-    DEFAULT_STATISTICS,
-    SummaryRequest,
-    compute_lse,
-    pair_of,
-)
-from regard._statistics.result import AttentionSummary, TopKeys, mean_over_queries
+from regard._statistics.calls import LayerResults, compute_lse, pair_of
+from regard._statistics.result import FIELDS, AttentionSummary, TopKeys, mean_over_queries
 from regard._statistics.target_keys import (
     count_queries_after_key,
     induction_keys,
@@ -34,7 +30,7 @@ from regard._statistics.target_keys import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -42,6 +38,59 @@ if TYPE_CHECKING:
     from regard._runtime.progress import Progress
 
     Array = NDArray[Any]
+
+
+DEFAULT_STATISTICS = tuple(name for name in FIELDS if name not in ("induction", "top_k"))
+
+
+class SummaryRequest(NamedTuple):
+    """The checked arguments of a call, without the arguments of attention."""
+
+    wanted: dict[str, bool]
+    first_keys: int
+    local_reach: int
+    top_k: int
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        options: Mapping[str, Any],
+        statistics: Iterable[str],
+        top_k: int,
+        first_keys: int,
+        local_reach: int,
+        tokens: ArrayLike | None,
+    ) -> SummaryRequest:
+        """Check the arguments, and that the function of this name accepts the options."""
+        check_options(name, options, names_of(WeightOptions))
+        names = [statistics] if isinstance(statistics, str) else statistics
+        names = iterated("statistics", names, "a str or some of them")
+        for each in names:
+            if not isinstance(each, str) or each not in FIELDS:
+                raise ValueError(f"statistics must be of {listed(FIELDS)}, got {shown(each)}")
+        if "induction" in names and tokens is None:
+            raise TypeError("statistics with 'induction' need tokens: the token of each key")
+        return cls(
+            {each: each in names for each in FIELDS},
+            count("first_keys", first_keys),
+            count("local_reach", local_reach, maximum=2**62),
+            count("top_k", top_k, minimum=1),
+        )
+
+    def compute(
+        self, function: Callable[..., Any], arguments: Any, targets: Array | None, report: Any
+    ) -> dict[str, Any]:
+        """Call a function of the compiled module, and return its results by name.
+
+        `previous_token` and `induction` are weights of single keys, which are not averaged yet.
+        """
+        numbers = tuple(self.wanted.values()), self.first_keys, self.local_reach, self.top_k
+        *fields, top_keys = function(*arguments, *numbers, targets, report)
+        found = dict(zip(FIELDS, fields, strict=True))
+        if found["top_k"] is not None:
+            found["top_k"] = TopKeys(top_keys, found["top_k"])
+        return found
 
 
 @public
@@ -230,8 +279,7 @@ def summary_of(
             targets = np.broadcast_to(of_heads, call.rows)
         arguments = query, key, call.masks.argument, options, lse
         with reporting(progress, lse.size, "query", "summarize_attention") as report:
-            results = _core.attention_summary(*arguments, *request.words(targets), report)
-        found = request.answer(results)
+            found = request.compute(_core.attention_summary, arguments, targets, report)
     except ValueError as error:
         raise_with_hint(error, query, key)
     if request.wanted["previous_token"]:
@@ -331,19 +379,16 @@ def summarize_attention_ragged(
             targets[each.queries] = own[:, None]
     arguments = query, key, *starts, mask, options, lse
     with reporting(progress, lse.size, "query", name) as report:
-        results = _core.attention_ragged_summary(*arguments, *request.words(targets), report)
-    found = request.answer(results)
-    shape = len(sequences), lse.shape[1]
-    for name, is_wanted in (("previous_token", True), ("induction", targets is not None)):
-        picked = found[name]
-        if picked is None or not is_wanted:
-            continue
-        found[name] = np.empty(shape, picked.dtype)
-        for number, each in enumerate(sequences):
-            queries = (
-                count_queries_after_key(each.positions)
-                if targets is None or name == "previous_token"
-                else (targets[each.queries, 0] >= 0).sum()
-            )
-            found[name][number] = mean_over_queries(picked[each.queries].T, queries)
+        found = request.compute(_core.attention_ragged_summary, arguments, targets, report)
+    counts: dict[str, list[Any]] = {
+        "previous_token": [count_queries_after_key(each.positions) for each in sequences]
+    }
+    if targets is not None:
+        counts["induction"] = [(targets[each.queries, 0] >= 0).sum() for each in sequences]
+    for field, queries in counts.items():
+        if (picked := found[field]) is not None:
+            found[field] = np.empty((len(sequences), lse.shape[1]), picked.dtype)
+            for number, each in enumerate(sequences):
+                rows = picked[each.queries].T
+                found[field][number] = mean_over_queries(rows, queries[number])
     return AttentionSummary(**found)

@@ -42,10 +42,12 @@ def induction_keys(positions: Positions, batch: tuple[int, ...], tokens: ArrayLi
             f"{numbers.shape}"
         )
     numbers = np.broadcast_to(numbers, (*batch, kv_len))
-    after = np.empty((*batch, kv_len + 1), np.int64)
-    after[..., kv_len] = -1  # for queries outside all keys
+    after = np.full((*batch, kv_len + 1), -1, np.int64)  # the last for queries outside all keys
     for entry in np.ndindex(*batch):
-        after[(*entry, slice(kv_len))] = _after_the_last(numbers[entry])
+        own = numbers[entry]
+        order = np.argsort(own, kind="stable")
+        repeats = own[order[1:]] == own[order[:-1]]
+        after[entry][order[1:][repeats]] = order[:-1][repeats] + 1
     of_queries = np.broadcast_to(positions.of_queries(), (*batch, positions.q_len))
     is_key = (of_queries >= 0) & (of_queries < kv_len)
     return np.take_along_axis(after, np.where(is_key, of_queries, kv_len), axis=-1)
@@ -60,14 +62,6 @@ def token_numbers(tokens: ArrayLike) -> Array:
         return integers("tokens", tokens, "an array of integers or texts", any_size=True)
     _, numbers = np.unique(array, return_inverse=True)
     return numbers.reshape(array.shape)
-
-
-def _after_the_last(tokens: Array) -> Integers:
-    order = np.argsort(tokens, kind="stable")
-    before, repeats = order[:-1], tokens[order[1:]] == tokens[order[:-1]]
-    after = np.full(len(tokens), -1, np.int64)
-    after[order[1:][repeats]] = before[repeats] + 1
-    return after
 
 
 class PackedSequence(NamedTuple):

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import as_stored_arrays, check_out, converted, refuse_overlap
+from regard._arguments.arrays import as_stored_arrays, check_out, converted
 from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import CudaOptions, names_of
 from regard.cuda._device_array import DeviceArray, to_device
 from regard.cuda._problem import NO_SPARSE_MASK, DeviceCall
-from regard.cuda._results import OVERWRITTEN
+from regard.cuda._results import refuse_overlaps
 from regard.cuda._status import check_available
 from regard.cuda._streams import PER_THREAD
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+_ARRAYS = ("query", "key", "value")
 
 
 def attend_on_device(
@@ -36,7 +38,7 @@ def attend_from_host(
     asked = _without_defaults(options)
     out = asked.pop("out", None)
     native = as_stored_arrays(query=arrays[0], key=arrays[1], value=arrays[2])
-    for array_name, array in zip(("query", "key", "value"), native, strict=True):
+    for array_name, array in zip(_ARRAYS, native, strict=True):
         if array.dtype == np.float64:
             raise TypeError(
                 f"{array_name} must be an array of float16, bfloat16 or float32 for "
@@ -46,7 +48,9 @@ def attend_from_host(
     if is_sparse(masks.shown):
         raise TypeError(NO_SPARSE_MASK)
     if out is not None:
-        _check_output(out, native, masks)
+        check_out("out", out, native[0].dtype)
+        named = (*zip(_ARRAYS, native, strict=True), *(("mask", part) for part in masks.arrays))
+        refuse_overlaps(out, named)
     check_available()
     query, key, value = map(_uploaded, native)
     call = DeviceCall(name, (query, key, value), starts, asked, PER_THREAD)
@@ -87,14 +91,3 @@ def _without_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_default(value: Any, default: Any) -> bool:
     return value is default or (np.ndim(value) == 0 and bool(value == default))
-
-
-def _check_output(out: Any, arrays: tuple[NDArray[Any], ...], masks: Masks) -> None:
-    """Raise TypeError or ValueError if results cannot be written to a host array."""
-    check_out("out", out, arrays[0].dtype)
-    named = [
-        *zip(("query", "key", "value"), arrays, strict=True),
-        *(("mask", part) for part in masks.arrays),
-    ]
-    for name, array in named:
-        refuse_overlap("out", out, name, array, OVERWRITTEN)

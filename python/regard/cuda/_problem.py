@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from regard._arguments.masks import Masks, is_sparse, parts_of
 from regard._arguments.option_table import PER_ENTRY
 from regard._arguments.options import CudaOptions, names_of
 from regard._arguments.positions import Positions
-from regard.cuda._batches import broadcast_strides, launches
 from regard.cuda._check import MOST_POSITION, check
 from regard.cuda._device_array import ITEM_BYTES, copied
 from regard.cuda._results import given_output, new_array, release
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from regard._attention.check import Sizes
+
+    Strides = dict[str, int]
 
 _ARRAYS = ("query", "key", "value")
 _COMPUTED = ("float16", "bfloat16", "float32")
@@ -278,3 +280,44 @@ def _rows_of(view: View, heads: int, rows: int) -> tuple[int, int]:
     """Return the strides of heads, 0 if there is at most one head, and of rows."""
     has_heads = len(view.shape) >= -heads and view.shape[heads] != 1
     return view.strides[heads] if has_heads else 0, view.strides[rows]
+
+
+def launches(
+    batch: tuple[int, ...], strides: Mapping[str, tuple[int, ...]]
+) -> tuple[int, Strides, list[Strides]]:
+    """Return the batch axis of a launch, its strides, and the offsets of each launch.
+
+    `strides` are the strides of every array along the axes `batch`, 0 for broadcast axes. Axes that
+    can be merged in all arrays become one axis. The last remaining axis is the batch axis of the
+    launches. For every index along the other axes, there is one launch; none if the batch is empty.
+    """
+    names = list(strides)
+    axes: list[tuple[int, Strides]] = []
+    for axis, size in enumerate(batch):
+        if size == 1:
+            continue
+        steps = {name: strides[name][axis] for name in names}
+        if axes and all(axes[-1][1][name] == size * steps[name] for name in names):
+            axes[-1] = axes[-1][0] * size, steps
+        else:
+            axes.append((size, steps))
+    if 0 in batch:
+        return 0, dict.fromkeys(names, 0), []
+    size, steps = axes.pop() if axes else (1, dict.fromkeys(names, 0))
+    begins = [
+        {
+            name: sum(index * axis[1][name] for index, axis in zip(indices, axes, strict=True))
+            for name in names
+        }
+        for indices in itertools.product(*(range(count) for count, _ in axes))
+    ]
+    return size, steps, begins
+
+
+def broadcast_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the strides of an array broadcast to a shape."""
+    missing = len(target) - len(shape)
+    own = (0 if n == 1 else step for n, step in zip(shape, strides, strict=True))
+    return (0,) * missing + tuple(own)

@@ -18,7 +18,7 @@ from regard.cuda._views import View, view_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OVERWRITTEN = "it would be overwritten before it is read; pass another array"
+    from numpy.typing import NDArray
 
 
 def new_array(name: str, query: View, element: str, shape: tuple[int, ...], stream: int) -> View:
@@ -61,10 +61,17 @@ def given_output(
             f"out must have a separate element for every result, got strides {view.strides} "
             f"for shape {shape}"
         )
-    own = np.asarray(_Addresses(view))
-    for each in inputs:
-        refuse_overlap("out", own, each.name, np.asarray(_Addresses(each)), OVERWRITTEN)
+    others = ((each.name, np.asarray(_Addresses(each))) for each in inputs)
+    refuse_overlaps(np.asarray(_Addresses(view)), others)
     return view
+
+
+def refuse_overlaps(out: NDArray[Any], inputs: Iterable[tuple[str, NDArray[Any]]]) -> None:
+    """Raise ValueError if `out` shares memory with an input, which are given by name."""
+    for name, array in inputs:
+        refuse_overlap(
+            "out", out, name, array, "it would be overwritten before it is read; pass another array"
+        )
 
 
 def release(views: Iterable[View], stream: int) -> None:

@@ -1,4 +1,4 @@
-"""Compute something for each layer of a recording, and join the results."""
+"""The calls whose weights are described: query, key and lse, and the layers of a recording."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.arrays import as_lse, as_stored_arrays
 from regard._recording.given import check_equal, recorded_layers
 from regard._recording.layer import RecordedLayer, call_of
 from regard._runtime.progress import check_progress, report_after, reporting
@@ -13,12 +14,42 @@ from regard._runtime.progress import check_progress, report_after, reporting
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
+    from regard._arguments.options import WeightOptions
     from regard._attention.check import CheckedCall
     from regard._recording.recording import Recording
 
     Array = NDArray[Any]
+
+
+def pair_of(query: ArrayLike, key: ArrayLike, axes: int, wanted: str) -> tuple[Array, Array]:
+    """Return the arrays of a call, or raise if one has fewer than `axes` axes."""
+    query, key = as_stored_arrays(query=query, key=key)
+    for name, array in (("query", query), ("key", key)):
+        if array.ndim < axes:
+            raise ValueError(f"{name} must have {wanted}, got shape {array.shape}")
+    return query, key
+
+
+def compute_lse(
+    attention: Callable[..., Any],
+    arrays: tuple[Array, Array],
+    starts: tuple[ArrayLike, ...],
+    mask: Any,
+    options: WeightOptions,
+    lse: ArrayLike | None,
+) -> Array:
+    """Return the lse of a call, computed by the forward call with values without columns."""
+    if lse is None:
+        query, key = arrays
+        words = {**options, "return_lse": True, "_wide_lse": True}
+        _, computed = attention(query, key, key[..., :0], *starts, mask, words)
+        return np.asarray(computed)
+    given = as_lse(lse)
+    if given.ndim == 0:
+        raise ValueError("lse must be an array of numbers, one for each query, got shape ()")
+    return given
 
 
 class LayerResults:
