@@ -57,6 +57,7 @@ def _formula(step: Step, given: Arrays) -> tuple[Any, ...]:
     """Compute a derivative by JAX's own operations."""
     of = _gradients_by_formula if step.function == "backward" else _tangents_by_formula
     function = partial(of, step.known, step.wanted)
+    given = {name: jnp.asarray(x) for name, x in given.items()}  # constants are NumPy arrays
     if step.mapped:
         axes = len(step.mapped)
         given = {n: jnp.broadcast_to(x, step.mapped + x.shape[axes:]) for n, x in given.items()}
