@@ -108,9 +108,9 @@ BUGS = [
     ),
     Bug(
         "a file is written in place",
-        CACHE + "file.py",
-        'temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")',
-        "temporary = path",
+        "python/regard/_runtime/saving.py",
+        'temporary = os.path.join(os.path.dirname(place), f".regard-{os.urandom(8).hex()}.part")',
+        "temporary = place",
         FILES,
         "a process that dies while it saves a cache",
     ),

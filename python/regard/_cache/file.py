@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-import uuid
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard._cache.geometry import Geometry
 from regard._runtime.public import needed
+from regard._runtime.saving import write_tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,9 +34,7 @@ _OPTIONS = (
 
 
 def save(path: str, pages: _core.PageTable, geometry: Geometry) -> None:
-    """Write another file, and rename it."""
-    safetensors = needed("safetensors", "KVCache.save", "models")
-    save_file = needed("safetensors.numpy", "KVCache.save", "models").save_file
+    """Write the pages to a file, which takes the place of an existing file when it is complete."""
     lengths = pages.lengths
     tensors: dict[str, Array] = {"lengths": lengths}
     for number, (page_size, _, _) in enumerate(geometry.pools):
@@ -59,30 +56,7 @@ def save(path: str, pages: _core.PageTable, geometry: Geometry) -> None:
         "version": f"{_VERSION}",
         "description": json.dumps(description),
     }
-    if os.path.islink(path) and not os.path.exists(path):
-        raise FileNotFoundError(f"{path} is a link to a file that does not exist")
-    path = os.path.realpath(path)  # the file of a symbolic link is replaced
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
-    if os.path.isdir(path):
-        raise IsADirectoryError(f"{path} is a directory")
-    try:
-        with open(temporary, "xb") as file:  # which reports a wrong folder
-            mode = os.fstat(file.fileno()).st_mode
-        with suppress(FileNotFoundError):
-            mode = os.stat(path).st_mode
-        try:
-            save_file(tensors, temporary, metadata)
-        except safetensors.SafetensorError as error:
-            raise OSError(f"{path} cannot be written: {error}") from None
-        os.chmod(temporary, stat.S_IMODE(mode))  # safetensors: only owners read
-        with open(temporary, "r+b") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    write_tensors("KVCache.save", path, tensors, metadata, overwrite=True)
 
 
 def load(path: str, is_mapped: bool, layers: int | None) -> tuple[_core.PageTable, Geometry]:

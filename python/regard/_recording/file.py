@@ -12,8 +12,7 @@ from regard._arguments.arrays import stored
 from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import file_path, integers
 from regard._recording.layer import RecordedLayer, call_of, place_of
-from regard._runtime.public import needed
-from regard._runtime.saving import check_place, write_whole
+from regard._runtime.saving import check_place, write_tensors
 from regard.checkpoints._safetensors import SafetensorsFile
 from regard.masks import Blocks, Ranges
 
@@ -54,32 +53,10 @@ class _Stored:
 def write(layers: Iterable[RecordedLayer], path: str | os.PathLike[str], overwrite: bool) -> None:
     """Write the layers of a recording to a file, completely or not at all."""
     check_place(path, overwrite)
-    safetensors = needed("safetensors", "Recording.save", "models")
     kept = _Stored()
     described = [_described(number, layer, kept) for number, layer in enumerate(layers)]
     facts = {"version": _VERSION, "layers": described, "tokens": kept.tokens}
-    # The package reads the memory of contiguous arrays, in little-endian order.
-    arrays = {
-        name: np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-        for name, array in kept.arrays.items()
-    }
-    tensors = {
-        name: safetensors.TensorSpec(
-            dtype=array.dtype.name,
-            shape=kept.arrays[name].shape,
-            data_ptr=array.ctypes.data,
-            data_len=array.nbytes,
-        )
-        for name, array in arrays.items()
-    }
-
-    def write_to(name: str) -> None:
-        try:
-            safetensors.serialize_file(tensors, name, metadata={_KEY: json.dumps(facts)})
-        except safetensors.SafetensorError as error:
-            raise OSError(str(error)) from error
-
-    write_whole(path, write_to, overwrite)
+    write_tensors("Recording.save", path, kept.arrays, {_KEY: json.dumps(facts)}, overwrite)
 
 
 def _described(number: int, layer: RecordedLayer, kept: _Stored) -> dict[str, Any]:

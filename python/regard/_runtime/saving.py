@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from regard._arguments.numbers import file_path, flag
+from regard._runtime.public import needed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+    from numpy.typing import NDArray
 
 
 def check_place(path: str | os.PathLike[str], overwrite: bool) -> str:
@@ -61,26 +66,61 @@ def write_whole(
     return name
 
 
+def write_tensors(
+    caller: str,
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, NDArray[Any]],
+    metadata: dict[str, str],
+    overwrite: bool,
+) -> None:
+    """Write arrays to a safetensors file, completely or not at all."""
+    safetensors = needed("safetensors", caller, "models")
+    # The package reads the memory of contiguous arrays, in little-endian order.
+    stored = {
+        name: np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+        for name, array in arrays.items()
+    }
+    tensors = {
+        name: safetensors.TensorSpec(
+            dtype=array.dtype.name,
+            shape=arrays[name].shape,
+            data_ptr=array.ctypes.data,
+            data_len=array.nbytes,
+        )
+        for name, array in stored.items()
+    }
+
+    def write_to(name: str) -> None:
+        try:
+            safetensors.serialize_file(tensors, name, metadata=metadata)
+        except safetensors.SafetensorError as error:
+            raise OSError(str(error)) from error
+
+    write_whole(path, write_to, overwrite)
+
+
 def _write_temporary(
     name: str, content: Iterable[bytes] | Callable[[str], object], overwrite: bool
 ) -> None:
     place = os.path.realpath(name)  # the target of a symbolic link is replaced, not the link
-    beside = os.path.join(os.path.dirname(place), f".regard-{os.urandom(8).hex()}.part")
+    temporary = os.path.join(os.path.dirname(place), f".regard-{os.urandom(8).hex()}.part")
     try:
         # An interrupt may come as soon as the file exists.
         if callable(content):
-            content(beside)
+            content(temporary)
         else:
-            with open(beside, "xb", opener=_private) as file:
+            with open(temporary, "xb", opener=_private) as file:
                 file.writelines(content)
-        os.chmod(beside, _mode(place))
+        os.chmod(temporary, _mode(place))
+        with open(temporary, "r+b") as file:
+            os.fsync(file.fileno())
         if overwrite:
-            os.replace(beside, place)
+            os.replace(temporary, place)
         else:
-            _move_to_new_name(beside, place)
+            _move_to_new_name(temporary, place)
     except BaseException:
         with suppress(OSError):
-            os.unlink(beside)
+            os.unlink(temporary)
         raise
 
 
@@ -98,11 +138,11 @@ def _mode(place: str) -> int:
     return 0o666 & ~mask
 
 
-def _move_to_new_name(beside: str, place: str) -> None:
+def _move_to_new_name(temporary: str, place: str) -> None:
     """Move a file to a new name, unless the name has been taken since it was checked."""
     try:
         try:
-            os.link(beside, place)
+            os.link(temporary, place)
         except FileExistsError:
             raise
         except OSError:
@@ -110,12 +150,12 @@ def _move_to_new_name(beside: str, place: str) -> None:
             # killed now, that file remains.
             os.close(os.open(place, os.O_CREAT | os.O_EXCL))
             try:
-                os.replace(beside, place)
+                os.replace(temporary, place)
             except BaseException:
                 os.unlink(place)
                 raise
         else:
-            os.unlink(beside)
+            os.unlink(temporary)
     except FileExistsError:
         raise FileExistsError(
             f"path must name a new file, got {place!r}, which was created meanwhile"
