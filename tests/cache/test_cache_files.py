@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_the_old_file(path, monkeypatch):
     cache.save(path)
     content = path.read_bytes()
 
-    def full(*arguments):
+    def full(*arguments, **options):
         raise safetensors.SafetensorError("no space left on device")
 
     monkeypatch.setattr("safetensors.serialize_file", full)
