@@ -8,7 +8,8 @@ Functions of the kind that users write cannot take part in `torch.func` within a
 become wrong if the transform is compiled. PyTorch's own operators have functions of a single level,
 as those here.
 
-The derivatives of gradients, and forward mode, are those of the formula.
+Gradients, and the derivatives of forward mode along query, key and value, are fused. Their
+derivatives, and forward mode along other inputs, are those of the formula.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
@@ -31,6 +33,7 @@ from regard.torch._operators import (
     all_gradients,
     attention,
     attention_backward,
+    attention_jvp,
     compute,
     compute_gradients,
     library,
@@ -77,16 +80,27 @@ def _is_recorded(tensors: Iterable[Tensor | None]) -> bool:
     )
 
 
+def _tangents(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
+    """Return the tangents of tensors at the current level of derivatives."""
+    if forward_ad._current_level < 0:
+        return []
+    return [None if each is None else forward_ad.unpack_dual(each).tangent for each in tensors]
+
+
+def _has_tangents(tensors: Iterable[Tensor | None]) -> bool:
+    return any(each is not None for each in _tangents(tensors))
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]) -> tuple[Tensor, Any]:
     """Compute output and lse of a call with checked options."""
-    others = {name: each for name, each in found.items() if isinstance(each, Tensor)}
-    tensors = (query, key, value, *others.values())
+    tensors = (query, key, value, *_tensors_of(found).values())
     if is_eager() and is_readable(tensors):
         if not _is_recorded(tensors):
             return compute(query, key, value, found)
         return record(compute, query, key, value, found)
-    is_dual = forward_ad._current_level >= 0 and not is_compiling()
-    if is_dual and STARTS[0] not in found and "score_function" not in found:
+    # Only outside an operator can the formula see all levels.
+    levels = [] if is_compiling() else get_interpreter_stack() or []
+    if sum(level.key() is TransformType.Jvp for level in levels) > 1:
         return _by_formula(query, key, value, found)
     results: tuple[Tensor, Tensor] = attention(query, key, value, *packed(found))
     return results
@@ -96,7 +110,7 @@ def record(
     run: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """Compute output and lse by a function like `compute`, and record the call."""
-    others = {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    others = _tensors_of(found)
     rest = {name: each for name, each in found.items() if name not in others}
     names = (*_ROLES, *others)
     results: tuple[Tensor, Tensor] = _Attention.apply(
@@ -114,6 +128,7 @@ class _Attention(_SingleLevelFunction):  # type: ignore[misc]
         ctx.rest, ctx.names = rest, names
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(output, lse, *tensors)
+        ctx.save_for_forward(*tensors)
         return output, lse
 
     @staticmethod
@@ -129,6 +144,19 @@ class _Attention(_SingleLevelFunction):  # type: ignore[misc]
         each = dict(zip(wanted, gradients, strict=True))
         return None, None, None, *map(each.get, ctx.names)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+        # PyTorch turns forward mode off here, at all levels. Results that are computed from the
+        # tensors without their tangents have the derivatives that outer levels request, and no
+        # others.
+        tensors = [forward_ad.unpack_dual(each).primal for each in ctx.saved_tensors]
+        found = ctx.rest | dict(zip(ctx.names, tensors, strict=True))
+        _refuse(found, _FORWARD)
+        three = map(found.pop, _ROLES)
+        with forward_ad._set_fwd_grad_enabled(True):
+            results: tuple[Tensor, ...] = attention_jvp(*tangents[3:6], *three, *packed(found))
+        return results
+
 
 def _gradients(
     results: tuple[Tensor | None, ...], found: dict[str, Any], wanted: tuple[str, ...]
@@ -137,12 +165,16 @@ def _gradients(
     others = dict(found)
     query, key, value = (others.pop(role) for role in _ROLES)
     if is_eager() and is_readable(results):
+        run = partial(compute_gradients, results, query, key, value, others, wanted)
         if not _is_recorded((*results[:2], *_tensors_of(found).values())):
-            return compute_gradients(results, query, key, value, others, wanted)
-        return _record_gradients(compute_gradients, results, found, wanted)
-    if forward_ad._current_level >= 0 and not is_compiling():
-        function, given = _formula_of_gradients(results[:2], found, wanted)
-        return function(*given)
+            return run()
+        return _recorded_gradients(run, results, found, wanted)
+    tensors = _tensors_of(found)
+    given = (*results[:2], *tensors.values())
+    # Outer levels may have tangents that this level does not show.
+    is_dual = forward_ad._current_level >= 0 and not is_compiling()
+    if is_dual and (get_interpreter_stack() or _has_tangents(given)):
+        return _gradients_by_formula(found, tuple(tensors), wanted)(*given)
     three = query, key, value
     return _chosen(attention_backward(*results, *three, *packed(others), list(wanted)), wanted)
 
@@ -151,83 +183,99 @@ def _tensors_of(found: dict[str, Any]) -> dict[str, Tensor]:
     return {name: each for name, each in found.items() if isinstance(each, Tensor)}
 
 
-def _record_gradients(
-    run: Callable[..., Any],
+class _Fused(_SingleLevelFunction):  # type: ignore[misc]
+    """A derivative that `run` computes, and whose derivatives are those of `formula`."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, formula: Any, *tensors: Any) -> Any:
+        ctx.formula = formula
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        return tuple(run())
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        given = list(ctx.saved_tensors)
+        moved = [i for i, is_needed in enumerate(ctx.needs_input_grad[2:]) if is_needed]
+
+        def function(*tensors: Tensor) -> Any:
+            for i, tensor in zip(moved, tensors, strict=True):
+                given[i] = tensor
+            return ctx.formula(*given)
+
+        results, pull = torch.func.vjp(function, *(given[i] for i in moved))
+        pulled = pull(
+            tuple(
+                torch.zeros_like(result) if each is None else each
+                for result, each in zip(results, cotangents, strict=True)
+            )
+        )
+        each = dict(zip(moved, pulled, strict=True))
+        return None, None, *map(each.get, range(len(given)))
+
+
+def _recorded_gradients(
+    run: Callable[[], Any],
     results: tuple[Tensor | None, ...],
     found: dict[str, Any],
     wanted: tuple[str, ...],
 ) -> Any:
+    """Compute gradients, in which output and lse are functions of the inputs."""
     tensors = _tensors_of(found)
-    rest = {name: each for name, each in found.items() if name not in tensors}
-    return _Gradients.apply(run, rest, tuple(tensors), wanted, *results, *tensors.values())
+    formula = _gradients_by_formula(found, tuple(tensors), wanted)
+    return _Fused.apply(run, formula, *results[:2], *tensors.values())
 
 
-class _Gradients(_SingleLevelFunction):  # type: ignore[misc]
-    """The gradients, in which output and lse are functions of the inputs."""
+def _gradients_by_formula(
+    found: dict[str, Any], names: tuple[str, ...], wanted: tuple[str, ...]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the gradients as a function of the gradients of output and lse, and of tensors."""
+    rest = {name: each for name, each in found.items() if name not in names}
 
-    @staticmethod
-    def forward(
-        ctx: Any, run: Any, rest: dict[str, Any], names: Any, wanted: Any, *tensors: Any
-    ) -> Any:
-        results, inputs = tensors[:4], tensors[4:]
-        others = rest | dict(zip(names, inputs, strict=True))
-        gradients = run(results, *(others.pop(role) for role in _ROLES), others, wanted)
-        ctx.rest, ctx.names, ctx.wanted = rest, names, wanted
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*results[:2], *inputs)
-        return tuple(gradients)
+    def gradients(grad_output: Tensor, grad_lse: Tensor | None, *tensors: Tensor) -> Any:
+        given = rest | dict(zip(names, tensors, strict=True))
+        if grad_lse is None:
+            dtype = _arithmetic(grad_output)
+            grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=dtype)
+        pull = torch.func.vjp(_formula_along(given, wanted), *map(given.get, wanted))[1]
+        return pull((grad_output, grad_lse))
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        grad_output, grad_lse, *tensors = ctx.saved_tensors
-        found = ctx.rest | dict(zip(ctx.names, tensors, strict=True))
-        _refuse(found, _SECOND)
-        along = tuple(
-            torch.zeros_like(found[name]) if each is None else each
-            for name, each in zip(ctx.wanted, cotangents, strict=True)
-        )
-        function, given = _formula_of_gradients((grad_output, grad_lse), found, ctx.wanted)
-        of_output, of_lse, *of_inputs = torch.func.vjp(function, *given)[1](along)
-        each = dict(zip((name for name in INPUTS if name in found), of_inputs, strict=True))
-        of_results = of_output, None if grad_lse is None else of_lse, None, None
-        return None, None, None, None, *of_results, *map(each.get, ctx.names)
+    return gradients
 
 
-def _formula_of_gradients(
-    grads: tuple[Tensor | None, ...], found: dict[str, Any], wanted: tuple[str, ...]
-) -> tuple[Callable[..., tuple[Tensor, ...]], tuple[Tensor, ...]]:
-    """Return the gradients as a differentiable function, and its arguments.
+def _tangents_by_formula(
+    found: dict[str, Any], names: tuple[str, ...]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the derivative along a direction as a function of the direction, and of tensors."""
+    rest = {name: each for name, each in found.items() if name not in names}
 
-    These are the gradients of output and lse, and the inputs.
-    """
-    grad_output, grad_lse = grads
-    assert grad_output is not None
-    if grad_lse is None:
-        grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=_arithmetic(grad_output))
-    names = [name for name in INPUTS if name in found]
+    def along(*tensors: Tensor | None) -> Any:
+        given = rest | dict(zip(names, tensors[3:], strict=True))
+        tangents = {n: x for n, x in zip(_ROLES, tensors, strict=False) if x is not None}
+        attention = _formula_along(given, tuple(tangents))
+        # A dual tensor cannot have elements that share memory, as vmap's expanded tensors have.
+        moved = tuple(given[name].contiguous() for name in tangents)
+        return torch.func.jvp(attention, moved, (*tangents.values(),))[1]
 
-    def gradients(of_output: Tensor, of_lse: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        def attention(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-            given = found | dict(zip(names, inputs, strict=True))
-            query, key, value = map(given.pop, _ROLES)
-            return _by_formula(query, key, value, given)
+    return along
 
-        pulled = torch.func.vjp(attention, *inputs)[1]((of_output, of_lse))
-        each = dict(zip(names, pulled, strict=True))
-        return tuple(each[name] for name in wanted)
 
-    return gradients, (grad_output, grad_lse, *map(found.get, names))
+def _formula_along(found: dict[str, Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return the formula as a function of some of its tensors."""
+
+    def attention(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        given = found | dict(zip(names, tensors, strict=True))
+        query, key, value = map(given.pop, _ROLES)
+        return _by_formula(query, key, value, given)
+
+    return attention
 
 
 def _by_formula(
     query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """Compute output and lse by PyTorch's own operations, which have all derivatives."""
-    if found.get("precision") is not None:
-        raise NotImplementedError(
-            "precision must be None in second derivatives and in forward mode, which are always "
-            f"exact, got {found['precision']!r}"
-        )
+    _refuse(found, _SECOND)
     kind, dtype = query.dtype, _arithmetic(query)
     options = {
         name: each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each
@@ -273,7 +321,12 @@ def _refuse(found: dict[str, Any], what: str) -> None:
     """Raise NotImplementedError for calls without such derivatives."""
     if STARTS[0] in found:
         raise NotImplementedError(f"{what} {_NOT_PACKED}")
-    if "score_function" in found:
+    if found.get("precision") is not None:
+        raise NotImplementedError(
+            "precision must be None in second derivatives and in forward mode, which are always "
+            f"exact, got {found['precision']!r}"
+        )
+    if what is not _FORWARD and "score_function" in found:
         raise NotImplementedError(
             f"{what} is not implemented with score_function, whose second derivative is unknown"
         )
@@ -290,36 +343,45 @@ def _below(operator: Any, keyset: Any, given: tuple[Any, ...]) -> Any:
 
 
 def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return an operator's rule of autograd; `count` results precede the query."""
+    """Return an operator's rule of autograd; `count` tensors precede the query."""
 
     def rule(keyset: Any, *given: Any) -> Any:
-        tensors = [*given[:2][:count], *given[count : count + 3 + len(TENSORS)]]
-        if forward_ad._current_level >= 0 and any(
-            each is not None and forward_ad.unpack_dual(each).tangent is not None
-            for each in tensors
-        ):
-            _refuse(unpacked(*given[count + 3 :][: len(TENSORS) + 3]), _FORWARD)
-            raise NotImplementedError(f"{_FORWARD} is not implemented for a graph of operators")
+        tensors = given[: count + 3 + len(TENSORS)]
         below = partial(_below, operator, keyset, given)
-        if not _is_recorded(tensors):
+        if not (_is_recorded(tensors) or _has_tangents(tensors)):
             return below()
         with enable_single_level_autograd_function():
-            return record(lambda *_: below(), *given)
+            return record(below, *given)
 
     return rule
 
 
-def _record_attention(run: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
-    return record(run, query, key, value, unpacked(*rest))
+def _record_attention(below: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
+    found = unpacked(*rest)
+    if _has_tangents(rest[: len(TENSORS)]):
+        _refuse(found, f"{_FORWARD} along other inputs than query, key and value")
+        return _by_formula(query, key, value, found)
+    return record(lambda *_: below(), query, key, value, found)
 
 
-def _record_backward(run: Any, *given: Any) -> Any:
+def _record_backward(below: Any, *given: Any) -> Any:
     found = dict(zip(_ROLES, given[4:7], strict=True)) | unpacked(*given[7:-1])
     wanted = given[-1]
-    gradients = _record_gradients(
-        lambda *_: _chosen(run(), wanted), given[:4], found, tuple(wanted)
+    if _has_tangents(given[: 7 + len(TENSORS)]):
+        _refuse(found, _SECOND)
+    gradients = _recorded_gradients(
+        lambda: _chosen(below(), wanted), given[:4], found, tuple(wanted)
     )
     return all_gradients(gradients, given[0], wanted)
+
+
+def _record_jvp(below: Any, *given: Any) -> Any:
+    found = dict(zip(_ROLES, given[3:6], strict=True)) | unpacked(*given[6:])
+    if _has_tangents(given[: 6 + len(TENSORS)]):
+        _refuse(found, _SECOND)
+    tensors = _tensors_of(found)
+    formula = _tangents_by_formula(found, tuple(tensors))
+    return _Fused.apply(below, formula, *given[:3], *tensors.values())
 
 
 def _chosen(gradients: Any, wanted: Iterable[str]) -> list[Tensor]:
@@ -327,12 +389,10 @@ def _chosen(gradients: Any, wanted: Iterable[str]) -> list[Tensor]:
     return [gradients[INPUTS.index(name)] for name in wanted]
 
 
-library.impl(
-    "attention", _with_derivatives(attention, _record_attention, 0), "Autograd", with_keyset=True
-)
-library.impl(
-    "attention_backward",
-    _with_derivatives(attention_backward, _record_backward, 4),
-    "Autograd",
-    with_keyset=True,
-)
+for _operator, _record, _count in (
+    (attention, _record_attention, 0),
+    (attention_backward, _record_backward, 4),
+    (attention_jvp, _record_jvp, 3),
+):
+    _rule = _with_derivatives(_operator, _record, _count)
+    library.impl(_operator._schema.name, _rule, "Autograd", with_keyset=True)

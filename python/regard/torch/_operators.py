@@ -1,6 +1,6 @@
-"""Regard's PyTorch operators: `attention` and `attention_backward`.
+"""Regard's PyTorch operators: `attention`, `attention_backward` and `attention_jvp`.
 
-Both have the arguments of a call as `_options` packs them. Packed sequences are calls with the
+They have the arguments of a call as `_options` packs them. Packed sequences are calls with the
 tensors ``query_starts`` and ``key_starts``. `compute` and `compute_gradients` are what the
 operators do on the CPU, for calls that nothing but autograd records.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
@@ -35,14 +36,20 @@ _CALL = ", ".join(
     [*(f"Tensor {name}" for name in _ROLES), *(f"Tensor? {name}" for name in TENSORS)]
 )
 _CALL += ", str[] names, SymInt[] integers, float[] reals"
+_TANGENTS = tuple(f"tangent_{name}" for name in _ROLES)
 _BEFORE = "Tensor grad_output, Tensor? grad_lse, Tensor output, Tensor lse"
 _GRADIENTS = ", ".join(f"Tensor grad_{name}" for name in INPUTS)
 
 library = torch.library.Library("regard", "FRAGMENT")
 library.define(f"attention({_CALL}) -> (Tensor output, Tensor lse)")
 library.define(f"attention_backward({_BEFORE}, {_CALL}, str[] wanted) -> ({_GRADIENTS})")
+library.define(
+    f"attention_jvp({', '.join(f'Tensor? {name}' for name in _TANGENTS)}, {_CALL}) -> "
+    "(Tensor tangent_output, Tensor tangent_lse)"
+)
 attention = torch.ops.regard.attention.default
 attention_backward = torch.ops.regard.attention_backward.default
+attention_jvp = torch.ops.regard.attention_jvp.default
 
 
 def output_shape(query: Tensor, key: Tensor, value: Tensor, names: Any) -> tuple[int, ...]:
@@ -123,6 +130,17 @@ def _attention_backward(*given: Any) -> tuple[Tensor, ...]:
     return all_gradients(gradients, results[0], wanted)
 
 
+def _attention_jvp(*given: Any) -> tuple[Tensor, ...]:
+    """Compute the derivatives of output and lse along tangents, None for those that are zero."""
+    results = regard.scaled_dot_product_attention_jvp(
+        *map(as_array, given[3:6]),
+        *map(as_optional_array, given[:3]),
+        **numpy_keywords(unpacked(*given[6:])),
+        return_lse=True,
+    )
+    return tuple(as_tensor(np.ascontiguousarray(each)) for each in results[1::2])
+
+
 def all_gradients(gradients: list[Tensor], like: Tensor, wanted: Any) -> tuple[Tensor, ...]:
     """Return the gradients of all inputs, as an operator does: empty tensors if unwanted."""
     each = dict(zip(wanted, gradients, strict=True))
@@ -139,6 +157,10 @@ def _fake_backward(*given: Any) -> tuple[Tensor, ...]:
     inputs = dict(zip((*_ROLES, *TENSORS), given[4:-4], strict=True))
     gradients = [torch.empty_like(inputs[name]) for name in given[-1]]
     return all_gradients(gradients, given[0], given[-1])
+
+
+def _fake_jvp(*given: Any) -> tuple[Tensor, ...]:
+    return tuple(each.new_empty(each.shape) for each in _fake_attention(*given[3:]))
 
 
 # The first tensor of a sparse mask has the axes of the mask before queries, and one more.
@@ -171,7 +193,7 @@ def _vmap_rule(
             for x, dim in zip(tensors, dims, strict=True)
         ]
         one = dict(zip(names, samples, strict=True))
-        wanted = after[3] if before else ()
+        wanted = after[3] if len(after) > 3 else ()
         rank = max(3, *(one[role].ndim for role in _ROLES))
         axes = [_axes_of(name, rank) for name in names]
         is_apart = one[STARTS[0]] is not None or not {"dropout_p", "score_function"}.isdisjoint(
@@ -277,9 +299,11 @@ def _mark(seed: Node) -> None:
 def _register() -> None:
     library.impl("attention", _attention, "CPU")
     library.impl("attention_backward", _attention_backward, "CPU")
+    library.impl("attention_jvp", _attention_jvp, "CPU")
     for operator, fake, before in (
         (attention, _fake_attention, ()),
         (attention_backward, _fake_backward, _RESULTS),
+        (attention_jvp, _fake_jvp, _TANGENTS),
     ):
         torch.library.register_fake(operator, fake, lib=library)
         torch.library.register_vmap(operator, _vmap_rule(operator, fake, before), lib=library)
@@ -292,6 +316,9 @@ def _register() -> None:
     )
     register_flop_formula(torch.ops.regard.attention_backward, get_raw=True)(
         lambda *given, **_: _flops((3, 2), *given[4:-1])
+    )
+    register_flop_formula(torch.ops.regard.attention_jvp, get_raw=True)(
+        lambda *given, **_: _flops((3, 3), *given[3:])
     )
 
 

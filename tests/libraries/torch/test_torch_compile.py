@@ -9,7 +9,7 @@ from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention
 
 import regard.torch  # isort: skip
 from torch.utils.checkpoint import checkpoint  # isort: skip
-from regard.torch._operators import attention, attention_backward  # isort: skip
+from regard.torch._operators import attention, attention_backward, attention_jvp  # isort: skip
 from regard.torch import _options  # isort: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -341,3 +341,5 @@ def test_opcheck(layout):
     constants = [x.detach() for x in (*grads, output, lse, *inputs)]
     wanted += ["float_mask", "alibi_slopes", "distance_bias", "sinks"]
     torch.library.opcheck(attention_backward, (*constants, *call, wanted))
+    tangents = torch.ones_like(query).detach(), None, torch.ones_like(value).detach()
+    torch.library.opcheck(attention_jvp, (*tangents, *inputs, *call))
