@@ -16,8 +16,8 @@ from regard.torch._arguments import (
     repeat_heads,
     repeat_key_heads,
 )
-from regard.torch._autograd import PLAIN
 from regard.torch._call import attend_checked, plain_call, split_options
+from regard.torch._memory import PLAIN
 from regard.torch._ragged import attend_nested, is_jagged
 from regard.torch._recorder import OBSERVERS
 
@@ -159,7 +159,10 @@ def scaled_dot_product_attention(
         output = plain_call(query, key, value, is_causal, scale)
         if output is not None:
             return output
-    given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
+    given: dict[str, Any] = {}
+    return_lse = False
+    if options:
+        given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         query, key, value = map(autocast, (query, key, value))
     if not (
@@ -180,7 +183,7 @@ def scaled_dot_product_attention(
             named |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
             return attend_nested(scaled_dot_product_attention, (query, key, value), named)
         check_tensors(query, key, value)
-    if attn_mask is not None and is_causal_bias(attn_mask):
+    if attn_mask is not None and type(attn_mask) not in PLAIN and is_causal_bias(attn_mask):
         given["query_offset"] = offset_of(
             attn_mask,
             query,

@@ -26,10 +26,10 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from torch.compiler import is_compiling
 
-from regard._core import array_of_tensor
 from regard._gradients.formula import attention_formula
-from regard.torch._memory import bfloat16, dense_shape
+from regard.torch._memory import arrays_of
 from regard.torch._operators import (
+    RESULTS,
     all_gradients,
     attention,
     attention_backward,
@@ -37,15 +37,13 @@ from regard.torch._operators import (
     compute,
     compute_gradients,
     library,
+    output_shape,
 )
-from regard.torch._options import INPUTS, STARTS, TENSORS, packed, unpacked
+from regard.torch._options import INPUTS, ROLES, STARTS, TENSORS, checked, packed, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# The types whose elements are in memory, so that a call may read them itself.
-PLAIN = frozenset((Tensor, torch.nn.Parameter))
-_ROLES = ("query", "key", "value")
 _SECOND = "the second derivative of attention"
 _FORWARD = "the derivative of attention in forward mode"
 _NOT_PACKED = (
@@ -64,20 +62,13 @@ def is_eager() -> bool:
     )
 
 
-def is_readable(tensors: Iterable[Any]) -> bool:
-    """Return whether tensors have elements in memory, and no transform wraps them."""
-    return all(
-        type(each) in PLAIN
-        and array_of_tensor(each, bfloat16() if each.dtype is torch.bfloat16 else None) is not None
-        for each in tensors
-        if each is not None
-    )
-
-
-def _is_recorded(tensors: Iterable[Tensor | None]) -> bool:
-    return torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in tensors
-    )
+def _is_recorded(values: Iterable[Any]) -> bool:
+    """Return whether autograd records a call with tensors among these values."""
+    if torch.is_grad_enabled():
+        for each in values:
+            if isinstance(each, Tensor) and each.requires_grad:
+                return True
+    return False
 
 
 def _tangents(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
@@ -91,40 +82,43 @@ def _has_tangents(tensors: Iterable[Tensor | None]) -> bool:
     return any(each is not None for each in _tangents(tensors))
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]) -> tuple[Tensor, Any]:
-    """Compute output and lse of a call with checked options."""
-    tensors = (query, key, value, *_tensors_of(found).values())
-    if is_eager() and is_readable(tensors):
-        if not _is_recorded(tensors):
-            return compute(query, key, value, found)
-        return record(compute, query, key, value, found)
+def attend(call: dict[str, Any], *, return_lse: bool) -> tuple[Tensor, Any]:
+    """Compute output and lse, which may be None unless `return_lse`.
+
+    `call` has the tensors by name, and the options that are not None.
+    """
+    if is_eager():
+        is_recorded = _is_recorded(call.values())
+        # A caller may change lists and arrays before the backward pass.
+        found = checked(call) if is_recorded else call
+        arrays = arrays_of(found)
+        if arrays is not None and is_recorded:
+            return record(partial(compute, found, arrays), found)
+        if arrays is not None:
+            return compute(found, arrays, return_lse=return_lse)  # type: ignore[no-any-return]
+    found = checked(call)
     # Only outside an operator can the formula see all levels.
     levels = [] if is_compiling() else get_interpreter_stack() or []
     if sum(level.key() is TransformType.Jvp for level in levels) > 1:
-        return _by_formula(query, key, value, found)
-    results: tuple[Tensor, Tensor] = attention(query, key, value, *packed(found))
+        return _by_formula(found)
+    results: tuple[Tensor, Tensor] = attention(*packed(found))
     return results
 
 
-def record(
-    run: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Compute output and lse by a function like `compute`, and record the call."""
-    others = _tensors_of(found)
-    rest = {name: each for name, each in found.items() if name not in others}
-    names = (*_ROLES, *others)
-    results: tuple[Tensor, Tensor] = _Attention.apply(
-        run, rest, names, query, key, value, *others.values()
-    )
+def record(run: Callable[[], Any], call: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Compute output and lse by a function, and record the call."""
+    tensors = _tensors_of(call)
+    rest = {name: each for name, each in call.items() if name not in tensors}
+    results: tuple[Tensor, Tensor] = _Attention.apply(run, rest, tuple(tensors), *tensors.values())
     return results
 
 
 class _Attention(_SingleLevelFunction):  # type: ignore[misc]
-    """The call: a function that computes it, the options without tensors, names, and tensors."""
+    """A call: a function that computes it, options, and the names of tensors before the tensors."""
 
     @staticmethod
     def forward(ctx: Any, run: Any, rest: dict[str, Any], names: Any, *tensors: Tensor) -> Any:
-        output, lse = run(*tensors[:3], rest | dict(zip(names[3:], tensors[3:], strict=True)))
+        output, lse = run()
         ctx.rest, ctx.names = rest, names
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(output, lse, *tensors)
@@ -152,31 +146,30 @@ class _Attention(_SingleLevelFunction):  # type: ignore[misc]
         tensors = [forward_ad.unpack_dual(each).primal for each in ctx.saved_tensors]
         found = ctx.rest | dict(zip(ctx.names, tensors, strict=True))
         _refuse(found, _FORWARD)
-        three = map(found.pop, _ROLES)
         with forward_ad._set_fwd_grad_enabled(True):
-            results: tuple[Tensor, ...] = attention_jvp(*tangents[3:6], *three, *packed(found))
+            results: tuple[Tensor, ...] = attention_jvp(*tangents[3:6], *packed(found))
         return results
 
 
 def _gradients(
-    results: tuple[Tensor | None, ...], found: dict[str, Any], wanted: tuple[str, ...]
+    results: tuple[Tensor | None, ...], call: dict[str, Any], wanted: tuple[str, ...]
 ) -> Any:
     """Return the gradients of inputs, which are recorded if their derivatives may be requested."""
-    others = dict(found)
-    query, key, value = (others.pop(role) for role in _ROLES)
-    if is_eager() and is_readable(results):
-        run = partial(compute_gradients, results, query, key, value, others, wanted)
-        if not _is_recorded((*results[:2], *_tensors_of(found).values())):
-            return run()
-        return _recorded_gradients(run, results, found, wanted)
-    tensors = _tensors_of(found)
-    given = (*results[:2], *tensors.values())
+    given = dict(zip(RESULTS, results, strict=True)) | call
+    if is_eager():
+        arrays = arrays_of(given)
+        if arrays is not None:
+            run = partial(compute_gradients, call, arrays, wanted)
+            if not _is_recorded(given.values()):
+                return run()
+            return _recorded_gradients(run, results, call, wanted)
+    tensors = _tensors_of(call)
+    moving = (*results[:2], *tensors.values())
     # Outer levels may have tangents that this level does not show.
     is_dual = forward_ad._current_level >= 0 and not is_compiling()
-    if is_dual and (get_interpreter_stack() or _has_tangents(given)):
-        return _gradients_by_formula(found, tuple(tensors), wanted)(*given)
-    three = query, key, value
-    return _chosen(attention_backward(*results, *three, *packed(others), list(wanted)), wanted)
+    if is_dual and (get_interpreter_stack() or _has_tangents(moving)):
+        return _gradients_by_formula(call, tuple(tensors), wanted)(*moving)
+    return _chosen(attention_backward(*results, *packed(call), list(wanted)), wanted)
 
 
 def _tensors_of(found: dict[str, Any]) -> dict[str, Tensor]:
@@ -251,7 +244,7 @@ def _tangents_by_formula(
 
     def along(*tensors: Tensor | None) -> Any:
         given = rest | dict(zip(names, tensors[3:], strict=True))
-        tangents = {n: x for n, x in zip(_ROLES, tensors, strict=False) if x is not None}
+        tangents = {n: x for n, x in zip(ROLES, tensors, strict=False) if x is not None}
         attention = _formula_along(given, tuple(tangents))
         # A dual tensor cannot have elements that share memory, as vmap's expanded tensors have.
         moved = tuple(given[name].contiguous() for name in tangents)
@@ -264,31 +257,25 @@ def _formula_along(found: dict[str, Any], names: tuple[str, ...]) -> Callable[..
     """Return the formula as a function of some of its tensors."""
 
     def attention(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        given = found | dict(zip(names, tensors, strict=True))
-        query, key, value = map(given.pop, _ROLES)
-        return _by_formula(query, key, value, given)
+        return _by_formula(found | dict(zip(names, tensors, strict=True)))
 
     return attention
 
 
-def _by_formula(
-    query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def _by_formula(found: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Compute output and lse by PyTorch's own operations, which have all derivatives."""
     _refuse(found, _SECOND)
-    kind, dtype = query.dtype, _arithmetic(query)
+    kind, dtype = found["query"].dtype, _arithmetic(found["query"])
     options = {
         name: each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each
         for name, each in found.items()
     }
-    shape = dense_shape(query.shape, key.shape, value.shape)
+    query, key, value = (options.pop(name) for name in ROLES)
     if "mask" in found or "mask_numbers" in found:
-        options["bool_mask"] = _is_weighted(key, shape, found, _SPARSE)
-    query, key, value = (x.to(dtype) for x in (query, key, value))
+        options["bool_mask"] = _is_weighted(found, _SPARSE)
     factors = None
     if found.get("dropout_p"):
-        is_kept = _is_weighted(key, shape, found, _DROPOUT)
-        factors = is_kept.to(dtype) / (1 - found["dropout_p"])
+        factors = _is_weighted(found, _DROPOUT).to(dtype) / (1 - found["dropout_p"])
     output, lse = attention_formula(torch, query, key, value, options, factors)
     nothing = torch.finfo(dtype).min
     return output.to(kind), torch.where(lse == nothing, -torch.inf, lse)
@@ -302,18 +289,18 @@ _SPARSE = ("mask", "mask_starts", "mask_spans", "mask_bits", "mask_numbers")
 _DROPOUT = ("dropout_p", "dropout_seed", "dropout_origin", "query_offset", "key_lengths")
 
 
-def _is_weighted(
-    key: Tensor, shape: tuple[int, ...], found: dict[str, Any], names: Iterable[str]
-) -> Tensor:
+def _is_weighted(found: dict[str, Any], names: Iterable[str]) -> Tensor:
     """Return which weights are not 0 if scores are equal, with only some of the options.
 
     They are the output of attention to the identity.
     """
-    kv_len = key.shape[-2]
-    one = (1,) * (len(shape) > 2)
-    query, key, value = torch.zeros(*shape[:-1], 1), torch.zeros(*one, kv_len, 1), torch.eye(kv_len)
-    options = {name: found[name] for name in names if name in found}
-    output, _ = attention(query, key, value.expand(*one, -1, -1), *packed(options))
+    *rows, _ = output_shape(found)
+    kv_len = found["key"].shape[-2]
+    one = (1,) * (len(rows) > 1)
+    call = {name: found[name] for name in names if name in found}
+    call |= {"query": torch.zeros(*rows, 1), "key": torch.zeros(*one, kv_len, 1)}
+    call["value"] = torch.eye(kv_len).expand(*one, -1, -1)
+    output, _ = attention(*packed(call))
     return output != 0
 
 
@@ -343,10 +330,10 @@ def _below(operator: Any, keyset: Any, given: tuple[Any, ...]) -> Any:
 
 
 def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return an operator's rule of autograd; `count` tensors precede the query."""
+    """Return an operator's rule of autograd; `count` tensors precede the call."""
 
     def rule(keyset: Any, *given: Any) -> Any:
-        tensors = given[: count + 3 + len(TENSORS)]
+        tensors = given[: count + len(TENSORS)]
         below = partial(_below, operator, keyset, given)
         if not (_is_recorded(tensors) or _has_tangents(tensors)):
             return below()
@@ -356,31 +343,30 @@ def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> 
     return rule
 
 
-def _record_attention(below: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
-    found = unpacked(*rest)
-    if _has_tangents(rest[: len(TENSORS)]):
-        _refuse(found, f"{_FORWARD} along other inputs than query, key and value")
-        return _by_formula(query, key, value, found)
-    return record(lambda *_: below(), query, key, value, found)
+def _record_attention(below: Any, *given: Any) -> Any:
+    call = unpacked(*given)
+    if _has_tangents(given[3 : len(TENSORS)]):
+        _refuse(call, f"{_FORWARD} along other inputs than query, key and value")
+        return _by_formula(call)
+    return record(below, call)
 
 
 def _record_backward(below: Any, *given: Any) -> Any:
-    found = dict(zip(_ROLES, given[4:7], strict=True)) | unpacked(*given[7:-1])
-    wanted = given[-1]
-    if _has_tangents(given[: 7 + len(TENSORS)]):
-        _refuse(found, _SECOND)
+    call, wanted = unpacked(*given[4:-1]), given[-1]
+    if _has_tangents(given[: 4 + len(TENSORS)]):
+        _refuse(call, _SECOND)
     gradients = _recorded_gradients(
-        lambda: _chosen(below(), wanted), given[:4], found, tuple(wanted)
+        lambda: _chosen(below(), wanted), given[:4], call, tuple(wanted)
     )
     return all_gradients(gradients, given[0], wanted)
 
 
 def _record_jvp(below: Any, *given: Any) -> Any:
-    found = dict(zip(_ROLES, given[3:6], strict=True)) | unpacked(*given[6:])
-    if _has_tangents(given[: 6 + len(TENSORS)]):
-        _refuse(found, _SECOND)
-    tensors = _tensors_of(found)
-    formula = _tangents_by_formula(found, tuple(tensors))
+    call = unpacked(*given[3:])
+    if _has_tangents(given[: 3 + len(TENSORS)]):
+        _refuse(call, _SECOND)
+    tensors = _tensors_of(call)
+    formula = _tangents_by_formula(call, tuple(tensors))
     return _Fused.apply(below, formula, *given[:3], *tensors.values())
 
 

@@ -24,7 +24,6 @@ from regard._arguments.options import RecordedOptions, names_of
 from regard._recording.selection import Selection
 from regard.torch._arguments import TYPES
 from regard.torch._memory import as_array
-from regard.torch._options import numpy_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -262,12 +261,7 @@ class Recorder:
         of_query, of_key = self._copied(name, query), self._copied(name, key)
         mask = Masks(*(self._mask(name, each) for each in masks)).argument
         given = {option: value for option, value in options.items() if option in _OPTIONS}
-        own: dict[str, Any] = {
-            option: np.array(value) if isinstance(value, np.ndarray) else value
-            for option, value in numpy_options(
-                {option: _on_cpu(value) for option, value in given.items()}
-            ).items()
-        }
+        own = {option: _own(value) for option, value in given.items()}
         return regard.RecordedLayer(name, of_query, of_key, mask, **own)
 
     def _reserve(self, name: str, nbytes: int) -> None:
@@ -313,8 +307,11 @@ class Recorder:
         return as_array(kept)
 
 
-def _on_cpu(value: Any) -> Any:
-    return value.detach().to("cpu") if isinstance(value, Tensor) else value
+def _own(value: Any) -> Any:
+    """Return a copy of an array or a tensor as an array, and other values unchanged."""
+    if isinstance(value, Tensor):
+        value = as_array(value.detach().to("cpu"))
+    return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _with_heads(tensor: Tensor) -> Tensor:
