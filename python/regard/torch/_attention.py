@@ -115,11 +115,11 @@ def scaled_dot_product_attention(
     that PyTorch would drop.
 
     Gradients are available for `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes`,
-    `distance_bias` and `sinks`. Forward-mode derivatives, and derivatives of gradients of any
-    order, are those of the formula in PyTorch's own operations, which need memory for all scores;
-    they raise NotImplementedError with a `precision` or a `score_function`. A `scale` or `softcap`
-    that requires a gradient raises TypeError. With a `score_function`, gradients need its
-    derivative.
+    `distance_bias` and `sinks`. They are fused, and so is forward mode along `query`, `key` and
+    `value`. PyTorch's own operations compute all other derivatives, of any order, with memory for
+    all scores. With a `score_function`, derivatives need its derivative, and only the fused ones
+    are implemented; with a `precision`, only gradients are. A `scale` or `softcap` that requires a
+    gradient raises TypeError.
 
     Nested tensors accept no `attn_mask`, and have only derivatives of the first order in reverse
     mode (see `scaled_dot_product_attention_ragged`).

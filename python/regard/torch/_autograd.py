@@ -246,9 +246,11 @@ def _tangents_by_formula(
         given = rest | dict(zip(names, tensors[3:], strict=True))
         tangents = {n: x for n, x in zip(ROLES, tensors, strict=False) if x is not None}
         attention = _formula_along(given, tuple(tangents))
-        # A dual tensor cannot have elements that share memory, as vmap's expanded tensors have.
-        moved = tuple(given[name].contiguous() for name in tangents)
-        return torch.func.jvp(attention, moved, (*tangents.values(),))[1]
+        # PyTorch has one level of dual numbers. The gradient of <gradients along u, tangents> with
+        # respect to u is the derivative along the tangents.
+        results, pull = torch.func.vjp(attention, *map(given.get, tangents))
+        nothing = map(torch.zeros_like, results)
+        return torch.func.vjp(lambda *each: pull(each), *nothing)[1]((*tangents.values(),))
 
     return along
 
