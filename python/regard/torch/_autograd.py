@@ -30,6 +30,7 @@ from regard._gradients.formula import attention_formula
 from regard.torch._memory import arrays_of
 from regard.torch._operators import (
     RESULTS,
+    TANGENTS,
     all_gradients,
     attention,
     attention_backward,
@@ -71,15 +72,11 @@ def _is_recorded(values: Iterable[Any]) -> bool:
     return False
 
 
-def _tangents(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
-    """Return the tangents of tensors at the current level of derivatives."""
-    if forward_ad._current_level < 0:
-        return []
-    return [None if each is None else forward_ad.unpack_dual(each).tangent for each in tensors]
-
-
 def _has_tangents(tensors: Iterable[Tensor | None]) -> bool:
-    return any(each is not None for each in _tangents(tensors))
+    """Return whether tensors have tangents at the current level of derivatives."""
+    return forward_ad._current_level >= 0 and any(
+        each is not None and forward_ad.unpack_dual(each).tangent is not None for each in tensors
+    )
 
 
 def attend(call: dict[str, Any], *, return_lse: bool) -> tuple[Tensor, Any]:
@@ -155,20 +152,18 @@ def _gradients(
     results: tuple[Tensor | None, ...], call: dict[str, Any], wanted: tuple[str, ...]
 ) -> Any:
     """Return the gradients of inputs, which are recorded if their derivatives may be requested."""
-    given = dict(zip(RESULTS, results, strict=True)) | call
     if is_eager():
-        arrays = arrays_of(given)
+        arrays = arrays_of(dict(zip(RESULTS, results, strict=True)) | call)
         if arrays is not None:
             run = partial(compute_gradients, call, arrays, wanted)
-            if not _is_recorded(given.values()):
+            if not _is_recorded((*results, *call.values())):
                 return run()
             return _recorded_gradients(run, results, call, wanted)
-    tensors = _tensors_of(call)
-    moving = (*results[:2], *tensors.values())
+    moving = dict(zip(RESULTS[:2], results, strict=False)) | call
     # Outer levels may have tangents that this level does not show.
     is_dual = forward_ad._current_level >= 0 and not is_compiling()
-    if is_dual and (get_interpreter_stack() or _has_tangents(moving)):
-        return _gradients_by_formula(call, tuple(tensors), wanted)(*moving)
+    if is_dual and (get_interpreter_stack() or _has_tangents(_tensors_of(moving).values())):
+        return _gradients_by_formula(wanted, moving)
     return _chosen(attention_backward(*results, *packed(call), list(wanted)), wanted)
 
 
@@ -206,62 +201,67 @@ class _Fused(_SingleLevelFunction):  # type: ignore[misc]
         each = dict(zip(moved, pulled, strict=True))
         return None, None, *map(each.get, range(len(given)))
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(f"{_FORWARD} is not implemented for a graph of gradients")
+
+
+def _fused(run: Callable[[], Any], formula: Callable[..., Any], call: dict[str, Any]) -> Any:
+    """Compute a function of the tensors of a call, with the derivatives of its formula."""
+    tensors = _tensors_of(call)
+    rest = {name: each for name, each in call.items() if name not in tensors}
+    names = tuple(tensors)
+
+    def function(*given: Tensor) -> Any:
+        return formula(rest | dict(zip(names, given, strict=True)))
+
+    return _Fused.apply(run, function, *tensors.values())
+
 
 def _recorded_gradients(
     run: Callable[[], Any],
     results: tuple[Tensor | None, ...],
-    found: dict[str, Any],
+    call: dict[str, Any],
     wanted: tuple[str, ...],
 ) -> Any:
     """Compute gradients, in which output and lse are functions of the inputs."""
-    tensors = _tensors_of(found)
-    formula = _gradients_by_formula(found, tuple(tensors), wanted)
-    return _Fused.apply(run, formula, *results[:2], *tensors.values())
+    moving = dict(zip(RESULTS[:2], results, strict=False)) | call
+    return _fused(run, partial(_gradients_by_formula, wanted), moving)
 
 
-def _gradients_by_formula(
-    found: dict[str, Any], names: tuple[str, ...], wanted: tuple[str, ...]
-) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the gradients as a function of the gradients of output and lse, and of tensors."""
-    rest = {name: each for name, each in found.items() if name not in names}
-
-    def gradients(grad_output: Tensor, grad_lse: Tensor | None, *tensors: Tensor) -> Any:
-        given = rest | dict(zip(names, tensors, strict=True))
-        if grad_lse is None:
-            dtype = _arithmetic(grad_output)
-            grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=dtype)
-        pull = torch.func.vjp(_formula_along(given, wanted), *map(given.get, wanted))[1]
-        return pull((grad_output, grad_lse))
-
+def _gradients_by_formula(wanted: tuple[str, ...], call: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Return gradients of a call whose tensors include the gradients of its results."""
+    call = dict(call)
+    grad_output, grad_lse = (call.pop(name) for name in RESULTS[:2])
+    if grad_lse is None:
+        dtype = _arithmetic(grad_output)
+        grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=dtype)
+    gradients: tuple[Tensor, ...] = _pulled_back(call, wanted)[1]((grad_output, grad_lse))
     return gradients
 
 
-def _tangents_by_formula(
-    found: dict[str, Any], names: tuple[str, ...]
-) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the derivative along a direction as a function of the direction, and of tensors."""
-    rest = {name: each for name, each in found.items() if name not in names}
-
-    def along(*tensors: Tensor | None) -> Any:
-        given = rest | dict(zip(names, tensors[3:], strict=True))
-        tangents = {n: x for n, x in zip(ROLES, tensors, strict=False) if x is not None}
-        attention = _formula_along(given, tuple(tangents))
-        # PyTorch has one level of dual numbers. The gradient of <gradients along u, tangents> with
-        # respect to u is the derivative along the tangents.
-        results, pull = torch.func.vjp(attention, *map(given.get, tangents))
-        nothing = map(torch.zeros_like, results)
-        return torch.func.vjp(lambda *each: pull(each), *nothing)[1]((*tangents.values(),))
-
-    return along
+def _tangents_by_formula(call: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Return the derivatives of the results of a call whose tensors include a direction."""
+    call = dict(call)
+    along = {role: call.pop(name) for role, name in zip(ROLES, TANGENTS, strict=True)}
+    tangents = {role: tangent for role, tangent in along.items() if tangent is not None}
+    results, pull = _pulled_back(call, tuple(tangents))
+    # PyTorch has one level of dual numbers. The gradient of <gradients along u, tangents> with
+    # respect to u is the derivative along the tangents.
+    nothing = map(torch.zeros_like, results)
+    derivatives: tuple[Tensor, ...] = torch.func.vjp(lambda *each: pull(each), *nothing)[1](
+        (*tangents.values(),)
+    )
+    return derivatives
 
 
-def _formula_along(found: dict[str, Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the formula as a function of some of its tensors."""
+def _pulled_back(call: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """Return the formula's results, and the function from their gradients to those of inputs."""
 
     def attention(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        return _by_formula(found | dict(zip(names, tensors, strict=True)))
+        return _by_formula(call | dict(zip(names, tensors, strict=True)))
 
-    return attention
+    return torch.func.vjp(attention, *map(call.get, names))
 
 
 def _by_formula(found: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -367,9 +367,7 @@ def _record_jvp(below: Any, *given: Any) -> Any:
     call = unpacked(*given[3:])
     if _has_tangents(given[: 3 + len(TENSORS)]):
         _refuse(call, _SECOND)
-    tensors = _tensors_of(call)
-    formula = _tangents_by_formula(call, tuple(tensors))
-    return _Fused.apply(below, formula, *given[:3], *tensors.values())
+    return _fused(below, _tangents_by_formula, call | dict(zip(TANGENTS, given, strict=False)))
 
 
 def _chosen(gradients: Any, wanted: Iterable[str]) -> list[Tensor]:
