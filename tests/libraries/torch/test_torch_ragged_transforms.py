@@ -105,6 +105,8 @@ def test_opcheck(name):
     }
     given = {"query": query, "key": key, "value": value}
     given |= {"query_starts": starts[0], "key_starts": starts[1]} | options
+    if "dropout_seed" in given:
+        given["dropout_seed"] = _options.seed_tensor(given["dropout_seed"])
     found = _options.checked(given if mask is None else given | {"float_mask": mask})
     call = _options.packed(found)
     torch.library.opcheck(_operators.attention, call)
