@@ -216,7 +216,8 @@ def _lead(tensor: Tensor, dim: int | None, size: int, axes: int) -> Tensor:
 def _flops(products: tuple[int, int], *given: Any, **_: Any) -> int:
     """Return the operations of matrix products over all pairs, as for PyTorch's own attention."""
     call = unpacked(*given)
-    shape, kv_len, head_dim = output_shape(call), *call["key"].shape[-2:]
+    shape = output_shape(call)
+    kv_len, head_dim = call["key"].shape[-2:]
     starts = [call[name] for name in STARTS if name in call]
     if not starts:
         pairs = prod(shape[:-1]) * kv_len
