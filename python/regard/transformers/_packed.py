@@ -1,9 +1,9 @@
 """Texts that are packed into one row, and continuous batching (`generate_batch`).
 
 A caller of a model may pass the start of each text, followed by the total, as ``cu_seq_lens_q`` and
-``cu_seq_lens_k``, in the format that flash attention accepts. A query sees only the keys of its own
-text. In continuous batching, each text has its own new queries, and all its keys. The transformers
-cache stores keys and values in pages, and gathers those of a step before it calls attention.
+``cu_seq_lens_k``, in the format that flash attention accepts. A query sees only the keys in its
+text. In continuous batching, a text has new queries, and all its keys. The transformers cache
+stores keys and values in pages, and gathers those of a step before it calls attention.
 """
 
 from __future__ import annotations
