@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
+from torch._C import _is_any_autocast_enabled
 
 from regard._arguments.options import TorchOptions, names_of, takes_options
 from regard.torch._arguments import (
@@ -163,7 +164,7 @@ def scaled_dot_product_attention(
     return_lse = False
     if options:
         given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+    if _is_any_autocast_enabled():
         query, key, value = map(autocast, (query, key, value))
     if not (
         type(query) is type(key) is type(value) is torch.Tensor
@@ -192,10 +193,13 @@ def scaled_dot_product_attention(
             query_offset=given.pop("query_offset", 0),
         )
         attn_mask, is_causal = None, True
+    shape, key_shape, value_shape = query.shape, key.shape, value.shape
     if enable_gqa:
-        if key.shape != value.shape:
+        if key_shape != value_shape:
             key, value = repeat_key_heads(query, key, value)
-    elif not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+    elif not (
+        shape == key_shape == value_shape or shape[:-2] == key_shape[:-2] == value_shape[:-2]
+    ):
         query, key, value = repeat_heads(query, key, value)
     return attend_checked(
         (query, key, value),

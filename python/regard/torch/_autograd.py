@@ -27,7 +27,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.compiler import is_compiling
 
 from regard._gradients.formula import attention_formula
-from regard.torch._memory import arrays_of
+from regard.torch._memory import NO_TENSORS, arrays_of
 from regard.torch._operators import (
     RESULTS,
     TANGENTS,
@@ -67,7 +67,7 @@ def _is_recorded(values: Iterable[Any]) -> bool:
     """Return whether autograd records a call with tensors among these values."""
     if torch.is_grad_enabled():
         for each in values:
-            if isinstance(each, Tensor) and each.requires_grad:
+            if type(each) not in NO_TENSORS and isinstance(each, Tensor) and each.requires_grad:
                 return True
     return False
 
@@ -168,7 +168,11 @@ def _gradients(
 
 
 def _tensors_of(found: dict[str, Any]) -> dict[str, Tensor]:
-    return {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    return {
+        name: each
+        for name, each in found.items()
+        if type(each) not in NO_TENSORS and isinstance(each, Tensor)
+    }
 
 
 class _Fused(_SingleLevelFunction):  # type: ignore[misc]

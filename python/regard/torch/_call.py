@@ -117,18 +117,10 @@ def attend_checked(
     *,
     return_lse: bool,
 ) -> Any:
-    """Compute a call whose query, key and value have been checked.
+    """Compute a call, and its lse if `return_lse`.
 
-    Parameters
-    ----------
-    tensors : tuple of Tensor
-        Query, key and value, followed by the starts of packed sequences.
-    options : dict
-        The other options that are not None, which this function may change.
-    attn_mask, dropout_p, is_causal, scale
-        As the caller passed them.
-    return_lse : bool
-        Whether to return lse, too.
+    `tensors` are query, key and value, which have been checked, and the starts of packed sequences.
+    `options` are the other options that are not None, which this function may change.
     """
     query, key, value, *starts = tensors
     if not query.shape[-1]:
@@ -157,7 +149,7 @@ def attend_checked(
             check_without_gradient(name, option)
     if OBSERVERS and not is_compiling():
         show_call((query, key, value, *starts), (visible, bias), options)
-    if query.device.type == "cuda":
+    if query.is_cuda:
         return _on_gpu((query, key, value), (visible, bias), attn_mask, options, return_lse)
     tensors = query, key, value, *starts
     call: dict[str, Any] = dict(zip((*ROLES, *STARTS), tensors, strict=False))

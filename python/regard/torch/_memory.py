@@ -44,13 +44,13 @@ def arrays_of(values: dict[str, Any]) -> dict[str, Any] | None:
     """
     arrays = {}
     for name, value in values.items():
-        if isinstance(value, Tensor):
-            if type(value) not in PLAIN:
-                return None
+        if type(value) in PLAIN:
             array = array_of_tensor(value, bfloat16() if value.dtype is torch.bfloat16 else None)
             if array is None:
                 return None
             value = as_array(value) if value.is_neg() else array
+        elif type(value) not in NO_TENSORS and isinstance(value, Tensor):
+            return None
         arrays[name] = value
     return arrays
 

@@ -84,14 +84,21 @@ def compute_gradients(
 
     `arrays` is the call with arrays in place of tensors, including the results and their gradients.
     """
-    gradients = [torch.empty_like(call[name]) for name in wanted]
-    fields = ["mask" if name == "float_mask" else name for name in wanted]
-    out = dict(zip(fields, map(as_array, gradients), strict=True))
+    fields = {name: "mask" if name == "float_mask" else name for name in wanted}
+    # A gradient in the layout of its tensor needs no copy when views of the tensor are undone.
+    new = {name: torch.empty_like(call[name]) for name in wanted if not call[name].is_contiguous()}
+    out = None
+    if new:
+        out = regard.AttentionGradients(**{fields[n]: as_array(each) for n, each in new.items()})
     backward: Callable[..., Any] = regard.scaled_dot_product_attention_backward
     if STARTS[0] in call:
         backward = regard.scaled_dot_product_attention_ragged_backward
-    backward(**numpy_keywords(arrays), with_respect_to=fields, out=regard.AttentionGradients(**out))
-    return gradients
+    words = numpy_keywords(arrays)
+    found = backward(**words, with_respect_to=[*fields.values()], out=out)
+    return [
+        new[name] if name in new else as_tensor(getattr(found, field))
+        for name, field in fields.items()
+    ]
 
 
 def _attention(*given: Any) -> tuple[Tensor, Tensor]:

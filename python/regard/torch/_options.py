@@ -25,7 +25,7 @@ from regard._arguments.arrays import shown
 from regard._arguments.numbers import MOST, count, flag, offsets, real_number, window_sides
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import GradientOptions, names_of
-from regard.torch._memory import as_array
+from regard.torch._memory import NO_TENSORS, as_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -147,7 +147,8 @@ def unpacked(*given: Any) -> dict[str, Any]:
 def numpy_keywords(call: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the NumPy calls for a call with tensors, or arrays in their place."""
     words: dict[str, Any] = {
-        name: as_array(each) if isinstance(each, Tensor) else each for name, each in call.items()
+        name: as_array(each) if type(each) not in NO_TENSORS and isinstance(each, Tensor) else each
+        for name, each in call.items()
     }
     if "dropout_seed" in words:
         words["dropout_seed"] = int(words["dropout_seed"]) % 2**64
