@@ -142,7 +142,7 @@ def test_derivatives_along_random_directions(case, check, target):
     ("check", "name"),
     [
         (check_gradients, "scaled_dot_product_attention_backward"),
-        (check_tangents, "attention_formula"),
+        (check_tangents, "scaled_dot_product_attention_jvp"),
         (check_double_gradients, "attention_formula"),
     ],
 )

@@ -3,7 +3,7 @@
 The modules::
 
     backward           the gradients of the dense and the ragged call; wanted checks the requested
-                       gradients, and sums adds up the gradients of slopes and sinks over rows
+                       gradients
     jvp                the derivative along a direction
     formula            the formula, in PyTorch or JAX, which differentiate it
     merge_backward     the gradients of `merge_attention_states`, in NumPy

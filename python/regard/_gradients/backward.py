@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
@@ -13,19 +14,19 @@ from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
 from regard._arguments.options import GradientOptions, names_of, takes_options
-from regard._gradients.sums import gradient_of_sinks, gradient_of_slopes
-from regard._gradients.wanted import wanted_gradients
+from regard._gradients.wanted import summed_to, wanted_gradients
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from regard._arguments.arrays import Array
 
 
-# The gradients in the order of the kernels' arguments and results.
+# The gradients in the order of the kernels' arguments and results. In place of the gradients of
+# slopes and sinks, kernels return terms of their sums over rows.
 _OF_KERNELS = ("query", "key", "value", "mask", "alibi_slopes", "sinks", "distance_bias")
 
 
@@ -248,18 +249,20 @@ def _gradients(
 ) -> AttentionGradients:
     (query, key, value), starts, mask = arrays
     grad_output, output, lse, grad_lse = given
-    check_options(name, options, names_of(GradientOptions))
+    if options:
+        check_options(name, options, names_of(GradientOptions))
+        options = with_arrays(options)
     if mask is not None:
         warn_if_zero_one(mask)
-    options = with_arrays(options)
     fields = AttentionGradients._fields
     inputs = {"query": query, "key": key, "value": value, "mask": mask}
     inputs |= {"grad_output": grad_output, "output": output, "lse": lse, "grad_lse": grad_lse}
     wanted = wanted_gradients(with_respect_to, fields, mask, options, out, inputs)
-    flags = tuple(name in wanted.names for name in _OF_KERNELS)
+    flags = tuple(map(wanted.names.__contains__, _OF_KERNELS))
+    outs = None if out is None else out[:3]
     result = NotImplemented
     try:
-        result = call(query, key, value, *starts, mask, options, *given, flags, wanted.out)
+        result = call(query, key, value, *starts, mask, options, *given, flags, outs)
     except ValueError as error:
         raise_with_hint(error, query, key)
     if result is NotImplemented:
@@ -272,34 +275,45 @@ def _gradients(
             (grad_lse,) = as_float_arrays(grad_lse=grad_lse)
         given = (grad_output, output, lse, grad_lse)
         mask = Masks.of(mask).argument
-        result = call(query, key, value, *starts, mask, options, *given, flags, wanted.out)
-    grad_query, grad_key, grad_value, grad_mask, slope_terms, deltas, grad_distances = result
-    grad_slopes = grad_sinks = None
-    query_starts = np.asarray(starts[0]) if starts else None
-    if "alibi_slopes" in wanted.likes:
-        shape = wanted.likes["alibi_slopes"].shape
-        grad_slopes = wanted.deliver(
-            "alibi_slopes", gradient_of_slopes(slope_terms, shape, query_starts)
-        )
-    if "sinks" in wanted.likes:
-        arrays = (query, key, value), starts, mask
-        _set_blind_rows(deltas, output, grad_lse, lambda: _sees_a_key(arrays, options))
-        grad_sinks = wanted.deliver(
-            "sinks", gradient_of_sinks(wanted.likes["sinks"], lse, deltas, bool(starts))
-        )
-    if grad_mask is not None:
-        grad_mask = wanted.deliver("mask", grad_mask)
-    if grad_distances is not None:
-        grad_distances = wanted.deliver("distance_bias", grad_distances)
-    return AttentionGradients(
-        query=grad_query,
-        key=grad_key,
-        value=grad_value,
-        mask=grad_mask,
-        alibi_slopes=grad_slopes,
-        distance_bias=grad_distances,
-        sinks=grad_sinks,
-    )
+        result = call(query, key, value, *starts, mask, options, *given, flags, outs)
+    arrays = (query, key, value), starts, mask
+    found = dict(zip(_OF_KERNELS, result, strict=True))
+    for name, like in wanted.likes.items():
+        if name == "alibi_slopes":
+            query_starts = np.asarray(starts[0]) if starts else None
+            found[name] = _gradient_of_slopes(found[name], like.shape, query_starts)
+        elif name == "sinks":
+            _set_blind_rows(found[name], output, grad_lse, lambda: _sees_a_key(arrays, options))
+            found[name] = _gradient_of_sinks(like, lse, found[name], is_ragged=bool(starts))
+        found[name] = wanted.deliver(name, found[name])
+    return AttentionGradients(**found)
+
+
+def _gradient_of_slopes(
+    terms: Array, shape: tuple[int, ...], query_starts: NDArray[np.integer[Any]] | None
+) -> Array:
+    """Sum the contributions of the rows to the gradients of the ALiBi slopes.
+
+    `terms` has the shape (..., heads, q_len), or (total_queries, heads) with `query_starts`.
+    """
+    if query_starts is None:
+        return summed_to(np.asarray(np.sum(terms, axis=-1, dtype=np.float64)), shape)
+    sequences = itertools.pairwise(query_starts)
+    sums = [np.sum(terms[start:end], axis=0, dtype=np.float64) for start, end in sequences]
+    return summed_to(np.reshape(sums, (len(sums), terms.shape[1])), shape)
+
+
+def _gradient_of_sinks(sinks: Array, lse: ArrayLike, deltas: Array, *, is_ragged: bool) -> Array:
+    """Sum -exp(sink - lse) D over the queries and the batch."""
+    lse = np.asarray(lse, order="C")
+    # -inf - -inf is NaN if there is neither a sink nor a key; a wrong lse may have any value.
+    with np.errstate(invalid="ignore", over="ignore"):
+        # The kernels round a sink to the type of lse, which includes it.
+        heads = sinks.astype(lse.dtype).reshape(-1, *(() if is_ragged else (1,)))
+        share = np.exp(np.minimum(np.subtract(heads, lse, dtype=np.float64), 0))
+        terms = np.where(np.isneginf(heads), 0.0, -share * deltas)
+    sums = np.sum(terms, axis=0 if is_ragged else -1, dtype=np.float64)
+    return summed_to(np.asarray(sums), sinks.shape)
 
 
 def _set_blind_rows(

@@ -1,8 +1,7 @@
 """The formula of attention as whole matrices, for libraries that differentiate it themselves.
 
-`regard.torch` and `regard.jax` compute derivatives of higher orders, and PyTorch's forward mode,
-from this formula. It needs memory for all scores, but has derivatives of any order with respect to
-every input.
+`regard.torch` and `regard.jax` compute the derivatives that are not fused from this formula. It
+needs memory for all scores, but has derivatives of any order with respect to every input.
 """
 
 from __future__ import annotations

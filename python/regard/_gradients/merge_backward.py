@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard._arguments.arrays import as_stored_arrays, check_shape, compute_type
-from regard._attention.merge import native_parts
-from regard._gradients.sums import summed_to
+from regard._attention.merge import merge_attention_states, native_parts
+from regard._gradients.wanted import summed_to
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from regard._arguments.arrays import Array
-
-    Shape = tuple[int, ...]
 
 
 @public
@@ -130,8 +128,9 @@ def merge_attention_states_backward(
     True
     """
     states, sums = native_parts("outputs", outputs), native_parts("lses", lses)
-    rows = _shape_of_rows(states, sums)
-    shape = (*rows, states[0].shape[-1])
+    # It raises the errors of parts that do not belong together.
+    whole, _ = merge_attention_states(states, sums)
+    shape, rows = whole.shape, whole.shape[:-1]
     grads, merged, total = as_stored_arrays(grad_output=grad_output, output=output, lse=lse)
     check_shape("grad_output", grads, shape, "output")
     check_shape("output", merged, shape, "the merged output")
@@ -156,45 +155,6 @@ def merge_attention_states_backward(
             away = state.astype(dtype, copy=False) - merged
             of_lse = share * (np.einsum("...d,...d->...", grads, away) + extra)
             of_lse[is_blind] = 0
-            grad_outputs.append(_folded(of_output, state))
-            grad_lses.append(_folded(of_lse, own))
+            grad_outputs.append(summed_to(of_output, state.shape, state.dtype))
+            grad_lses.append(summed_to(of_lse, own.shape, own.dtype))
     return grad_outputs, grad_lses
-
-
-def _folded(gradient: Array, like: Array) -> Array:
-    """Sum a gradient over the axes along which `like` was broadcast, in the type of `like`."""
-    whole = gradient if gradient.shape == like.shape else summed_to(gradient, like.shape)
-    return whole.astype(like.dtype, copy=False)
-
-
-def _shape_of_rows(outputs: list[Array], lses: list[Array]) -> Shape:
-    """Return the shape of the merged lse, or raise ValueError, as `merge_attention_states` does."""
-    if not outputs or len(outputs) != len(lses):
-        raise ValueError(
-            "outputs and lses must have the same number of parts, one or more, got "
-            f"{len(outputs)} and {len(lses)}"
-        )
-    for i, (output, lse) in enumerate(zip(outputs, lses, strict=True)):
-        if output.ndim < 2 or lse.ndim < 1:
-            raise ValueError(
-                f"outputs[{i}] must be (..., q_len, value_dim) and lses[{i}] (..., q_len), got "
-                f"shapes {output.shape} and {lse.shape}"
-            )
-        if lse.shape == (*output.shape[:-1], 1):
-            raise ValueError(
-                f"lses[{i}] must be (..., q_len), without an axis for value_dim, got shape "
-                f"{lse.shape} with {output.shape}: pass lse[..., 0]"
-            )
-        if output.shape[-1] != outputs[0].shape[-1]:
-            raise ValueError(
-                f"outputs must share value_dim, got {outputs[0].shape[-1]} and "
-                f"{output.shape[-1]} in outputs[{i}]"
-            )
-    shapes = [*(output.shape[:-1] for output in outputs), *(lse.shape for lse in lses)]
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise ValueError(
-            "outputs without their last axis and lses must broadcast to one shape (..., q_len), "
-            f"got {', '.join(map(str, shapes))}"
-        ) from None

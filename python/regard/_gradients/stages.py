@@ -12,7 +12,7 @@ from regard._arguments.arrays import as_array, as_float_arrays, check_shape, is_
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.masks import is_sparse
 from regard._attention.stages import apply_mask, matmul, scale
-from regard._gradients.sums import summed_to
+from regard._gradients.wanted import summed_to
 from regard._runtime.public import public
 
 if TYPE_CHECKING:
@@ -84,12 +84,14 @@ def matmul_backward(
     columns = right[:, None] if right.ndim == 1 else right
     grads = grads[..., None] if right.ndim == 1 else grads
     grads = grads[..., None, :] if left.ndim == 1 else grads
-    of_left = _folded(matmul(grads, columns.swapaxes(-1, -2), threads=threads), rows)
+    of_left = matmul(grads, columns.swapaxes(-1, -2), threads=threads)
+    of_left = summed_to(of_left, rows.shape, of_left.dtype)
     if columns.ndim == 2:
         # One product over the rows of the whole batch, which is the sum over its axes.
         count = math.prod(rows.shape[:-1])
         rows, grads = (each.reshape(count, each.shape[-1]) for each in (rows, grads))
-    of_right = _folded(matmul(rows.swapaxes(-1, -2), grads, threads=threads), columns)
+    of_right = matmul(rows.swapaxes(-1, -2), grads, threads=threads)
+    of_right = summed_to(of_right, columns.shape, of_right.dtype)
     return of_left.reshape(left.shape), of_right.reshape(right.shape)
 
 
@@ -111,13 +113,6 @@ def _product_shape(a: Array, b: Array) -> tuple[int, ...]:
             f"a and b must have leading axes that broadcast, got shapes {a.shape} and {b.shape}"
         ) from None
     return (*lead, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
-
-
-def _folded(gradient: Array, like: Array) -> Array:
-    """Sum a gradient over the axes along which `like` was broadcast."""
-    if gradient.shape == like.shape:
-        return gradient
-    return summed_to(gradient, like.shape).astype(gradient.dtype)
 
 
 @public
@@ -231,7 +226,9 @@ def apply_mask_backward(
     if is_sparse(mask):
         return grad_scores, None
     bias = as_array("mask", mask)
-    return grad_scores, _folded(grad_scores, bias) if is_floating(bias.dtype) else None
+    if not is_floating(bias.dtype):
+        return grad_scores, None
+    return grad_scores, summed_to(grad_scores, bias.shape, grad_scores.dtype)
 
 
 def _axis(axis: SupportsIndex, ndim: int) -> int:

@@ -1,4 +1,4 @@
-"""Check the requested gradients of a call, and deliver them."""
+"""Check the requested gradients of a call, sum them over broadcast axes, and deliver them."""
 
 from __future__ import annotations
 
@@ -34,18 +34,16 @@ class GradientRequest(NamedTuple):
 
     names: set[str]
     """The requested gradients."""
-    out: tuple[Array | None, ...] | None
-    """The caller's arrays for the gradients of query, key and value."""
+    out: dict[str, Array | None]
+    """The caller's arrays."""
     likes: dict[str, Array]
-    """The other inputs whose gradients are requested."""
-    sums: dict[str, tuple[DTypeLike, Array | None]]
-    """The type and the caller's array of the gradients that Python sums."""
+    """The inputs of the requested gradients that Python delivers: masks and options."""
 
     def deliver(self, name: str, gradient: Array) -> Array:
         """Return a gradient in its type, in the caller's array if there is one."""
-        dtype, out = self.sums[name]
+        out = self.out[name]
         if out is None:
-            return gradient.astype(dtype, copy=False)
+            return gradient.astype(self.likes[name].dtype, copy=False)
         np.copyto(out, gradient, casting="unsafe")
         return out
 
@@ -61,18 +59,16 @@ def wanted_gradients(
     """Check `with_respect_to` and `out`, or raise TypeError or ValueError."""
     names = _names(with_respect_to, fields)
     arrays = _arrays_of_out(out, fields)
-    likes: dict[str, Array] = {}
-    if "mask" in names:
-        likes["mask"] = _float_mask(mask)
-    for name in DIFFERENTIABLE:
-        if name in names:
-            likes[name] = _option(name, options)
-    if "sinks" in likes and out is not None:
+    likes = {"mask": _float_mask(mask)} if "mask" in names else {}
+    likes |= {name: _option(name, options) for name in DIFFERENTIABLE if name in names}
+    request = GradientRequest(names, arrays, likes)
+    if out is None or not likes:
+        return request
+    if "sinks" in likes:  # they are read after the kernels have written
         for name in _ROLES:
             reason = "they would be overwritten; pass another array"
             refuse_overlap(f"out.{name}", arrays[name], "sinks", likes["sinks"], reason)
     others = {**inputs, **likes, **{f"out.{name}": arrays[name] for name in _ROLES}}
-    sums: dict[str, tuple[DTypeLike, Array | None]] = {}
     for name, like in likes.items():
         array = arrays[name]
         if array is not None:
@@ -83,10 +79,8 @@ def wanted_gradients(
                     reason = "two gradients cannot share memory"
                 for part in parts_of(other):
                     refuse_overlap(f"out.{name}", array, argument, part, reason)
-        sums[name] = like.dtype, array
         others[f"out.{name}"] = array
-    of_roles = None if out is None else tuple(arrays[name] for name in _ROLES)
-    return GradientRequest(names, of_roles, likes, sums)
+    return request
 
 
 def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
@@ -148,3 +142,17 @@ def _native(array: Array) -> Array:
     """Return an array in native byte order, which its gradient uses too."""
     native = array.dtype.newbyteorder("=")
     return array if array.dtype.isnative else converted(array, native)
+
+
+def summed_to(array: Array, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
+    """Sum an array in float64 over the axes along which an array of `shape` was broadcast to it."""
+    if array.shape == shape:
+        return array.astype(dtype, copy=False)
+    missing = array.ndim - len(shape)
+    axes = tuple(
+        axis
+        for axis in range(array.ndim)
+        if axis < missing or shape[axis - missing] != array.shape[axis]
+    )
+    total = np.sum(array, axis=axes, dtype=np.float64, keepdims=True)
+    return total.reshape(shape).astype(dtype, copy=False)

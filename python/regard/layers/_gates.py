@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import broadcasts_to
 from regard._arguments.numbers import token_counts
-from regard._gradients.sums import summed_to
+from regard._gradients.wanted import summed_to
 from regard.layers._inputs import real_array
 from regard.layers._projections import split_heads
 
@@ -97,5 +97,5 @@ def _folded(gradient: NDArray[Any], gates: FloatArray | None) -> FloatArray | No
     """Sum a gradient over the axes along which gates were broadcast."""
     if gates is None:
         return None
-    folded: FloatArray = summed_to(gradient, gates.shape).astype(gates.dtype)
+    folded: FloatArray = summed_to(gradient, gates.shape, gates.dtype)
     return folded

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard._arguments.masks import is_sparse
 from regard.torch._block_mask import is_block_mask
+from regard.torch._memory import PLAIN
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _NAMES = ("query", "key", "value")
@@ -65,12 +66,12 @@ def offset_of(
 
 def check_dense(name: str, tensor: Tensor) -> None:
     """Raise TypeError unless a tensor is dense: it stores every element in memory."""
-    if is_causal_bias(tensor):
+    if type(tensor) not in PLAIN and is_causal_bias(tensor):
         raise TypeError(
             f"{name} must have elements, got a CausalBias, which has none: pass it by itself, as "
             "attn_mask, or pass is_causal=True and query_offset in its place"
         )
-    if _is_masked(tensor):
+    if type(tensor) not in PLAIN and _is_masked(tensor):
         raise TypeError(
             f"{name} must be a dense tensor, got a MaskedTensor: pass its get_data(), and hide "
             "keys with attn_mask"
@@ -199,36 +200,36 @@ def masks(attn_mask: Any, device: torch.device) -> tuple[Any, Tensor | None]:
 
     Raises TypeError or ValueError.
     """
-    if attn_mask is None:
-        return None, None
     parts = attn_mask if isinstance(attn_mask, tuple) else (attn_mask,)
+    kinds = []
     for part in parts:
-        if is_sparse(part):
-            if device.type == "cuda":
-                raise TypeError(
-                    "attn_mask must be a tensor on a CUDA device, got a sparse mask: the GPU "
-                    "kernels do not read sparse masks; pass a bool tensor made from its to_dense()"
+        if isinstance(part, Tensor):
+            check_dense("attn_mask", part)
+            if part.device != device:
+                raise ValueError(
+                    f"attn_mask must be on the device of query, {device}, got {part.device}"
                 )
-            continue
-        if not isinstance(part, Tensor):
+            kinds.append("float" if part.dtype in TYPES else str(part.dtype)[6:])
+        elif not is_sparse(part):
             advice = "; convert it with regard.torch.block_mask" if is_block_mask(part) else ""
             raise TypeError(
                 "attn_mask must be a tensor, a SparseMask or a pair (bool, float), got "
                 f"{'a tuple with ' if isinstance(attn_mask, tuple) else ''}{type(part).__name__}"
                 f"{advice}"
             )
-        check_dense("attn_mask", part)
-        if part.device != device:
-            raise ValueError(
-                f"attn_mask must be on the device of query, {device}, got {part.device}"
+        elif device.type == "cuda":
+            raise TypeError(
+                "attn_mask must be a tensor on a CUDA device, got a sparse mask: the GPU "
+                "kernels do not read sparse masks; pass a bool tensor made from its to_dense()"
             )
-    is_bool = [is_sparse(part) or part.dtype == torch.bool for part in parts]
-    if len(parts) == 2 and is_bool == [True, False] and parts[1].dtype in TYPES:
-        return parts[0], parts[1]
-    if len(parts) == 1 and is_bool[0]:
+        else:
+            kinds.append("bool")
+    if kinds == ["bool"]:
         return parts[0], None
-    if len(parts) == 1 and parts[0].dtype in TYPES:
+    if kinds == ["float"]:
         return None, parts[0]
+    if kinds == ["bool", "float"]:
+        return parts[0], parts[1]
     raise TypeError(
         "attn_mask must be bool (True = may attend), float (added to the scores) or a pair "
         f"(bool, float) of both, got {' and '.join(str(part.dtype) for part in parts)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
+from torch._C import _is_any_autocast_enabled
 
 from regard._arguments.options import TorchOptions, names_of, takes_options
 from regard.torch._arguments import (
@@ -16,8 +17,8 @@ from regard.torch._arguments import (
     repeat_heads,
     repeat_key_heads,
 )
-from regard.torch._autograd import PLAIN
 from regard.torch._call import attend_checked, plain_call, split_options
+from regard.torch._memory import PLAIN
 from regard.torch._ragged import attend_nested, is_jagged
 from regard.torch._recorder import OBSERVERS
 
@@ -115,11 +116,11 @@ def scaled_dot_product_attention(
     that PyTorch would drop.
 
     Gradients are available for `query`, `key`, `value`, a float `attn_mask`, `alibi_slopes`,
-    `distance_bias` and `sinks`. Forward-mode derivatives, and derivatives of gradients of any
-    order, are those of the formula in PyTorch's own operations, which need memory for all scores;
-    they raise NotImplementedError with a `precision` or a `score_function`. A `scale` or `softcap`
-    that requires a gradient raises TypeError. With a `score_function`, gradients need its
-    derivative.
+    `distance_bias` and `sinks`. They are fused, and so is forward mode along `query`, `key` and
+    `value`. PyTorch's own operations compute all other derivatives, of any order, with memory for
+    all scores. With a `score_function`, derivatives need its derivative, and only the fused ones
+    are implemented; with a `precision`, only gradients are. A `scale` or `softcap` that requires a
+    gradient raises TypeError.
 
     Nested tensors accept no `attn_mask`, and have only derivatives of the first order in reverse
     mode (see `scaled_dot_product_attention_ragged`).
@@ -159,8 +160,11 @@ def scaled_dot_product_attention(
         output = plain_call(query, key, value, is_causal, scale)
         if output is not None:
             return output
-    given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+    given: dict[str, Any] = {}
+    return_lse = False
+    if options:
+        given, return_lse = split_options("scaled_dot_product_attention", options, _KNOWN)
+    if _is_any_autocast_enabled():
         query, key, value = map(autocast, (query, key, value))
     if not (
         type(query) is type(key) is type(value) is torch.Tensor
@@ -180,7 +184,7 @@ def scaled_dot_product_attention(
             named |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
             return attend_nested(scaled_dot_product_attention, (query, key, value), named)
         check_tensors(query, key, value)
-    if attn_mask is not None and is_causal_bias(attn_mask):
+    if attn_mask is not None and type(attn_mask) not in PLAIN and is_causal_bias(attn_mask):
         given["query_offset"] = offset_of(
             attn_mask,
             query,
@@ -189,10 +193,13 @@ def scaled_dot_product_attention(
             query_offset=given.pop("query_offset", 0),
         )
         attn_mask, is_causal = None, True
+    shape, key_shape, value_shape = query.shape, key.shape, value.shape
     if enable_gqa:
-        if key.shape != value.shape:
+        if key_shape != value_shape:
             key, value = repeat_key_heads(query, key, value)
-    elif not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+    elif not (
+        shape == key_shape == value_shape or shape[:-2] == key_shape[:-2] == value_shape[:-2]
+    ):
         query, key, value = repeat_heads(query, key, value)
     return attend_checked(
         (query, key, value),

@@ -8,7 +8,8 @@ Functions of the kind that users write cannot take part in `torch.func` within a
 become wrong if the transform is compiled. PyTorch's own operators have functions of a single level,
 as those here.
 
-The derivatives of gradients, and forward mode, are those of the formula.
+Gradients, and the derivatives of forward mode along query, key and value, are fused. Their
+derivatives, and forward mode along other inputs, are those of the formula.
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from torch.compiler import is_compiling
 
-from regard._core import array_of_tensor
 from regard._gradients.formula import attention_formula
-from regard.torch._memory import bfloat16, dense_shape
+from regard.torch._memory import NO_TENSORS, arrays_of
 from regard.torch._operators import (
+    RESULTS,
+    TANGENTS,
     all_gradients,
     attention,
     attention_backward,
+    attention_jvp,
     compute,
     compute_gradients,
     library,
+    output_shape,
 )
-from regard.torch._options import INPUTS, STARTS, TENSORS, packed, unpacked
+from regard.torch._options import INPUTS, ROLES, STARTS, TENSORS, checked, packed, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# The types whose elements are in memory, so that a call may read them itself.
-PLAIN = frozenset((Tensor, torch.nn.Parameter))
-_ROLES = ("query", "key", "value")
 _SECOND = "the second derivative of attention"
 _FORWARD = "the derivative of attention in forward mode"
 _NOT_PACKED = (
@@ -61,59 +63,63 @@ def is_eager() -> bool:
     )
 
 
-def is_readable(tensors: Iterable[Any]) -> bool:
-    """Return whether tensors have elements in memory, and no transform wraps them."""
-    return all(
-        type(each) in PLAIN
-        and array_of_tensor(each, bfloat16() if each.dtype is torch.bfloat16 else None) is not None
-        for each in tensors
-        if each is not None
+def _is_recorded(values: Iterable[Any]) -> bool:
+    """Return whether autograd records a call with tensors among these values."""
+    if torch.is_grad_enabled():
+        for each in values:
+            if type(each) not in NO_TENSORS and isinstance(each, Tensor) and each.requires_grad:
+                return True
+    return False
+
+
+def _has_tangents(tensors: Iterable[Tensor | None]) -> bool:
+    """Return whether tensors have tangents at the current level of derivatives."""
+    return forward_ad._current_level >= 0 and any(
+        each is not None and forward_ad.unpack_dual(each).tangent is not None for each in tensors
     )
 
 
-def _is_recorded(tensors: Iterable[Tensor | None]) -> bool:
-    return torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in tensors
-    )
+def attend(call: dict[str, Any], *, return_lse: bool) -> tuple[Tensor, Any]:
+    """Compute output and lse, which may be None unless `return_lse`.
 
-
-def attend(query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]) -> tuple[Tensor, Any]:
-    """Compute output and lse of a call with checked options."""
-    others = {name: each for name, each in found.items() if isinstance(each, Tensor)}
-    tensors = (query, key, value, *others.values())
-    if is_eager() and is_readable(tensors):
-        if not _is_recorded(tensors):
-            return compute(query, key, value, found)
-        return record(compute, query, key, value, found)
-    is_dual = forward_ad._current_level >= 0 and not is_compiling()
-    if is_dual and STARTS[0] not in found and "score_function" not in found:
-        return _by_formula(query, key, value, found)
-    results: tuple[Tensor, Tensor] = attention(query, key, value, *packed(found))
+    `call` has the tensors by name, and the options that are not None.
+    """
+    if is_eager():
+        is_recorded = _is_recorded(call.values())
+        # A caller may change lists and arrays before the backward pass.
+        found = checked(call) if is_recorded else call
+        arrays = arrays_of(found)
+        if arrays is not None and is_recorded:
+            return record(partial(compute, found, arrays), found)
+        if arrays is not None:
+            return compute(found, arrays, return_lse=return_lse)  # type: ignore[no-any-return]
+    found = checked(call)
+    # Only outside an operator can the formula see all levels.
+    levels = [] if is_compiling() else get_interpreter_stack() or []
+    if sum(level.key() is TransformType.Jvp for level in levels) > 1:
+        return _by_formula(found)
+    results: tuple[Tensor, Tensor] = attention(*packed(found))
     return results
 
 
-def record(
-    run: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Compute output and lse by a function like `compute`, and record the call."""
-    others = {name: each for name, each in found.items() if isinstance(each, Tensor)}
-    rest = {name: each for name, each in found.items() if name not in others}
-    names = (*_ROLES, *others)
-    results: tuple[Tensor, Tensor] = _Attention.apply(
-        run, rest, names, query, key, value, *others.values()
-    )
+def record(run: Callable[[], Any], call: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Compute output and lse by a function, and record the call."""
+    tensors = _tensors_of(call)
+    rest = {name: each for name, each in call.items() if name not in tensors}
+    results: tuple[Tensor, Tensor] = _Attention.apply(run, rest, tuple(tensors), *tensors.values())
     return results
 
 
 class _Attention(_SingleLevelFunction):  # type: ignore[misc]
-    """The call: a function that computes it, the options without tensors, names, and tensors."""
+    """A call: a function that computes it, options, and the names of tensors before the tensors."""
 
     @staticmethod
     def forward(ctx: Any, run: Any, rest: dict[str, Any], names: Any, *tensors: Tensor) -> Any:
-        output, lse = run(*tensors[:3], rest | dict(zip(names[3:], tensors[3:], strict=True)))
+        output, lse = run()
         ctx.rest, ctx.names = rest, names
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(output, lse, *tensors)
+        ctx.save_for_forward(*tensors)
         return output, lse
 
     @staticmethod
@@ -129,118 +135,153 @@ class _Attention(_SingleLevelFunction):  # type: ignore[misc]
         each = dict(zip(wanted, gradients, strict=True))
         return None, None, None, *map(each.get, ctx.names)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+        # PyTorch turns forward mode off here, at all levels. Results that are computed from the
+        # tensors without their tangents have the derivatives that outer levels request, and no
+        # others.
+        tensors = [forward_ad.unpack_dual(each).primal for each in ctx.saved_tensors]
+        found = ctx.rest | dict(zip(ctx.names, tensors, strict=True))
+        _refuse(found, _FORWARD)
+        with forward_ad._set_fwd_grad_enabled(True):
+            results: tuple[Tensor, ...] = attention_jvp(*tangents[3:6], *packed(found))
+        return results
+
 
 def _gradients(
-    results: tuple[Tensor | None, ...], found: dict[str, Any], wanted: tuple[str, ...]
+    results: tuple[Tensor | None, ...], call: dict[str, Any], wanted: tuple[str, ...]
 ) -> Any:
     """Return the gradients of inputs, which are recorded if their derivatives may be requested."""
-    others = dict(found)
-    query, key, value = (others.pop(role) for role in _ROLES)
-    if is_eager() and is_readable(results):
-        if not _is_recorded((*results[:2], *_tensors_of(found).values())):
-            return compute_gradients(results, query, key, value, others, wanted)
-        return _record_gradients(compute_gradients, results, found, wanted)
-    if forward_ad._current_level >= 0 and not is_compiling():
-        function, given = _formula_of_gradients(results[:2], found, wanted)
-        return function(*given)
-    three = query, key, value
-    return _chosen(attention_backward(*results, *three, *packed(others), list(wanted)), wanted)
+    if is_eager():
+        arrays = arrays_of(dict(zip(RESULTS, results, strict=True)) | call)
+        if arrays is not None:
+            run = partial(compute_gradients, call, arrays, wanted)
+            if not _is_recorded((*results, *call.values())):
+                return run()
+            return _recorded_gradients(run, results, call, wanted)
+    moving = dict(zip(RESULTS[:2], results, strict=False)) | call
+    # Outer levels may have tangents that this level does not show.
+    is_dual = forward_ad._current_level >= 0 and not is_compiling()
+    if is_dual and (get_interpreter_stack() or _has_tangents(_tensors_of(moving).values())):
+        return _gradients_by_formula(wanted, moving)
+    return _chosen(attention_backward(*results, *packed(call), list(wanted)), wanted)
 
 
 def _tensors_of(found: dict[str, Any]) -> dict[str, Tensor]:
-    return {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    return {
+        name: each
+        for name, each in found.items()
+        if type(each) not in NO_TENSORS and isinstance(each, Tensor)
+    }
 
 
-def _record_gradients(
-    run: Callable[..., Any],
-    results: tuple[Tensor | None, ...],
-    found: dict[str, Any],
-    wanted: tuple[str, ...],
-) -> Any:
-    tensors = _tensors_of(found)
-    rest = {name: each for name, each in found.items() if name not in tensors}
-    return _Gradients.apply(run, rest, tuple(tensors), wanted, *results, *tensors.values())
-
-
-class _Gradients(_SingleLevelFunction):  # type: ignore[misc]
-    """The gradients, in which output and lse are functions of the inputs."""
+class _Fused(_SingleLevelFunction):  # type: ignore[misc]
+    """A derivative that `run` computes, and whose derivatives are those of `formula`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, run: Any, rest: dict[str, Any], names: Any, wanted: Any, *tensors: Any
-    ) -> Any:
-        results, inputs = tensors[:4], tensors[4:]
-        others = rest | dict(zip(names, inputs, strict=True))
-        gradients = run(results, *(others.pop(role) for role in _ROLES), others, wanted)
-        ctx.rest, ctx.names, ctx.wanted = rest, names, wanted
+    def forward(ctx: Any, run: Any, formula: Any, *tensors: Any) -> Any:
+        ctx.formula = formula
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*results[:2], *inputs)
-        return tuple(gradients)
+        ctx.save_for_backward(*tensors)
+        return tuple(run())
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        grad_output, grad_lse, *tensors = ctx.saved_tensors
-        found = ctx.rest | dict(zip(ctx.names, tensors, strict=True))
-        _refuse(found, _SECOND)
-        along = tuple(
-            torch.zeros_like(found[name]) if each is None else each
-            for name, each in zip(ctx.wanted, cotangents, strict=True)
+        given = list(ctx.saved_tensors)
+        moved = [i for i, is_needed in enumerate(ctx.needs_input_grad[2:]) if is_needed]
+
+        def function(*tensors: Tensor) -> Any:
+            for i, tensor in zip(moved, tensors, strict=True):
+                given[i] = tensor
+            return ctx.formula(*given)
+
+        results, pull = torch.func.vjp(function, *(given[i] for i in moved))
+        pulled = pull(
+            tuple(
+                torch.zeros_like(result) if each is None else each
+                for result, each in zip(results, cotangents, strict=True)
+            )
         )
-        function, given = _formula_of_gradients((grad_output, grad_lse), found, ctx.wanted)
-        of_output, of_lse, *of_inputs = torch.func.vjp(function, *given)[1](along)
-        each = dict(zip((name for name in INPUTS if name in found), of_inputs, strict=True))
-        of_results = of_output, None if grad_lse is None else of_lse, None, None
-        return None, None, None, None, *of_results, *map(each.get, ctx.names)
+        each = dict(zip(moved, pulled, strict=True))
+        return None, None, *map(each.get, range(len(given)))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(f"{_FORWARD} is not implemented for a graph of gradients")
 
 
-def _formula_of_gradients(
-    grads: tuple[Tensor | None, ...], found: dict[str, Any], wanted: tuple[str, ...]
-) -> tuple[Callable[..., tuple[Tensor, ...]], tuple[Tensor, ...]]:
-    """Return the gradients as a differentiable function, and its arguments.
+def _fused(run: Callable[[], Any], formula: Callable[..., Any], call: dict[str, Any]) -> Any:
+    """Compute a function of the tensors of a call, with the derivatives of its formula."""
+    tensors = _tensors_of(call)
+    rest = {name: each for name, each in call.items() if name not in tensors}
+    names = tuple(tensors)
 
-    These are the gradients of output and lse, and the inputs.
-    """
-    grad_output, grad_lse = grads
-    assert grad_output is not None
+    def function(*given: Tensor) -> Any:
+        return formula(rest | dict(zip(names, given, strict=True)))
+
+    return _Fused.apply(run, function, *tensors.values())
+
+
+def _recorded_gradients(
+    run: Callable[[], Any],
+    results: tuple[Tensor | None, ...],
+    call: dict[str, Any],
+    wanted: tuple[str, ...],
+) -> Any:
+    """Compute gradients, in which output and lse are functions of the inputs."""
+    moving = dict(zip(RESULTS[:2], results, strict=False)) | call
+    return _fused(run, partial(_gradients_by_formula, wanted), moving)
+
+
+def _gradients_by_formula(wanted: tuple[str, ...], call: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Return gradients of a call whose tensors include the gradients of its results."""
+    call = dict(call)
+    grad_output, grad_lse = (call.pop(name) for name in RESULTS[:2])
     if grad_lse is None:
-        grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=_arithmetic(grad_output))
-    names = [name for name in INPUTS if name in found]
-
-    def gradients(of_output: Tensor, of_lse: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        def attention(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-            given = found | dict(zip(names, inputs, strict=True))
-            query, key, value = map(given.pop, _ROLES)
-            return _by_formula(query, key, value, given)
-
-        pulled = torch.func.vjp(attention, *inputs)[1]((of_output, of_lse))
-        each = dict(zip(names, pulled, strict=True))
-        return tuple(each[name] for name in wanted)
-
-    return gradients, (grad_output, grad_lse, *map(found.get, names))
+        dtype = _arithmetic(grad_output)
+        grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=dtype)
+    gradients: tuple[Tensor, ...] = _pulled_back(call, wanted)[1]((grad_output, grad_lse))
+    return gradients
 
 
-def _by_formula(
-    query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def _tangents_by_formula(call: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Return the derivatives of the results of a call whose tensors include a direction."""
+    call = dict(call)
+    along = {role: call.pop(name) for role, name in zip(ROLES, TANGENTS, strict=True)}
+    tangents = {role: tangent for role, tangent in along.items() if tangent is not None}
+    results, pull = _pulled_back(call, tuple(tangents))
+    # PyTorch has one level of dual numbers. The gradient of <gradients along u, tangents> with
+    # respect to u is the derivative along the tangents.
+    nothing = map(torch.zeros_like, results)
+    derivatives: tuple[Tensor, ...] = torch.func.vjp(lambda *each: pull(each), *nothing)[1](
+        (*tangents.values(),)
+    )
+    return derivatives
+
+
+def _pulled_back(call: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """Return the formula's results, and the function from their gradients to those of inputs."""
+
+    def attention(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        return _by_formula(call | dict(zip(names, tensors, strict=True)))
+
+    return torch.func.vjp(attention, *map(call.get, names))
+
+
+def _by_formula(found: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Compute output and lse by PyTorch's own operations, which have all derivatives."""
-    if found.get("precision") is not None:
-        raise NotImplementedError(
-            "precision must be None in second derivatives and in forward mode, which are always "
-            f"exact, got {found['precision']!r}"
-        )
-    kind, dtype = query.dtype, _arithmetic(query)
+    _refuse(found, _SECOND)
+    kind, dtype = found["query"].dtype, _arithmetic(found["query"])
     options = {
         name: each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each
         for name, each in found.items()
     }
-    shape = dense_shape(query.shape, key.shape, value.shape)
+    query, key, value = (options.pop(name) for name in ROLES)
     if "mask" in found or "mask_numbers" in found:
-        options["bool_mask"] = _is_weighted(key, shape, found, _SPARSE)
-    query, key, value = (x.to(dtype) for x in (query, key, value))
+        options["bool_mask"] = _is_weighted(found, _SPARSE)
     factors = None
     if found.get("dropout_p"):
-        is_kept = _is_weighted(key, shape, found, _DROPOUT)
-        factors = is_kept.to(dtype) / (1 - found["dropout_p"])
+        factors = _is_weighted(found, _DROPOUT).to(dtype) / (1 - found["dropout_p"])
     output, lse = attention_formula(torch, query, key, value, options, factors)
     nothing = torch.finfo(dtype).min
     return output.to(kind), torch.where(lse == nothing, -torch.inf, lse)
@@ -254,18 +295,18 @@ _SPARSE = ("mask", "mask_starts", "mask_spans", "mask_bits", "mask_numbers")
 _DROPOUT = ("dropout_p", "dropout_seed", "dropout_origin", "query_offset", "key_lengths")
 
 
-def _is_weighted(
-    key: Tensor, shape: tuple[int, ...], found: dict[str, Any], names: Iterable[str]
-) -> Tensor:
+def _is_weighted(found: dict[str, Any], names: Iterable[str]) -> Tensor:
     """Return which weights are not 0 if scores are equal, with only some of the options.
 
     They are the output of attention to the identity.
     """
-    kv_len = key.shape[-2]
-    one = (1,) * (len(shape) > 2)
-    query, key, value = torch.zeros(*shape[:-1], 1), torch.zeros(*one, kv_len, 1), torch.eye(kv_len)
-    options = {name: found[name] for name in names if name in found}
-    output, _ = attention(query, key, value.expand(*one, -1, -1), *packed(options))
+    *rows, _ = output_shape(found)
+    kv_len = found["key"].shape[-2]
+    one = (1,) * (len(rows) > 1)
+    call = {name: found[name] for name in names if name in found}
+    call |= {"query": torch.zeros(*rows, 1), "key": torch.zeros(*one, kv_len, 1)}
+    call["value"] = torch.eye(kv_len).expand(*one, -1, -1)
+    output, _ = attention(*packed(call))
     return output != 0
 
 
@@ -273,7 +314,12 @@ def _refuse(found: dict[str, Any], what: str) -> None:
     """Raise NotImplementedError for calls without such derivatives."""
     if STARTS[0] in found:
         raise NotImplementedError(f"{what} {_NOT_PACKED}")
-    if "score_function" in found:
+    if found.get("precision") is not None:
+        raise NotImplementedError(
+            "precision must be None in second derivatives and in forward mode, which are always "
+            f"exact, got {found['precision']!r}"
+        )
+    if what is not _FORWARD and "score_function" in found:
         raise NotImplementedError(
             f"{what} is not implemented with score_function, whose second derivative is unknown"
         )
@@ -290,36 +336,42 @@ def _below(operator: Any, keyset: Any, given: tuple[Any, ...]) -> Any:
 
 
 def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return an operator's rule of autograd; `count` results precede the query."""
+    """Return an operator's rule of autograd; `count` tensors precede the call."""
 
     def rule(keyset: Any, *given: Any) -> Any:
-        tensors = [*given[:2][:count], *given[count : count + 3 + len(TENSORS)]]
-        if forward_ad._current_level >= 0 and any(
-            each is not None and forward_ad.unpack_dual(each).tangent is not None
-            for each in tensors
-        ):
-            _refuse(unpacked(*given[count + 3 :][: len(TENSORS) + 3]), _FORWARD)
-            raise NotImplementedError(f"{_FORWARD} is not implemented for a graph of operators")
+        tensors = given[: count + len(TENSORS)]
         below = partial(_below, operator, keyset, given)
-        if not _is_recorded(tensors):
+        if not (_is_recorded(tensors) or _has_tangents(tensors)):
             return below()
         with enable_single_level_autograd_function():
-            return record(lambda *_: below(), *given)
+            return record(below, *given)
 
     return rule
 
 
-def _record_attention(run: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
-    return record(run, query, key, value, unpacked(*rest))
+def _record_attention(below: Any, *given: Any) -> Any:
+    call = unpacked(*given)
+    if _has_tangents(given[3 : len(TENSORS)]):
+        _refuse(call, f"{_FORWARD} along other inputs than query, key and value")
+        return _by_formula(call)
+    return record(below, call)
 
 
-def _record_backward(run: Any, *given: Any) -> Any:
-    found = dict(zip(_ROLES, given[4:7], strict=True)) | unpacked(*given[7:-1])
-    wanted = given[-1]
-    gradients = _record_gradients(
-        lambda *_: _chosen(run(), wanted), given[:4], found, tuple(wanted)
+def _record_backward(below: Any, *given: Any) -> Any:
+    call, wanted = unpacked(*given[4:-1]), given[-1]
+    if _has_tangents(given[: 4 + len(TENSORS)]):
+        _refuse(call, _SECOND)
+    gradients = _recorded_gradients(
+        lambda: _chosen(below(), wanted), given[:4], call, tuple(wanted)
     )
     return all_gradients(gradients, given[0], wanted)
+
+
+def _record_jvp(below: Any, *given: Any) -> Any:
+    call = unpacked(*given[3:])
+    if _has_tangents(given[: 3 + len(TENSORS)]):
+        _refuse(call, _SECOND)
+    return _fused(below, _tangents_by_formula, call | dict(zip(TANGENTS, given, strict=False)))
 
 
 def _chosen(gradients: Any, wanted: Iterable[str]) -> list[Tensor]:
@@ -327,12 +379,10 @@ def _chosen(gradients: Any, wanted: Iterable[str]) -> list[Tensor]:
     return [gradients[INPUTS.index(name)] for name in wanted]
 
 
-library.impl(
-    "attention", _with_derivatives(attention, _record_attention, 0), "Autograd", with_keyset=True
-)
-library.impl(
-    "attention_backward",
-    _with_derivatives(attention_backward, _record_backward, 4),
-    "Autograd",
-    with_keyset=True,
-)
+for _operator, _record, _count in (
+    (attention, _record_attention, 0),
+    (attention_backward, _record_backward, 4),
+    (attention_jvp, _record_jvp, 3),
+):
+    _rule = _with_derivatives(_operator, _record, _count)
+    library.impl(_operator._schema.name, _rule, "Autograd", with_keyset=True)

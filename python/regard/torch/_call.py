@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,14 +13,15 @@ from torch.compiler import is_compiling
 import regard
 from regard import _core
 from regard._arguments.keywords import check_options
+from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import flag
 from regard._arguments.options import TorchOptions, names_of
 from regard._core import array_of_tensor
 from regard.torch._arguments import TYPES, check_dense, masks
-from regard.torch._autograd import PLAIN, attend, is_eager, record
-from regard.torch._memory import NO_TENSORS, bfloat16, empty_output
+from regard.torch._autograd import attend, is_eager, record
+from regard.torch._memory import NO_TENSORS, PLAIN, bfloat16, empty_output
 from regard.torch._operators import compute, draw_seed
-from regard.torch._options import STARTS, check_without_gradient, checked
+from regard.torch._options import ROLES, STARTS, check_without_gradient, seed_tensor
 from regard.torch._recorder import OBSERVERS, show_call
 
 if TYPE_CHECKING:
@@ -89,7 +91,9 @@ def plain_call(
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     ):
-        return record(compute, query, key, value, words)[0]
+        arrays = {"query": of_query, "key": of_key, "value": of_value, **words}
+        call = {"query": query, "key": key, "value": value, **words}
+        return record(partial(compute, call, arrays), call)[0]
     if is_self_attention:
         output = torch.empty_like(query)
     else:
@@ -113,18 +117,10 @@ def attend_checked(
     *,
     return_lse: bool,
 ) -> Any:
-    """Compute a call whose query, key and value have been checked.
+    """Compute a call, and its lse if `return_lse`.
 
-    Parameters
-    ----------
-    tensors : tuple of Tensor
-        Query, key and value, followed by the starts of packed sequences.
-    options : dict
-        The other options that are not None, which this function may change.
-    attn_mask, dropout_p, is_causal, scale
-        As the caller passed them.
-    return_lse : bool
-        Whether to return lse, too.
+    `tensors` are query, key and value, which have been checked, and the starts of packed sequences.
+    `options` are the other options that are not None, which this function may change.
     """
     query, key, value, *starts = tensors
     if not query.shape[-1]:
@@ -136,35 +132,40 @@ def attend_checked(
         value, dropout_p = value * 0, 0.0
     if dropout_p:
         options["dropout_p"] = dropout_p
-        if "dropout_seed" not in options:
-            options["dropout_seed"] = draw_seed()
+        seed = options.get("dropout_seed")
+        options["dropout_seed"] = draw_seed() if seed is None else seed_tensor(seed)
     else:
         options.pop("dropout_seed", None)
     if is_causal is not False:
         options["is_causal"] = is_causal
     if scale is not None:
         options["scale"] = scale
-    visible, bias = masks(attn_mask, query.device)
+    visible = bias = None
+    if attn_mask is not None:
+        visible, bias = masks(attn_mask, query.device)
     for name, option in options.items():
         if type(option) not in NO_TENSORS and isinstance(option, Tensor):
             check_dense(name, option)
             check_without_gradient(name, option)
     if OBSERVERS and not is_compiling():
         show_call((query, key, value, *starts), (visible, bias), options)
-    if query.device.type == "cuda":
+    if query.is_cuda:
         return _on_gpu((query, key, value), (visible, bias), attn_mask, options, return_lse)
-    found = checked((visible, bias), options, query.device)
-    found.update(zip(STARTS, starts, strict=False))
+    tensors = query, key, value, *starts
+    call: dict[str, Any] = dict(zip((*ROLES, *STARTS), tensors, strict=False))
+    if visible is not None:
+        call["mask" if is_sparse(visible) else "bool_mask"] = visible
+    if bias is not None:
+        call["float_mask"] = bias
+    call |= options
     try:
-        results = attend(query, key, value, found)
+        results = attend(call, return_lse=return_lse)
     except TypeError as error:
         if not str(error).startswith("Multiple dispatch failed"):
             raise
-        names = ("query", "key", "value", *found)
-        others = dict(zip(names, (query, key, value, *found.values()), strict=True))
         name, given = next(
             (name, each)
-            for name, each in others.items()
+            for name, each in call.items()
             if isinstance(each, Tensor) and type(each) not in PLAIN
         )
         name = "attn_mask" if name in ("float_mask", "bool_mask") else name

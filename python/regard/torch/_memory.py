@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard._core import array_of_tensor
 from regard._runtime.public import needed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor
 
     Array = NDArray[Any]
+# The types whose elements are in memory, so that a call may read them itself.
+PLAIN = frozenset((Tensor, torch.nn.Parameter))
 # Types that are not tensors. An isinstance check of their objects would cost a microsecond.
 NO_TENSORS = frozenset((bool, int, float, str, tuple, list, type(None), np.ndarray))
 
@@ -35,9 +37,22 @@ def as_array(tensor: Tensor) -> Array:
     return array
 
 
-def as_optional_array(tensor: Tensor | None) -> Array | None:
-    """Return an array that shares the memory of a tensor, or None for None."""
-    return None if tensor is None else as_array(tensor)
+def arrays_of(values: dict[str, Any]) -> dict[str, Any] | None:
+    """Return values with arrays in place of tensors, or None if a call may not read a tensor.
+
+    It may read tensors that have elements in memory, and that no transform wraps.
+    """
+    arrays = {}
+    for name, value in values.items():
+        if type(value) in PLAIN:
+            array = array_of_tensor(value, bfloat16() if value.dtype is torch.bfloat16 else None)
+            if array is None:
+                return None
+            value = as_array(value) if value.is_neg() else array
+        elif type(value) not in NO_TENSORS and isinstance(value, Tensor):
+            return None
+        arrays[name] = value
+    return arrays
 
 
 def as_tensor(array: Array) -> Tensor:
@@ -67,13 +82,6 @@ def empty_output(query: Tensor, shape: tuple[int, ...]) -> Tensor:
         *batch, second, third, value_dim = shape
         return query.new_empty((*batch, third, second, value_dim)).transpose(-3, -2)
     return query.new_empty(shape)
-
-
-def packed_shape(
-    of_query: tuple[int, ...], of_key: tuple[int, ...], of_value: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return the shape of the output of packed sequences."""
-    return (*of_query[:-1], of_value[-1])
 
 
 def dense_shape(

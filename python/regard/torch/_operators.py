@@ -1,6 +1,6 @@
-"""Regard's PyTorch operators: `attention` and `attention_backward`.
+"""Regard's PyTorch operators: `attention`, `attention_backward` and `attention_jvp`.
 
-Both have the arguments of a call as `_options` packs them. Packed sequences are calls with the
+They have the arguments of a call as `_options` packs them. Packed sequences are calls with the
 tensors ``query_starts`` and ``key_starts``. `compute` and `compute_gradients` are what the
 operators do on the CPU, for calls that nothing but autograd records.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
@@ -20,8 +21,8 @@ import regard
 from regard._arguments.option_table import OPTIONS
 from regard.torch._arguments import with_own_names
 from regard.torch._counting import count_call
-from regard.torch._memory import as_array, as_optional_array, as_tensor, dense_shape, empty_output
-from regard.torch._options import INPUTS, STARTS, TENSORS, numpy_keywords, unpacked
+from regard.torch._memory import as_array, as_tensor, dense_shape, empty_output
+from regard.torch._options import INPUTS, ROLES, STARTS, TENSORS, numpy_keywords, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +30,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.fx import Graph, Node
 
-_ROLES = ("query", "key", "value")
-_RESULTS = ("grad_output", "grad_lse", "output", "lse")
-_CALL = ", ".join(
-    [*(f"Tensor {name}" for name in _ROLES), *(f"Tensor? {name}" for name in TENSORS)]
-)
+RESULTS = ("grad_output", "grad_lse", "output", "lse")
+TANGENTS = tuple(f"tangent_{name}" for name in ROLES)
+_CALL = ", ".join(f"Tensor{'' if name in ROLES else '?'} {name}" for name in TENSORS)
 _CALL += ", str[] names, SymInt[] integers, float[] reals"
 _BEFORE = "Tensor grad_output, Tensor? grad_lse, Tensor output, Tensor lse"
 _GRADIENTS = ", ".join(f"Tensor grad_{name}" for name in INPUTS)
@@ -41,86 +40,85 @@ _GRADIENTS = ", ".join(f"Tensor grad_{name}" for name in INPUTS)
 library = torch.library.Library("regard", "FRAGMENT")
 library.define(f"attention({_CALL}) -> (Tensor output, Tensor lse)")
 library.define(f"attention_backward({_BEFORE}, {_CALL}, str[] wanted) -> ({_GRADIENTS})")
+library.define(
+    f"attention_jvp({', '.join(f'Tensor? {name}' for name in TANGENTS)}, {_CALL}) -> "
+    "(Tensor tangent_output, Tensor tangent_lse)"
+)
 attention = torch.ops.regard.attention.default
 attention_backward = torch.ops.regard.attention_backward.default
+attention_jvp = torch.ops.regard.attention_jvp.default
 
 
-def output_shape(query: Tensor, key: Tensor, value: Tensor, names: Any) -> tuple[int, ...]:
-    """Return the shape of the output of a call with these tensors among its options."""
-    if STARTS[0] in names:
-        return (*query.shape[:-1], value.shape[-1])
-    return dense_shape(query.shape, key.shape, value.shape)
+def output_shape(call: dict[str, Any]) -> tuple[int, ...]:
+    """Return the shape of the output of a call."""
+    query, key, value = (call[name].shape for name in ROLES)
+    return (*query[:-1], value[-1]) if STARTS[0] in call else dense_shape(query, key, value)
 
 
-def compute(
-    query: Tensor, key: Tensor, value: Tensor, found: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Compute output and lse of a call with checked options, the output in the query's layout."""
-    words = numpy_keywords(found)
-    output = empty_output(query, output_shape(query, key, value, found))
-    call: Callable[..., Any] = regard.scaled_dot_product_attention
+def compute(call: dict[str, Any], arrays: dict[str, Any], *, return_lse: bool = True) -> Any:
+    """Compute the output, in the query's layout, and lse, which is None unless `return_lse`.
+
+    `arrays` is the call with arrays in place of tensors.
+    """
+    words, query, output = numpy_keywords(arrays), call["query"], None
+    if not query.is_contiguous():
+        output = empty_output(query, output_shape(call))
+        words["out"] = as_array(output)
+    attend: Callable[..., Any] = regard.scaled_dot_product_attention
     if STARTS[0] in words:
-        call = regard.scaled_dot_product_attention_ragged
+        attend = regard.scaled_dot_product_attention_ragged
     try:
-        _, lse = call(
-            as_array(query),
-            as_array(key),
-            as_array(value),
-            **words,
-            return_lse=True,
-            out=as_array(output),
-        )
+        if return_lse:
+            result, lse = attend(**words, return_lse=True)
+        else:
+            result, lse = attend(**words), None
     except (TypeError, ValueError) as error:
         raise with_own_names(error) from None
-    return output, as_tensor(lse)
+    return as_tensor(result) if output is None else output, None if lse is None else as_tensor(lse)
 
 
 def compute_gradients(
-    results: tuple[Tensor | None, ...],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    found: dict[str, Any],
-    wanted: tuple[str, ...],
+    call: dict[str, Any], arrays: dict[str, Any], wanted: tuple[str, ...]
 ) -> list[Tensor]:
     """Compute the gradients of the inputs `wanted`.
 
-    `results` are the gradients of output and lse, of which the latter may be None, and output and
-    lse.
+    `arrays` is the call with arrays in place of tensors, including the results and their gradients.
     """
-    grad_output, grad_lse, output, lse = results
-    inputs = found | {"query": query, "key": key, "value": value}
-    gradients = [torch.empty_like(inputs[name]) for name in wanted]
-    fields = ["mask" if name == "float_mask" else name for name in wanted]
-    out = dict(zip(fields, map(as_array, gradients), strict=True))
-    words = numpy_keywords(found)
-    starts = [words.pop(name) for name in STARTS if name in words]
-    call: Callable[..., Any] = regard.scaled_dot_product_attention_backward
-    if starts:
-        call = regard.scaled_dot_product_attention_ragged_backward
-    call(
-        *map(as_optional_array, (grad_output, query, key, value)),
-        *starts,
-        *map(as_optional_array, (output, lse)),
-        **words,
-        grad_lse=as_optional_array(grad_lse),
-        with_respect_to=fields,
-        out=regard.AttentionGradients(**out),
-    )
-    return gradients
+    fields = {name: "mask" if name == "float_mask" else name for name in wanted}
+    # A gradient in the layout of its tensor needs no copy when views of the tensor are undone.
+    new = {name: torch.empty_like(call[name]) for name in wanted if not call[name].is_contiguous()}
+    out = None
+    if new:
+        out = regard.AttentionGradients(**{fields[n]: as_array(each) for n, each in new.items()})
+    backward: Callable[..., Any] = regard.scaled_dot_product_attention_backward
+    if STARTS[0] in call:
+        backward = regard.scaled_dot_product_attention_ragged_backward
+    words = numpy_keywords(arrays)
+    found = backward(**words, with_respect_to=[*fields.values()], out=out)
+    return [
+        new[name] if name in new else as_tensor(getattr(found, field))
+        for name, field in fields.items()
+    ]
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    results = compute(query, key, value, unpacked(*rest))
+def _attention(*given: Any) -> tuple[Tensor, Tensor]:
+    call = unpacked(*given)
+    results: tuple[Tensor, Tensor] = compute(call, call)
     count_call()
     return results
 
 
 def _attention_backward(*given: Any) -> tuple[Tensor, ...]:
-    results, (query, key, value), wanted = given[:4], given[4:7], given[-1]
-    found = unpacked(*given[7:-1])
-    gradients = compute_gradients(results, query, key, value, found, wanted)
+    results, call, wanted = given[:4], unpacked(*given[4:-1]), given[-1]
+    gradients = compute_gradients(call, call | dict(zip(RESULTS, results, strict=True)), wanted)
     return all_gradients(gradients, results[0], wanted)
+
+
+def _attention_jvp(*given: Any) -> tuple[Tensor, ...]:
+    """Compute the derivatives of output and lse along tangents, None for those that are zero."""
+    call = unpacked(*given[3:]) | dict(zip(TANGENTS, given, strict=False))
+    results = regard.scaled_dot_product_attention_jvp(**numpy_keywords(call), return_lse=True)
+    return tuple(as_tensor(np.ascontiguousarray(each)) for each in results[1::2])
 
 
 def all_gradients(gradients: list[Tensor], like: Tensor, wanted: Any) -> tuple[Tensor, ...]:
@@ -129,16 +127,21 @@ def all_gradients(gradients: list[Tensor], like: Tensor, wanted: Any) -> tuple[T
     return tuple(each[name] if name in each else like.new_empty(0) for name in INPUTS)
 
 
-def _fake_attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    shape = output_shape(query, key, value, unpacked(*rest))
+def _fake_attention(*given: Any) -> tuple[Tensor, Tensor]:
+    call = unpacked(*given)
+    query, shape = call["query"], output_shape(call)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     return empty_output(query, shape), query.new_empty(shape[:-1], dtype=dtype)
 
 
 def _fake_backward(*given: Any) -> tuple[Tensor, ...]:
-    inputs = dict(zip((*_ROLES, *TENSORS), given[4:-4], strict=True))
-    gradients = [torch.empty_like(inputs[name]) for name in given[-1]]
+    call = unpacked(*given[4:-1])
+    gradients = [torch.empty_like(call[name]) for name in given[-1]]
     return all_gradients(gradients, given[0], given[-1])
+
+
+def _fake_jvp(*given: Any) -> tuple[Tensor, ...]:
+    return tuple(each.new_empty(each.shape) for each in _fake_attention(*given[3:]))
 
 
 # The first tensor of a sparse mask has the axes of the mask before queries, and one more.
@@ -161,7 +164,7 @@ def _vmap_rule(
     The mapped axis becomes another batch axis of one call, if all that is mapped has batch axes and
     nothing depends on the number of an entry. Otherwise, there is a call for each sample.
     """
-    names = (*before, *_ROLES, *TENSORS)
+    names = (*before, *TENSORS)
     count = len(names)
 
     def rule(info: Any, in_dims: tuple[Any, ...], *given: Any) -> Any:
@@ -171,8 +174,8 @@ def _vmap_rule(
             for x, dim in zip(tensors, dims, strict=True)
         ]
         one = dict(zip(names, samples, strict=True))
-        wanted = after[3] if before else ()
-        rank = max(3, *(one[role].ndim for role in _ROLES))
+        wanted = after[3] if len(after) > 3 else ()
+        rank = max(3, *(one[role].ndim for role in ROLES))
         axes = [_axes_of(name, rank) for name in names]
         is_apart = one[STARTS[0]] is not None or not {"dropout_p", "score_function"}.isdisjoint(
             after[0]
@@ -219,19 +222,19 @@ def _lead(tensor: Tensor, dim: int | None, size: int, axes: int) -> Tensor:
 
 def _flops(products: tuple[int, int], *given: Any, **_: Any) -> int:
     """Return the operations of matrix products over all pairs, as for PyTorch's own attention."""
-    query, key, value, *rest = given
-    found = unpacked(*rest)
-    shape = output_shape(query, key, value, found)
-    starts = [found[name] for name in STARTS if name in found]
+    call = unpacked(*given)
+    shape = output_shape(call)
+    kv_len, head_dim = call["key"].shape[-2:]
+    starts = [call[name] for name in STARTS if name in call]
     if not starts:
-        pairs = prod(shape[:-1]) * key.shape[-2]
+        pairs = prod(shape[:-1]) * kv_len
     elif any(isinstance(each, FakeTensor) or each.is_meta for each in starts):
-        pairs = shape[-2] * len(query) * len(key)  # an upper bound
+        pairs = shape[-2] * len(call["query"]) * len(call["key"])  # an upper bound
     else:
         queries, keys = (each.diff().long() for each in starts)
         pairs = shape[-2] * int(torch.dot(queries, keys))
     over_head_dim, over_value_dim = products
-    columns = over_head_dim * query.shape[-1] + over_value_dim * shape[-1]
+    columns = over_head_dim * head_dim + over_value_dim * shape[-1]
     return int(2 * pairs * columns)
 
 
@@ -254,7 +257,7 @@ def _recorded_with_seed(mode: Any, operator: Any, types: Any, given: Any, named:
     results = mode.__torch_dispatch__(operator, types, given, named)
     graph = mode.tracer.graph
     seed = graph.find_nodes(op="call_function", target=operator)[-1].args[
-        3 + TENSORS.index("dropout_seed")
+        TENSORS.index("dropout_seed")
     ]
     if seed is not None and _has_backward(graph):
         _mark(seed)
@@ -277,9 +280,11 @@ def _mark(seed: Node) -> None:
 def _register() -> None:
     library.impl("attention", _attention, "CPU")
     library.impl("attention_backward", _attention_backward, "CPU")
+    library.impl("attention_jvp", _attention_jvp, "CPU")
     for operator, fake, before in (
         (attention, _fake_attention, ()),
-        (attention_backward, _fake_backward, _RESULTS),
+        (attention_backward, _fake_backward, RESULTS),
+        (attention_jvp, _fake_jvp, TANGENTS),
     ):
         torch.library.register_fake(operator, fake, lib=library)
         torch.library.register_vmap(operator, _vmap_rule(operator, fake, before), lib=library)
@@ -292,6 +297,9 @@ def _register() -> None:
     )
     register_flop_formula(torch.ops.regard.attention_backward, get_raw=True)(
         lambda *given, **_: _flops((3, 2), *given[4:-1])
+    )
+    register_flop_formula(torch.ops.regard.attention_jvp, get_raw=True)(
+        lambda *given, **_: _flops((3, 3), *given[3:])
     )
 
 

@@ -22,11 +22,10 @@ from torch.compiler import is_compiling, is_dynamo_compiling, is_exporting
 
 import regard
 from regard._arguments.arrays import shown
-from regard._arguments.masks import Masks, is_sparse
-from regard._arguments.numbers import MOST, count, flag, offsets, real_number
+from regard._arguments.numbers import MOST, count, flag, offsets, real_number, window_sides
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import GradientOptions, names_of
-from regard.torch._memory import as_array
+from regard.torch._memory import NO_TENSORS, as_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,14 +34,15 @@ if TYPE_CHECKING:
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TYPES = {name: OPTIONS[name].type for name in names_of(GradientOptions)}
+ROLES = ("query", "key", "value")
 # The differentiable tensors.
-INPUTS: tuple[str, ...] = ("query", "key", "value", "float_mask")
+INPUTS: tuple[str, ...] = (*ROLES, "float_mask")
 INPUTS += tuple(name for name in _TYPES if OPTIONS[name].is_differentiable)
 STARTS = ("query_starts", "key_starts")
 _SPARSE = ("mask_starts", "mask_spans", "mask_bits")
 _NUMBERS_OR_TENSORS = ("integers", "number_or_numbers", "seed")
-# The tensors that a call may have in addition to query, key and value.
-TENSORS: tuple[str, ...] = (*INPUTS[3:], "bool_mask", *_SPARSE, *STARTS)
+# The tensors that a call may have.
+TENSORS: tuple[str, ...] = (*INPUTS, "bool_mask", *_SPARSE, *STARTS)
 TENSORS += tuple(name for name, kind in _TYPES.items() if kind in _NUMBERS_OR_TENSORS)
 _WITHOUT_GRADIENT = {
     "scale": "multiply query by it instead, or pass it as .detach()",
@@ -50,22 +50,16 @@ _WITHOUT_GRADIENT = {
 }
 
 
-def checked(
-    masks: tuple[Any, Tensor | None], options: dict[str, Any], device: torch.device
-) -> dict[str, Any]:
-    """Return the options with values of the types that calls have, and the masks by kind.
+def checked(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call with options of the types that operators have, or raise TypeError.
 
-    `masks` are the bool or sparse mask and the float mask, and `options` are the options that are
-    not None. An argument of the wrong type raises TypeError. The kernels check the values.
+    A call has the tensors by name, a sparse mask as ``mask``, and the options that are not None.
+    The kernels check the values.
     """
-    visible, bias = masks
+    device = call["query"].device
     found: dict[str, Any] = {}
-    if visible is not None:
-        found["mask" if is_sparse(visible) else "bool_mask"] = visible
-    if bias is not None:
-        found["float_mask"] = bias
-    for name, given in options.items():
-        kind = _TYPES[name]
+    for name, given in call.items():
+        kind = _TYPES.get(name, "seed")
         is_numbers = isinstance(given, (Tensor, np.ndarray, list, tuple))
         if kind in ("numbers", "table") or (kind == "number_or_numbers" and is_numbers):
             found[name] = tensor_of(name, given, device, torch.float64)
@@ -78,10 +72,10 @@ def checked(
             found[name] = _checked_function(given)
         elif kind == "sides":
             found[name] = _sides(given)
-        elif kind == "seed":
-            found[name] = _seed_tensor(given)
         elif kind == "origin":
             found[name] = _origin(given)
+        elif kind == "seed":  # a tensor, as all arguments that are not options
+            found[name] = given
         elif isinstance(given, Tensor):
             raise TypeError(f"{name} must be a number, got a tensor, whose gradient would be lost")
         elif kind == "choice" or is_compiling() or isinstance(given, _SYMBOLIC):
@@ -96,7 +90,7 @@ def checked(
 
 
 def packed(found: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of the operators after query, key and value for checked options."""
+    """Return the arguments of the operators for a checked call."""
     tensors: dict[str, Tensor] = {}
     integers: list[tuple[str, Any]] = []
     reals: list[tuple[str, Any]] = []
@@ -129,7 +123,7 @@ def packed(found: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def unpacked(*given: Any) -> dict[str, Any]:
-    """Return checked options from the arguments that `packed` returns.
+    """Return a checked call from the arguments that `packed` returns.
 
     The parts of sparse masks and score functions keep their own names, because tensors of a
     compiler have no elements.
@@ -150,34 +144,24 @@ def unpacked(*given: Any) -> dict[str, Any]:
     return found
 
 
-def numpy_keywords(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords of the NumPy calls for checked or unpacked options."""
+def numpy_keywords(call: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the NumPy calls for a call with tensors, or arrays in their place."""
     words: dict[str, Any] = {
-        name: as_array(option) if isinstance(option, Tensor) else option
-        for name, option in found.items()
+        name: as_array(each) if type(each) not in NO_TENSORS and isinstance(each, Tensor) else each
+        for name, each in call.items()
     }
     if "dropout_seed" in words:
         words["dropout_seed"] = int(words["dropout_seed"]) % 2**64
     if isinstance(words.get("score_function"), tuple):
         words["score_function"] = score_function_of(words["score_function"])
-    visible = words.pop("mask", words.pop("bool_mask", None))
+    masks = [words.pop(name) for name in ("mask", "bool_mask") if name in words]
     if "mask_numbers" in words:
-        visible = _sparse_of([words.pop(name) for name in _SPARSE], words.pop("mask_numbers"))
-    mask = Masks(visible, words.pop("float_mask", None)).argument
-    return words if mask is None else words | {"mask": mask}
-
-
-def numpy_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Replace the tensors among the options of the public function with arrays."""
-    arrays: dict[str, Any] = {}
-    for name, option in options.items():
-        if not isinstance(option, Tensor):
-            arrays[name] = option
-        elif name == "dropout_seed":
-            arrays[name] = int(_seed_tensor(option)) % 2**64
-        else:
-            arrays[name] = as_array(option)
-    return arrays
+        masks = [_sparse_of([words.pop(name) for name in _SPARSE], words.pop("mask_numbers"))]
+    if "float_mask" in words:
+        masks.append(words.pop("float_mask"))
+    if masks:
+        words["mask"] = masks[0] if len(masks) == 1 else tuple(masks)
+    return words
 
 
 def check_without_gradient(name: str, tensor: Tensor) -> None:
@@ -233,31 +217,24 @@ def _integer(name: str, given: Any) -> Any:
     return number
 
 
-def _is_sequence(given: Any) -> bool:
-    """Return whether this is a Python sequence, or an array with one axis."""
-    is_array = isinstance(given, np.ndarray) and given.ndim == 1
-    return is_array or isinstance(given, (tuple, list, range))
-
-
 def _sides(window: Any) -> tuple[int | None, ...]:
     """Return how far a window extends to each side, or raise TypeError or ValueError."""
-    if not _is_sequence(window):
-        raise TypeError(f"window must be a pair (left, right) of integers or None, got {window!r}")
-    if len(window) != 2:
-        raise ValueError(f"window must be a pair (left, right), got {len(window)} elements")
-    return tuple(None if side is None else _integer("window", side) for side in window)
+    is_symbolic = isinstance(window, tuple) and any(isinstance(x, _SYMBOLIC) for x in window)
+    sides = window if is_symbolic or is_compiling() else window_sides(window)
+    return tuple(None if side is None else _integer("window", side) for side in sides)
 
 
 def _origin(given: Any) -> tuple[int, ...]:
     """Return the dropout origin as a tuple, or raise TypeError or ValueError."""
-    if not _is_sequence(given) or len(given) != 3:
+    is_array = isinstance(given, np.ndarray) and given.ndim == 1
+    if not (is_array or isinstance(given, (tuple, list, range))) or len(given) != 3:
         raise TypeError(
             f"dropout_origin must be three integers (entry, head, position), got {given!r}"
         )
     return tuple(_integer("dropout_origin", number) for number in given)
 
 
-def _seed_tensor(seed: Any) -> Tensor:
+def seed_tensor(seed: Any) -> Tensor:
     """Return a seed as an int64 tensor with the same 64 bits."""
     if isinstance(seed, Tensor):
         if seed.ndim or seed.dtype.is_floating_point or seed.dtype == torch.bool:

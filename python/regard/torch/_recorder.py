@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +24,9 @@ from regard._arguments.options import RecordedOptions, names_of
 from regard._recording.selection import Selection
 from regard.torch._arguments import TYPES
 from regard.torch._memory import as_array
-from regard.torch._options import numpy_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
 MAX_BYTES = 4_000_000_000
@@ -35,28 +34,14 @@ _OPTIONS = frozenset(names_of(RecordedOptions))
 _NARROW = (torch.float16, torch.bfloat16)
 
 
-class Observer(Protocol):
-    """Sees calls before they are computed."""
-
-    def see(
-        self,
-        tensors: tuple[Tensor, ...],
-        masks: tuple[Any, Tensor | None],
-        options: dict[str, Any],
-    ) -> None:
-        """See a call: tensors, the bool or sparse and the float mask, and options not None.
-
-        The tensors are query, key and value, followed by the starts of packed sequences.
-
-        The options contain tensors as they were given. An exception ends the call.
-        """
-
-
-OBSERVERS: dict[int, Observer] = {}  # by thread
+# An observer is called with each call before it is computed: its tensors, which are query, key and
+# value, and the starts of packed sequences; the bool or sparse mask and the float mask; and the
+# options that are not None, as they were given. An exception ends the call.
+OBSERVERS: dict[int, Callable[..., None]] = {}  # by thread
 
 
 @contextmanager
-def observed_by(observer: Observer | None) -> Iterator[None]:
+def observed_by(observer: Callable[..., None] | None) -> Iterator[None]:
     """Set the observer of this thread, or no observer, in place of the current observer."""
     thread = get_ident()
     before = OBSERVERS.pop(thread, None)
@@ -81,7 +66,7 @@ def show_call(
     """Show a call to the observer of this thread, if it has one."""
     observer = OBSERVERS.get(get_ident())
     if observer is not None:
-        observer.see(tensors, masks, options)
+        observer(tensors, masks, options)
 
 
 class RecordRequest(NamedTuple):
@@ -165,36 +150,47 @@ class ModulePaths:
         return ""
 
 
-class SizeCounter:
-    """Counts the memory of the queries and keys of a run."""
+class _Observer:
+    """Names the calls of a run, and sees those that the request selects."""
 
     def __init__(self, module: Any, request: RecordRequest) -> None:
         self._request = request
         self._paths = ModulePaths(module)
+        self._nbytes = 0
         self.names: list[str] = []
-        self.nbytes = 0
-        self._shapes: dict[str, int] = {}
 
-    def see(self, tensors: tuple[Tensor, ...], masks: Any, options: dict[str, Any]) -> None:
-        """Count a call."""
+    def __call__(self, tensors: tuple[Tensor, ...], masks: Any, options: dict[str, Any]) -> None:
         name = self._paths.next_name()
         self.names.append(name)
         if self._request.has(len(self.names) - 1, name):
-            query, key = _with_heads(tensors[0]), _once(_with_heads(tensors[1]), (-3,))
-            self.nbytes += self._request.bytes_of(query, key)
-            shapes = f"query {tuple(query.shape)} and key {tuple(key.shape)}"
-            self._shapes[shapes] = self._shapes.get(shapes, 0) + 1
+            self._see(name, tensors, masks, options)
+
+    def _see(self, name: str, tensors: tuple[Tensor, ...], masks: Any, options: Any) -> None:
+        raise NotImplementedError
+
+
+class SizeCounter(_Observer):
+    """Counts the memory of the queries and keys of a run."""
+
+    def __init__(self, module: Any, request: RecordRequest) -> None:
+        super().__init__(module, request)
+        self._shapes: Counter[str] = Counter()
+
+    def _see(self, name: str, tensors: tuple[Tensor, ...], masks: Any, options: Any) -> None:
+        query, key = _with_heads(tensors[0]), _once(_with_heads(tensors[1]), (-3,))
+        self._nbytes += self._request.bytes_of(query, key)
+        self._shapes[f"query {tuple(query.shape)} and key {tuple(key.shape)}"] += 1
 
     def check(self) -> None:
         """Raise ValueError if the recording would not fit, or if selected layers do not exist."""
         self._request.check(self.names)
         most = self._request.max_bytes
-        if most is not None and self.nbytes > most:
+        if most is not None and self._nbytes > most:
             layers = listed(
                 f"{number} layer{'s' * (number > 1)} of {x}" for x, number in self._shapes.items()
             )
             raise ValueError(
-                f"the recording would have {bytes_of(self.nbytes)} ({layers}), and max_bytes is "
+                f"the recording would have {bytes_of(self._nbytes)} ({layers}), and max_bytes is "
                 f"{bytes_of(most)}: raise max_bytes, name fewer layers with layers=, or pass a "
                 "narrower dtype="
             )
@@ -204,29 +200,16 @@ class RecordingStopped(Exception):
     """Ends a run whose recording has failed; the recorder raises the error."""
 
 
-class Recorder:
+class Recorder(_Observer):
     """Copies the queries, keys, masks and options of a run."""
 
     def __init__(self, module: Any, request: RecordRequest) -> None:
-        self._request = request
-        self._paths = ModulePaths(module)
+        super().__init__(module, request)
         self._masks: dict[tuple[Any, ...], Tensor] = {}
-        self._nbytes = 0
         self._refusal: Exception | None = None
-        self.names: list[str] = []
         self.layers: list[regard.RecordedLayer] = []
 
-    def see(
-        self,
-        tensors: tuple[Tensor, ...],
-        masks: tuple[Any, Tensor | None],
-        options: dict[str, Any],
-    ) -> None:
-        """Copy a call."""
-        name = self._paths.next_name()
-        self.names.append(name)
-        if not self._request.has(len(self.names) - 1, name):
-            return
+    def _see(self, name: str, tensors: tuple[Tensor, ...], masks: Any, options: Any) -> None:
         try:
             self.layers.append(self._layer(name, tensors, masks, options))
         except Exception as error:
@@ -262,12 +245,7 @@ class Recorder:
         of_query, of_key = self._copied(name, query), self._copied(name, key)
         mask = Masks(*(self._mask(name, each) for each in masks)).argument
         given = {option: value for option, value in options.items() if option in _OPTIONS}
-        own: dict[str, Any] = {
-            option: np.array(value) if isinstance(value, np.ndarray) else value
-            for option, value in numpy_options(
-                {option: _on_cpu(value) for option, value in given.items()}
-            ).items()
-        }
+        own = {option: _own(value) for option, value in given.items()}
         return regard.RecordedLayer(name, of_query, of_key, mask, **own)
 
     def _reserve(self, name: str, nbytes: int) -> None:
@@ -313,8 +291,11 @@ class Recorder:
         return as_array(kept)
 
 
-def _on_cpu(value: Any) -> Any:
-    return value.detach().to("cpu") if isinstance(value, Tensor) else value
+def _own(value: Any) -> Any:
+    """Return a copy of an array or a tensor as an array, and other values unchanged."""
+    if isinstance(value, Tensor):
+        value = as_array(value.detach().to("cpu"))
+    return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _with_heads(tensor: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from regard._runtime.public import publish as _publish
 
 _needed("torch", "regard.transformers", "transformers")
 
+from regard.transformers._attention import register  # noqa: E402
 from regard.transformers._recording import record  # noqa: E402
-from regard.transformers._register import register  # noqa: E402
 
 __all__ = ["record", "register"]
 

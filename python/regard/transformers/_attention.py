@@ -1,4 +1,4 @@
-"""The attention function that a model's attention modules call."""
+"""The attention function that a model's attention modules call, and its registration."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from regard._arguments.numbers import listed
 from regard._arguments.options import TorchOptions, names_of
 from regard._runtime.public import needed
 from regard.torch._recorder import is_observed
-from regard.transformers._combine import both, with_bias
-from regard.transformers._continuous_batching import attend_to_texts
-from regard.transformers._masks import padding_options
-from regard.transformers._models import MaskKind, expected_masks
-from regard.transformers._texts import within_texts
+from regard.transformers._masks import both, make_mask, padding_options, with_bias
+from regard.transformers._models import NAME, MaskKind, expected_masks
+from regard.transformers._packed import allow_continuous_batching, attend_to_texts, within_texts
 
 torch = needed("torch", "regard.transformers", "transformers")
+transformers = needed("transformers", "regard.transformers", "transformers")
 logging = needed("transformers.utils.logging", "regard.transformers", "transformers")
 
 logger = logging.get_logger(__name__)
@@ -46,52 +45,16 @@ def attend(
 ) -> tuple[Any, None]:
     """Compute the output of an attention module, with None in place of the weights.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        If there is no mask, or only a causal mask, its attribute ``is_causal`` determines whether
-        attention is causal, as with ``"sdpa"``.
-    query : tensor, shape (batch, heads, q_len, head_dim)
-    key : tensor, shape (batch, kv_heads, kv_len, head_dim)
-    value : tensor, shape (batch, kv_heads, kv_len, value_dim)
-    attention_mask : tensor of bool or float, or None
-        Determines visibility, as described in `_masks`. Without a mask, query ``i`` of a causal
-        module sees key ``j`` if ``j <= i``, and a single query sees everything, as with ``"sdpa"``.
-        In models that ``"sdpa"`` does not support, all queries see everything, as with eager
-        attention.
-    dropout : float
-        The probability of dropping a weight. Models pass 0 outside training.
-    scaling, softcap : float, optional
-        The options `scale` and `softcap` of `regard.scaled_dot_product_attention`.
-    is_causal : bool, optional
-        Overrides the module's attribute.
-    s_aux, sinks : tensor, shape (heads,) or one that broadcasts to (batch, heads, q_len, 1)
-        Logits that take part in the softmax without a value. The name depends on the model.
-    position_bias : tensor, shape (1 or batch, heads, q_len, kv_len), optional
-        Added to the scores.
-    sliding_window : int, optional
-        The number of keys that a query sees, counted back from its own, if `attention_mask` is a
-        row of keys. Other masks contain the window.
-    indices : tensor of int, shape (batch, q_len, count), optional
-        The only keys that a query may see.
-    block_indices
-        Must be None: block attention is not supported.
-    cache : PagedAttentionCache, optional
-        In continuous batching, the cache that stores keys and values, if the module leaves that to
-        the attention function.
-    cu_seq_lens_q, cu_seq_lens_k : tensor of int, shape (texts + 1,), optional
-        The starts of texts that are packed into one row, followed by the total. A query sees only
-        the keys of its own text.
-    output_attentions : bool
-        If True, a warning is logged, since attention weights are not returned.
-    **others
-        Arguments that the mask already accounts for, and arguments of continuous batching. Masks of
-        heads and regard's other options are refused.
-
-    Returns
-    -------
-    output : tensor, shape (batch, q_len, heads, value_dim)
-    weights : None
+    The arguments are those that models pass to all attention functions. `attention_mask` is as in
+    `_masks`. Without a mask, query ``i`` of a causal module sees key ``j`` if ``j <= i``, and a
+    single query sees everything, as with ``"sdpa"``; `is_causal` overrides the module's attribute.
+    In models that ``"sdpa"`` does not support, all queries see everything, as with eager attention.
+    `sliding_window` counts the keys back from the query's own, and holds only for a row of keys:
+    other masks contain it. `s_aux` and `sinks`, of shape (heads,) or one that broadcasts to (batch,
+    heads, q_len, 1), are logits that take part in the softmax without a value; `position_bias` is
+    added to the scores; `indices`, of shape (batch, q_len, count), are the only keys that a query
+    may see. In continuous batching, `cache` may store keys and values. The other arguments are
+    accounted for by the mask, or refused.
     """
     _refuse(others)
     if block_indices is not None:
@@ -236,3 +199,40 @@ def _selected(indices: Any, kv_len: int) -> Any:
     """Return a bool mask of the keys that each query selects, for all heads."""
     nothing = indices.new_zeros((*indices.shape[:-1], kv_len), dtype=torch.bool)
     return nothing.scatter(-1, indices.long(), True).unsqueeze(1)
+
+
+def register() -> None:
+    """Add ``"regard"`` to the transformers attention implementations in this process.
+
+    Afterward, ``attn_implementation="regard"`` works for any model whose attention uses
+    ``transformers.AttentionInterface``, and ``model.set_attn_implementation("regard")`` switches an
+    existing model. Repeated calls have no effect.
+
+    Notes
+    -----
+    Two functions are registered: one computes attention, and the other makes masks. Causal masks,
+    sliding windows and padding are a row of keys, as for flash attention, if all models of the
+    configuration support it. All other masks are those that ``"sdpa"`` makes, or those of eager
+    attention if ``"sdpa"`` does not support the model.
+
+    The transformers method of continuous batching that refuses unknown implementations is replaced;
+    it calls the original method for models with another implementation.
+
+    The dropout seed is drawn from PyTorch's default generator, so that ``torch.manual_seed``
+    reproduces it. Attention weights are not returned, as with ``"sdpa"``.
+
+    Examples
+    --------
+    >>> import regard.transformers, torch, transformers
+    >>> regard.transformers.register()
+    >>> config = transformers.LlamaConfig(
+    ...     hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2,
+    ...     num_hidden_layers=2, vocab_size=100,
+    ... )
+    >>> model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="regard")
+    >>> model(torch.tensor([[1, 2, 3]])).logits.shape
+    torch.Size([1, 3, 100])
+    """
+    transformers.AttentionInterface.register(NAME, attend)
+    transformers.AttentionMaskInterface.register(NAME, make_mask)
+    allow_continuous_batching()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from regard._arguments.masks import is_sparse
 from regard._runtime.public import needed
 from regard.transformers._models import MaskKind, expected_masks, takes_rows_of_keys
 
@@ -39,22 +40,10 @@ def make_mask(
 ) -> Any:
     """Return the mask that combines `mask_function` and the padding.
 
-    Parameters
-    ----------
-    batch_size, q_length, kv_length : int
-        The numbers of rows, queries and keys.
-    q_offset, kv_offset : int or tensor
-        The positions of the first query and of the first key.
-    mask_function : callable
-        Returns whether a query sees a key, given their indices.
-    attention_mask : tensor of bool, shape (batch_size, tokens), optional
-        Which tokens are not padding.
-    allow_is_causal_skip : bool, default True
-        False if the function differs from a causal mask, a window or chunks.
-    device : torch.device or str
-        The device of the mask.
-    **others
-        Other arguments of ``transformers.masking_utils.sdpa_mask``.
+    The arguments are those of ``transformers.masking_utils.sdpa_mask``. The positions of the first
+    query and of the first key are `q_offset` and `kv_offset`, and `attention_mask` contains which
+    tokens are not padding. `allow_is_causal_skip` is False if the function differs from a causal
+    mask, a window or chunks.
     """
     config = others.get("config")
     arguments = others | {
@@ -72,27 +61,33 @@ def make_mask(
         return masking_utils.eager_mask(**arguments)
     is_bool = expected is MaskKind.BOOL
     if _has_values(attention_mask, q_offset, device):
-        mask = _Other
         if mask_function is masking_utils.bidirectional_mask_function and is_bool:
+            tokens = _tokens(attention_mask, batch_size, kv_offset, kv_length, device)
             may_skip = others.get("allow_is_bidirectional_skip", False)
-            mask = _bidirectional(
-                batch_size, kv_length, kv_offset, attention_mask, device, may_skip
+            return None if may_skip and tokens.all() else tokens[:, None, None, :]
+        window = others.get("local_size")
+        end = int(q_offset) + q_length - kv_offset
+        if (
+            allow_is_causal_skip
+            and takes_rows_of_keys(config)
+            and q_length <= end <= kv_length
+            and (mask_function is masking_utils.causal_mask_function or _is_window(config, window))
+        ):
+            # The keys up to the last query.
+            tokens = _tokens(attention_mask, batch_size, kv_offset, end, device)
+            is_left_to_module = (
+                is_bool
+                and tokens.all()
+                and (window is None or kv_length < window)
+                and (q_length == 1 or end == q_length)
             )
-        elif allow_is_causal_skip and takes_rows_of_keys(config):
-            window = others.get("local_size")
-            if mask_function is masking_utils.causal_mask_function or _is_window(config, window):
-                lengths = q_length, kv_length, int(q_offset), kv_offset
-                mask = _causal(batch_size, *lengths, window, attention_mask, device, is_bool)
-        if mask is not _Other:
-            return mask
+            if not is_left_to_module:
+                return tokens
+            return None if end == kv_length else tokens[:, None]
     shown = masking_utils.sdpa_mask(
         **arguments, allow_is_causal_skip=allow_is_causal_skip and is_bool
     )
     return shown if is_bool else _added(shown, others.get("dtype", torch.float32))
-
-
-class _Other:
-    """Stands for a mask that is neither causal nor bidirectional."""
 
 
 def _is_window(config: Any, size: int | None) -> bool:
@@ -104,58 +99,11 @@ def _is_window(config: Any, size: int | None) -> bool:
     )
 
 
-def _bidirectional(
-    batch_size: int,
-    kv_length: int,
-    kv_offset: int,
-    attention_mask: Any,
-    device: Any,
-    may_skip: bool,
-) -> Any:
-    """Return a row of keys for all queries, or None if it hides nothing and may be left out."""
-    tokens = _tokens(attention_mask, kv_offset, kv_length)
-    if may_skip and (tokens is None or tokens.all()):
-        return None
-    if tokens is None:
-        tokens = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
-    return tokens[:, None, None, :]
-
-
-def _causal(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int,
-    kv_offset: int,
-    window: int | None,
-    attention_mask: Any,
-    device: Any,
-    may_leave_out: bool,
-) -> Any:
-    """Return the row of the keys up to the last query, or None where ``"sdpa"`` needs no mask."""
-    end = q_offset + q_length - kv_offset
-    if not q_length <= end <= kv_length:
-        return _Other
-    tokens = _tokens(attention_mask, kv_offset, end)
-    hides_keys = tokens is not None and not tokens.all()
-    if tokens is None:
-        tokens = torch.ones(batch_size, end, dtype=torch.bool, device=device)
-    is_left_to_module = (
-        may_leave_out
-        and not hides_keys
-        and (window is None or kv_length < window)
-        and (q_length == 1 or end == q_length)
-    )
-    if not is_left_to_module:
-        return tokens
-    return None if end == kv_length else tokens[:, None]
-
-
-def _tokens(attention_mask: Any, kv_offset: int, length: int) -> Any:
+def _tokens(attention_mask: Any, batch_size: int, start: int, length: int, device: Any) -> Any:
     """Return which keys are tokens. Keys beyond `attention_mask` are not."""
     if attention_mask is None:
-        return None
-    tokens = attention_mask[:, kv_offset : kv_offset + length]
+        return torch.ones(batch_size, length, dtype=torch.bool, device=device)
+    tokens = attention_mask[:, start : start + length]
     return torch.nn.functional.pad(tokens, (0, length - tokens.shape[-1]))
 
 
@@ -204,3 +152,37 @@ def padding_options(tokens: Any) -> dict[str, Any]:
     if (first > 0).any():
         options["left_padding"] = first
     return options
+
+
+def both(mask: Any, shown: Any) -> Any:
+    """Return the intersection of a mask and a bool mask.
+
+    Parameters
+    ----------
+    mask : tensor of bool or float, SparseMask, pair (shown, float tensor), or None
+    shown : tensor of bool, or SparseMask
+    """
+    if mask is None:
+        return shown
+    if isinstance(mask, tuple):
+        return both(mask[0], shown), mask[1]
+    if not is_shown(mask):
+        return shown, mask
+    if is_sparse(mask) == is_sparse(shown):
+        return mask & shown
+    sparse, dense = (mask, shown) if is_sparse(mask) else (shown, mask)
+    return sparse & dense.numpy()
+
+
+def with_bias(mask: Any, bias: Any) -> Any:
+    """Combine a mask as in `both` with a float tensor that is added to the scores."""
+    if mask is None:
+        return bias
+    if isinstance(mask, tuple):
+        return mask[0], mask[1] + bias
+    return (mask, bias) if is_shown(mask) else mask + bias
+
+
+def is_shown(mask: Any) -> bool:
+    """Return whether a mask determines visibility, and is not added to the scores."""
+    return is_sparse(mask) or mask.dtype == torch.bool

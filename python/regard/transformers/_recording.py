@@ -12,9 +12,9 @@ from regard._arguments.numbers import flag, listed
 from regard._runtime.public import needed
 from regard.torch._recorder import MAX_BYTES, RecordRequest
 from regard.torch._recording import run_recorded
+from regard.transformers._attention import register
 from regard.transformers._input_tokens import layers_with_tokens
 from regard.transformers._models import NAME
-from regard.transformers._register import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention
 
 import regard.torch  # isort: skip
 from torch.utils.checkpoint import checkpoint  # isort: skip
-from regard.torch._operators import attention, attention_backward  # isort: skip
+from regard.torch._operators import attention, attention_backward, attention_jvp  # isort: skip
 from regard.torch import _options  # isort: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -327,17 +327,21 @@ def test_opcheck(layout):
     shown = regard.masks.Blocks.from_dense(drawn((4, 5, 9), np.float64) < 0.5)
     options = {"window": (3, 1), "key_lengths": torch.tensor([7, 4]), "query_offset": 2}
     options |= {"alibi_slopes": slopes, "distance_bias": table, "sinks": sinks, "scale": scale}
-    found = _options.checked((shown, mask), options, query.device)
-    inputs = [x.requires_grad_() for x in (query, key, value)]
-    torch.library.opcheck(attention, (*inputs, *_options.packed(found)))
-    for tensor in (mask, slopes, table, sinks):
-        tensor.requires_grad_()
-    torch.library.opcheck(attention, (*inputs, *_options.packed(found)))
-    call = _options.packed({n: x.detach() if torch.is_tensor(x) else x for n, x in found.items()})
-    output, lse = (x.detach() for x in attention(*inputs, *call))
+    inputs = dict(zip(("query", "key", "value"), (query, key, value), strict=True))
+    found = _options.checked({**inputs, "mask": shown, "float_mask": mask, **options})
+    for tensors in (inputs.values(), (mask, slopes, table, sinks)):
+        for tensor in tensors:
+            tensor.requires_grad_()
+        torch.library.opcheck(attention, _options.packed(found))
+    constants = {n: x.detach() if torch.is_tensor(x) else x for n, x in found.items()}
+    call = _options.packed(constants | inputs)
+    output, lse = (x.detach() for x in attention(*call))
     grads = torch.ones_like(output).requires_grad_(), torch.ones_like(lse).requires_grad_()
     wanted = ["query", "key", "value"]
-    torch.library.opcheck(attention_backward, (*grads, output, lse, *inputs, *call, wanted))
-    constants = [x.detach() for x in (*grads, output, lse, *inputs)]
+    torch.library.opcheck(attention_backward, (*grads, output, lse, *call, wanted))
+    results = [x.detach() for x in (*grads, output, lse)]
     wanted += ["float_mask", "alibi_slopes", "distance_bias", "sinks"]
-    torch.library.opcheck(attention_backward, (*constants, *call, wanted))
+    constants = _options.packed(constants)
+    torch.library.opcheck(attention_backward, (*results, *constants, wanted))
+    tangents = torch.ones_like(query).detach(), None, torch.ones_like(value).detach()
+    torch.library.opcheck(attention_jvp, (*tangents, *call))

@@ -103,14 +103,17 @@ def test_opcheck(name):
         else x
         for n, x in OPTIONS[name].items()
     }
-    found = _options.checked((None, mask), options, query.device)
-    found |= {"query_starts": starts[0], "key_starts": starts[1]}
-    call = (query, key, value, *_options.packed(found))
+    given = {"query": query, "key": key, "value": value}
+    given |= {"query_starts": starts[0], "key_starts": starts[1]} | options
+    if "dropout_seed" in given:
+        given["dropout_seed"] = _options.seed_tensor(given["dropout_seed"])
+    found = _options.checked(given if mask is None else given | {"float_mask": mask})
+    call = _options.packed(found)
     torch.library.opcheck(_operators.attention, call)
     detached = [x.detach() if isinstance(x, torch.Tensor) else x for x in call]
     results = _operators.attention(*detached)
     grads = [torch.ones_like(x) for x in results]
-    wanted = ["query", "key", "value", *(x for x in _options.INPUTS if x in found)]
+    wanted = [x for x in _options.INPUTS if x in found]
     torch.library.opcheck(_operators.attention_backward, (*grads, *results, *detached, wanted))
 
 

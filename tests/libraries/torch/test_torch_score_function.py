@@ -87,15 +87,27 @@ def test_gradients_of_a_function_that_only_the_call_holds():
         assert_close(one, other)
 
 
-def test_forward_mode_is_refused():
+def test_tangents():
     query, key, value = tensors()
+
+    def along(function):
+        return torch.func.jvp(lambda x: function(x, key, value), (query,), (query,))
+
     own = make()
+    ours = along(lambda *three: scaled_dot_product_attention(*three, score_function=own))
+    for one, other in zip(ours, along(formula), strict=True):
+        assert_close(one, other)
 
-    def attend(query):
-        return scaled_dot_product_attention(query, key, value, score_function=own)
 
-    with pytest.raises(NotImplementedError, match=r"in forward mode .* with score_function"):
-        torch.func.jvp(attend, (query,), (query,))
+def test_tangents_along_a_mask_are_refused():
+    query, key, value = tensors()
+    own, mask = make(), torch.zeros(query.shape[-2], key.shape[-2], dtype=query.dtype)
+
+    def attend(mask):
+        return scaled_dot_product_attention(query, key, value, mask, score_function=own)
+
+    with pytest.raises(NotImplementedError, match=r"in forward mode along .* with score_function"):
+        torch.func.jvp(attend, (mask,), (mask,))
 
 
 def test_vmap_calls_each_sample_alone():
@@ -187,5 +199,5 @@ def test_derivatives_that_are_unknown():
     hessian = torch.func.hessian(
         lambda x: scaled_dot_product_attention(x, key, value, score_function=own).sum()
     )
-    with pytest.raises(NotImplementedError, match=r"in forward mode .* with score_function"):
+    with pytest.raises(NotImplementedError, match=r"second derivative .* with score_function"):
         hessian(query.detach())

@@ -33,8 +33,6 @@ def written(model, implementation, inputs, way):
 @pytest.mark.parametrize("model_type", types("decoder", "encoder-decoder"))
 @pytest.mark.parametrize("way", WAYS)
 def test_same_tokens(model_type, way, calls):
-    if model_type == "bert-generation" and "static" in way:
-        pytest.skip("as with flash attention, it takes the causal mask of generate() for padding")
     model = build(model_type)
     inputs = inputs_of(model_type, model.config)
     inputs.pop("decoder_input_ids", None)

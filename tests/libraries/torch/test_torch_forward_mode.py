@@ -1,0 +1,168 @@
+"""Test forward mode of the first order, which is fused, against the oracle and for its memory."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import gradient_reference
+import regard
+from element_types import each_in_one_type
+from gradient_cases import FEW, assert_within, build, drawn, judge
+from reference import arithmetic
+from torch_problems import (
+    as_tensor,
+    assert_same,
+    attend,
+    leaves_of,
+    scaled_dot_product_attention,
+    torch,
+)
+
+from torch.autograd import forward_ad  # isort: skip
+from torch.utils._python_dispatch import TorchDispatchMode  # isort: skip
+
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+THREE = ("query", "key", "value")
+
+
+def as_array(tensor, like):
+    tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(like.dtype)
+    return tensor.numpy()
+
+
+@each_in_one_type(FEW, "storage")
+def test_oracle(case, storage, target):
+    problem = build(case, storage)
+    arrays = [drawn(x.shape, x.dtype, 3 + i) for i, x in enumerate(problem.arrays)]
+    leaves = leaves_of(problem, wanted=())
+    three = tuple(leaves[name] for name in THREE)
+
+    def function(*three):
+        return attend(problem, leaves | dict(zip(THREE, three, strict=True)), return_lse=True)
+
+    results, along = torch.func.jvp(function, three, tuple(map(as_tensor, arrays)))
+    for one, other in zip(results, function(*three), strict=True):
+        assert torch.equal(one, other)
+    wanted = regard.scaled_dot_product_attention_jvp(
+        *problem.arrays, *arrays, **problem.options, return_lse=True
+    )
+    oracle = judge(gradient_reference.jvp, problem, *problem.arrays, *arrays)
+    for name, part, tensor in zip(oracle._fields[1::2], wanted[1::2], along, strict=True):
+        assert_same(tensor, part)
+        dtype = arithmetic(storage) if name.endswith("lse") else storage
+        assert_within(getattr(oracle, name), as_array(tensor, part), dtype, name)
+
+
+LENGTH, DIM = 1200, 8
+
+
+class NoScores(TorchDispatchMode):
+    """Refuses tensors with as many elements as there are scores."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **kwargs or {})
+        for each in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(each, torch.Tensor):
+                assert each.numel() < LENGTH**2, function
+        return result
+
+
+def dual_numbers(function, tensor):
+    with forward_ad.dual_level():
+        function(forward_ad.make_dual(tensor, tensor.cos()))
+
+
+def recorded_dual_numbers(function, tensor):
+    dual_numbers(function, tensor.requires_grad_())
+
+
+def functional(function, tensor):
+    torch.func.jvp(function, (tensor,), (tensor.cos(),))
+
+
+def mapped(function, tensor):
+    tangents = torch.stack([tensor.cos(), tensor.sin()])
+    torch.vmap(lambda tangent: torch.func.jvp(function, (tensor,), (tangent,))[1])(tangents)
+
+
+def check_memory(derive, function, tensor):
+    with NoScores():
+        tracemalloc.start()
+        try:
+            derive(function, tensor)
+            assert tracemalloc.get_traced_memory()[1] < 2 * LENGTH**2
+        finally:
+            tracemalloc.stop()
+
+
+OPTIONS = {
+    "plain": {},
+    "many": {
+        "is_causal": True,
+        "window": (500, 3),
+        "softcap": 3.0,
+        "alibi_slopes": [0.1],
+        "sinks": [0.5],
+        "key_lengths": 1100,
+        "attn_mask": regard.masks.documents(np.arange(LENGTH) // 400),
+    },
+    "dropout": {"dropout_p": 0.2, "dropout_seed": 3},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("derive", [dual_numbers, recorded_dual_numbers, functional, mapped])
+def test_no_scores_are_stored(derive, name):
+    tensor = torch.linspace(-1, 1, LENGTH * DIM).reshape(1, LENGTH, DIM)
+    check_memory(derive, lambda x: scaled_dot_product_attention(x, x, x, **OPTIONS[name]), tensor)
+
+
+def test_stored_scores_are_found():
+    mask = torch.zeros(1, LENGTH)
+    three = torch.ones(3, 1, LENGTH, DIM)
+    with pytest.raises(AssertionError, match=r"aten\."):
+        check_memory(functional, lambda x: scaled_dot_product_attention(*three, x), mask)
+
+
+def test_dual_numbers_that_require_gradients():
+    """Gradients of tangents, and tangents of gradients, without functional transforms."""
+    query, key, value, along = torch.from_numpy(drawn((4, 2, 5, 3), np.float64))
+    query.requires_grad_()
+
+    def loss(query):
+        return (scaled_dot_product_attention(query, key, value) ** 2).sum()
+
+    hessian = torch.func.hessian(loss)(query.detach())
+    wanted = torch.tensordot(hessian, along, 3)
+    with forward_ad.dual_level():
+        moving = forward_ad.make_dual(query, along)
+        (of_tangent,) = torch.autograd.grad(forward_ad.unpack_dual(loss(moving)).tangent, query)
+        (gradient,) = torch.autograd.grad(loss(moving), moving)
+        of_gradient = forward_ad.unpack_dual(gradient).tangent
+    limit = 64 * np.finfo(np.float64).eps * float(wanted.abs().max())
+    assert float((of_tangent - wanted).abs().max()) <= limit
+    assert float((of_gradient - wanted).abs().max()) <= limit
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}], ids=["", "bfloat16"])
+def test_gradients_without_tangents_in_a_dual_level(is_packed, options):
+    query = torch.from_numpy(drawn((6, 2, 4), np.float32)).requires_grad_()
+    starts = torch.tensor([0, 2, 6])
+
+    def gradient():
+        if is_packed:
+            output = regard.torch.scaled_dot_product_attention_ragged(
+                query, query, query, starts, starts, **options
+            )
+        else:
+            output = scaled_dot_product_attention(query, query, query, **options)
+        return torch.autograd.grad(output.sin().sum(), query)[0]
+
+    wanted = gradient()
+    with forward_ad.dual_level():
+        assert torch.equal(gradient(), wanted)
