@@ -184,7 +184,8 @@ def test_a_full_disk_leaves_the_old_file(path, monkeypatch):
         raise safetensors.SafetensorError("no space left on device")
 
     monkeypatch.setattr("safetensors.serialize_file", full)
-    with pytest.raises(OSError, match="cannot write .*: no space left .* the existing file is unchanged"):
+    expected = r"cannot write .*: no space left on device; the existing file is unchanged"
+    with pytest.raises(OSError, match=expected):
         cache.save(path)
     assert path.read_bytes() == content
     assert len(list(path.parent.iterdir())) == 1
