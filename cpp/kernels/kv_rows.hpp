@@ -159,16 +159,19 @@ REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::in
 // after them and for evicted rows.
 template <class T>
 REGARD_NOINLINE void copy_group_scales(const KvRows& rows, std::int64_t first, std::int64_t count,
-                                       std::int64_t columns, T* to, std::int64_t padded_count) {
-  const std::int64_t groups = columns / kGroupOfFourBits, stride = rows.scale_operand.row_stride;
+                                       std::int64_t columns, T* begin, std::int64_t padded) {
   const auto* const all = reinterpret_cast<const GroupScale*>(rows.scales);
   for_runs(rows, first, count, [&](auto done, auto together, auto page, auto at) {
+    // Copies, which a store of a vector cannot change, so that they stay in registers.
+    const std::int64_t groups = columns / kGroupOfFourBits, stride = rows.scale_operand.row_stride;
+    const std::int64_t padded_count = padded;
+    T* const to = begin;
     const GroupScale* from =
         all + (page < 0 ? 0 : page * rows.scale_operand.page_stride + at * stride);
     std::int64_t row = done;
     const std::int64_t end = done + together;
     if constexpr (sizeof(T) == 4) {
-      const auto store_scales = [&](std::int64_t group, Vec<T> lanes) {
+      const auto store_scales = [=](std::int64_t group, Vec<T> lanes) {
         const Mask<T> pairs = parts_of<Float16>(as_bits<T>(lanes));
         store(to + 2 * group * padded_count + row, part_of<Float16, 0>(pairs));
         store(to + (2 * group + 1) * padded_count + row, part_of<Float16, 1>(pairs));
@@ -197,8 +200,8 @@ REGARD_NOINLINE void copy_group_scales(const KvRows& rows, std::int64_t first, s
         place[padded_count] = page < 0 ? T(0) : static_cast<T>(widen(from[group].minimum));
       }
   });
-  for (std::int64_t group = 0; group < 2 * groups; ++group)
-    for (std::int64_t i = count; i < padded_count; ++i) to[group * padded_count + i] = T(0);
+  for (std::int64_t part = 0; part < 2 * (columns / kGroupOfFourBits); ++part)
+    for (std::int64_t i = count; i < padded; ++i) begin[part * padded + i] = T(0);
 }
 
 }  // namespace

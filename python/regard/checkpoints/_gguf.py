@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,7 +156,7 @@ class GgufFile(ParameterFile):
             return np.empty((count, shape[-1]), _PLAIN.get(kind, "f4"))
         encoding = self._gguf.GGMLQuantizationType[kind]
         numbers, size = self._gguf.GGML_QUANT_SIZES[encoding]  # of a block
-        row_bytes = shape[-1] // numbers * size
+        row_bytes = math.prod(shape[-1:]) // numbers * size  # a single number has no axes
         dtype = np.dtype(_PLAIN.get(kind, "u1"))
         stored = self.numbers(
             tensor, offset + part.start * row_bytes, dtype, count * row_bytes // dtype.itemsize
