@@ -168,19 +168,19 @@ REGARD_NOINLINE void copy_group_scales(const KvRows& rows, std::int64_t first, s
     T* const to = begin;
     const GroupScale* from =
         all + (page < 0 ? 0 : page * rows.scale_operand.page_stride + at * stride);
-    std::int64_t row = done;
     const std::int64_t end = done + together;
+    std::int64_t row = done;
     if constexpr (sizeof(T) == 4) {
-      const auto store_scales = [=](std::int64_t group, Vec<T> lanes) {
+      const auto store_scales = [=](std::int64_t at_row, std::int64_t group, Vec<T> lanes) {
         const Mask<T> pairs = parts_of<Float16>(as_bits<T>(lanes));
-        store(to + 2 * group * padded_count + row, part_of<Float16, 0>(pairs));
-        store(to + (2 * group + 1) * padded_count + row, part_of<Float16, 1>(pairs));
+        store(to + 2 * group * padded_count + at_row, part_of<Float16, 0>(pairs));
+        store(to + (2 * group + 1) * padded_count + at_row, part_of<Float16, 1>(pairs));
       };
       for (; page >= 0 && groups % 4 == 0 && row + kLanes<T> <= end; row += kLanes<T>) {
         for (std::int64_t group = 0; group < groups; group += 4) {
           Vec<T> fours[4];
           load_fours_transposed(from + group, stride * 4, fours);
-          for (int i = 0; i < 4; ++i) store_scales(group + i, fours[i]);
+          for (int i = 0; i < 4; ++i) store_scales(row, group + i, fours[i]);
         }
         from += kLanes<T> * stride;
       }
@@ -188,8 +188,8 @@ REGARD_NOINLINE void copy_group_scales(const KvRows& rows, std::int64_t first, s
         const auto* lanes = reinterpret_cast<const T*>(from);
         const Vec<T> lower = load(lanes), upper = load(lanes + kLanes<T>);
         constexpr auto kAll = std::make_index_sequence<static_cast<std::size_t>(kLanes<T>)>();
-        store_scales(0, every_second<0>(lower, upper, kAll));
-        store_scales(1, every_second<1>(lower, upper, kAll));
+        store_scales(row, 0, every_second<0>(lower, upper, kAll));
+        store_scales(row, 1, every_second<1>(lower, upper, kAll));
         from += kLanes<T> * stride;
       }
     }
