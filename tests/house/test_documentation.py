@@ -34,6 +34,7 @@ PAGES_THAT_NEED = {
     "docs/guide/recording.md": ["torch", "transformers"],
     "docs/guide/torch.md": ["torch"],
     "docs/guide/transformers.md": ["torch", "transformers"],
+    "docs/guide/variants.md": ["numba"],
 }
 sys.path.insert(0, str(ROOT / "docs"))
 import write_results  # noqa: E402
