@@ -239,7 +239,7 @@ sanitized_module() { # N: run one in N quick tests
   local build=$clone/build/sanitized-module log=$work/sanitized-module.log
   python3 -m venv "$work/sanitized"
   "$work/sanitized/bin/pip" install -q "pybind11>=3" numpy "pytest>=9" "pytest-xdist>=3.8" \
-    "hypothesis>=6.100" "ml_dtypes>=0.5" "threadpoolctl>=3.5"
+    "hypothesis>=6.100" "ml_dtypes>=0.5" "safetensors>=0.8" "threadpoolctl>=3.5"
   (
     . "$work/sanitized/bin/activate"
     cmake -S "$clone" -B "$build" -G Ninja "${sanitized[@]}" -DPython_EXECUTABLE="$(command -v python)" \
