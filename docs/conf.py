@@ -7,6 +7,8 @@ from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
+from sphinx.ext.autodoc.mock import _MockObject
+
 import regard
 
 project = "regard"
@@ -54,6 +56,9 @@ autodoc_mock_imports = [
     for package in ("dask", "distributed", "jax", "torch", "transformers")
     if find_spec(package) is None
 ]
+if "jax" in autodoc_mock_imports:
+    # regard.jax adds its primitive to tables, which a mock would refuse.
+    _MockObject.__setitem__ = lambda *_: None
 if "dask" in autodoc_mock_imports:
     # regard.dask looks where this class comes from, which a mock could not tell.
     arrays = sys.modules["dask.array"] = ModuleType("dask.array")
