@@ -213,7 +213,7 @@ def _is_weighted(known: TracedCall, given: Arrays, names: tuple[str, ...]) -> An
     They are the output of attention to the identity.
     """
     kv_len = given["key"].shape[-2]
-    alone = known._replace(
+    reduced = known._replace(
         options=tuple((name, x) for name, x in known.options if name in names),
     )
     arrays = {
@@ -225,5 +225,5 @@ def _is_weighted(known: TracedCall, given: Arrays, names: tuple[str, ...]) -> An
     }
     arrays |= {name: given[name] for name in names if name in given}
     result = Result((*known.lse.shape, kv_len), np.dtype(np.float32))
-    (output,) = _bound(Step("attend", alone, tuple(arrays), (result,)), arrays)
+    (output,) = _bound(Step("attend", reduced, tuple(arrays), (result,)), arrays)
     return output != 0
