@@ -1,11 +1,11 @@
 """Test `attention_map` against pictures computed from all weights."""
 
+import hypothesis
 import numpy as np
 import pytest
 
 import regard
-from element_types import each_in_one_type
-from gradient_cases import FEW, OTHERS, build
+from drawn_problems import TARGETS, examples, on_target, problems
 from gradient_reference import solve
 from reference import arithmetic, assert_same_bits, largest, result_type
 
@@ -28,8 +28,9 @@ def weights_of(problem, options, *, precision, magnitudes=None, **_):
     return s.shaped(np.where(s.seen, s.weights * s.share, 0))
 
 
-def check(case, dtype):
-    problem = build(case, dtype, 0.0)
+@hypothesis.given(problem=problems(dropout=False, mixed=False), target=TARGETS)
+@examples(100)
+def test_pictures_of_all_weights(problem, target):
     query, options = problem.query, problem.options
     if problem.batch != query.shape[:-3]:
         inner = query.shape[-3:] if query.ndim > 2 else (1, *query.shape)
@@ -47,23 +48,15 @@ def check(case, dtype):
     for height, width in shapes:
         for reduce in POOLINGS:
             shape = height, width
-            got = regard.attention_map(query, problem.key, shape=shape, reduce=reduce, **options)
+            with on_target(target):
+                got = regard.attention_map(
+                    query, problem.key, shape=shape, reduce=reduce, **options
+                )
             assert got.dtype == inner
             want = pooled(exact, *shape, reduce)
             assert got.shape == want.shape
             limit = 4 * largest(pooled(moved, *shape, reduce)) + least
             assert largest(got - want) <= limit
-
-
-@each_in_one_type(FEW, "storage")
-def test_oracle(case, storage, target):
-    check(case, storage)
-
-
-@pytest.mark.slow
-@each_in_one_type(OTHERS[::9], "storage", often=2)  # same kernel as the statistics
-def test_oracle_of_the_other_cases(case, storage, target):
-    check(case, storage)
 
 
 @pytest.mark.parametrize("reduce", POOLINGS)
@@ -105,36 +98,3 @@ def test_nan_shows_in_its_pixels(dtype, target):
         picture = regard.attention_map(query, key, is_causal=True, shape=(4, 4), reduce=reduce)
         assert np.isnan(picture[0, 2:, :3]).all()
         assert not np.isnan(picture[0, :2]).any()
-
-
-X = np.zeros((2, 5, 4))
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "message"),
-    [
-        ({"shape": 5}, TypeError, r"shape must be a pair \(height, width\), got 5"),
-        ({"shape": (0, 5)}, ValueError, "shape must be at least 1, got 0"),
-        ({"reduce": X}, ValueError, "reduce must be 'max', 'sum' or 'mean', got an array of"),
-        ({"reduce": "median"}, ValueError, "reduce must be 'max', 'sum' or 'mean', got 'median'"),
-        ({"regions": 3}, TypeError, "regions must be an iterable of pairs of slices, got int"),
-        (
-            {"regions": [(slice("a"), slice(3))]},
-            TypeError,
-            r"regions\[0\] must have slices of ints",
-        ),
-        ({"regions": [slice(3)]}, TypeError, r"regions\[0\] must be a pair of slices"),
-        (
-            {"regions": [(slice(3), 4)]},
-            TypeError,
-            r"regions\[0\] must be a pair of slices, got int",
-        ),
-        ({"regions": [(slice(3), slice(0, 5, 2))]}, ValueError, "without steps"),
-        ({"return_weights": True}, TypeError, "return_weights"),
-        ({"lse": np.zeros(5)}, ValueError, "lse must have the shape"),
-        ({"lse": np.zeros((2, 5)), "regions": [], "window": 5}, TypeError, "window must be a pair"),
-    ],
-)
-def test_bad_input(words, kind, message):
-    with pytest.raises(kind, match=message):
-        regard.attention_map(X, X, **words)

@@ -1,15 +1,11 @@
 """The location of an array in memory changes no bit of the result, and nothing outside the array is
 touched."""
 
-import hashlib
-import itertools
-
 import numpy as np
 import pytest
 
 import regard
 from cases import LAYOUTS
-from element_types import each_in_one_type
 from reference import assert_same_bits
 
 ROLES = ["query", "key", "value", "bool_mask", "float_mask"]
@@ -26,15 +22,6 @@ def problem(dtype, head_dim=19):
     return arrays | {"float_mask": bias.astype(dtype)}
 
 
-OPTIONS = {
-    "window": (40, 7),
-    "key_lengths": np.array([90, 101]),
-    "softcap": 1.5,
-    "alibi_slopes": np.array([0.1, 0, 0.02, -0.1], np.float32),
-    "sinks": np.array([0.5, 1, -np.inf, 0], np.float32),
-}
-
-
 def attend(arrays, mask="bool_mask", **options):
     return regard.scaled_dot_product_attention(
         arrays["query"],
@@ -46,58 +33,6 @@ def attend(arrays, mask="bool_mask", **options):
         return_lse=True,
         **options,
     )
-
-
-@each_in_one_type(list(itertools.product(ROLES, LAYOUTS)), "storage")
-def test_one_argument_elsewhere(case, storage, target):
-    role, layout = case
-    for head_dim in (19, 64):
-        arrays = problem(storage, head_dim)
-        mask = role if role.endswith("mask") else "bool_mask"
-        wanted = attend(arrays, mask)
-        moved = arrays | {role: LAYOUTS[layout](arrays[role])}
-        assert np.array_equal(moved[role], arrays[role])
-        assert_same_bits(attend(moved, mask), wanted)
-        assert_same_bits(attend(moved, mask, return_weights=True)[0], wanted[0])
-
-
-@each_in_one_type(LAYOUTS, "storage")
-def test_all_arguments_elsewhere(case, storage, target):
-    arrays = problem(storage)
-    moved = {role: LAYOUTS[case](array) for role, array in arrays.items()}
-    assert_same_bits(attend(moved, threads=3), attend(arrays, threads=1))
-
-
-@each_in_one_type(list(itertools.product(["bool_mask", "float_mask"], LAYOUTS)), "storage")
-def test_everything_elsewhere_under_every_option(case, storage, target):
-    mask, layout = case
-    arrays = problem(storage)
-    moved = {role: LAYOUTS[layout](array) for role, array in arrays.items()}
-    wanted = attend(arrays, mask, **OPTIONS, return_weights=True)
-    assert_same_bits(attend(moved, mask, **OPTIONS, return_weights=True), wanted)
-    assert_same_bits(attend(moved, mask, **OPTIONS), (wanted[0], wanted[2]))
-
-
-@each_in_one_type(LAYOUTS, "storage")
-def test_two_dimensions(case, storage, target):
-    arrays = [x[0, 0] for x in list(problem(storage).values())[:4]]
-    moved = [LAYOUTS[case](x) for x in arrays]
-    sdpa = regard.scaled_dot_product_attention
-    assert_same_bits(sdpa(*moved, return_weights=True), sdpa(*arrays, return_weights=True))
-
-
-AXES = [(0,), (1,), (2,), (3,), (0, 1, 2, 3)]
-
-
-@each_in_one_type(list(itertools.product(ROLES, AXES)), "storage")
-def test_zero_strides(case, storage, target):
-    role, axes = case
-    arrays = problem(storage)
-    mask = role if role.endswith("mask") else "bool_mask"
-    thin = arrays[role][tuple(slice(0, 1) if i in axes else slice(None) for i in range(4))]
-    thin = np.broadcast_to(thin, arrays[role].shape)
-    wanted = attend(arrays | {role: thin.copy()}, mask)
-    assert_same_bits(attend(arrays | {role: thin}, mask), wanted)
 
 
 def test_memory_mapped_file(storage, target, tmp_path):
@@ -137,14 +72,6 @@ def test_out_of_any_layout(layout, storage, target):
     assert around.tobytes() == before.tobytes(), "memory around `out` was written to"
 
 
-def test_byte_swapped_out_is_refused(dtype, target):
-    arrays = problem(dtype)
-    out = np.full((2, 4, 37, 23), 7, dtype.newbyteorder("S"))
-    with pytest.raises(TypeError, match=r"\bout\b"):
-        attend(arrays, out=out)
-    assert (out == 7).all()
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_stages(layout, dtype, target):
     arrays = problem(dtype)
@@ -169,33 +96,6 @@ def test_softmax_along_any_axis_has_the_bits_of_the_last(dtype, target):
     for axis in range(4):
         wanted = np.moveaxis(regard.softmax(np.moveaxis(x, axis, -1).copy()), -1, axis)
         assert_same_bits(regard.softmax(x, axis), wanted)
-
-
-def test_inputs_are_left_alone(dtype, target):
-    arrays = problem(dtype)
-    offset = np.array([60, 20])
-
-    def digest():
-        everything = [*arrays.values(), offset]
-        return [
-            (hashlib.sha256(x.tobytes()).digest(), x.strides, x.flags.writeable) for x in everything
-        ]
-
-    before = digest()
-    for mask in ("bool_mask", "float_mask"):
-        regard.scaled_dot_product_attention(
-            arrays["query"],
-            arrays["key"],
-            arrays["value"],
-            arrays[mask],
-            is_causal=True,
-            query_offset=offset,
-            return_weights=True,
-            threads=2,
-        )
-        regard.softmax(regard.apply_mask(regard.scale(arrays["float_mask"], 2), arrays[mask]))
-    regard.matmul(arrays["query"], arrays["query"].swapaxes(-1, -2))
-    assert digest() == before
 
 
 def test_nothing_outside_the_arrays_is_read_or_written(target, output_of):
@@ -259,12 +159,3 @@ def test_out_that_is_a_memmap_comes_back_filled(tmp_path, storage, target):
     out = np.memmap(tmp_path / "out", storage, "w+", shape=wanted.shape)
     assert attend(arrays, out=out)[0] is out
     assert_same_bits(np.asarray(out), wanted)
-
-
-def test_out_with_elements_that_meet_is_refused(target):
-    x = np.ones((5, 8), np.float32)
-    memory = np.zeros(64, np.float32)
-    meeting = np.lib.stride_tricks.as_strided(memory, (5, 8), (4, 4))
-    with pytest.raises(ValueError, match=r"out .* strides \(4, 4\)"):
-        regard.scaled_dot_product_attention(x, x, x, out=meeting)
-    assert not memory.any()

@@ -7,28 +7,17 @@ import numpy as np
 import pytest
 
 import regard
-from element_types import each_in_one_type
-from option_cases import LENGTHS, OPTIONS
+from option_cases import LENGTHS
 from reference import (
     arithmetic,
     assert_matches,
     assert_same_bits,
     error,
     expected,
-    lay_out,
 )
 
 sdpa = regard.scaled_dot_product_attention
-POSITIONS = ("is_causal", "window", "key_lengths", "left_padding")
 EVERYTHING = {"return_weights": True, "return_lse": True}
-
-
-def attend(problem, **options):
-    return sdpa(*problem.arrays, **problem.options | options)
-
-
-def named(cases):
-    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
 def normal(dtype, *shapes, seed=0):
@@ -41,25 +30,6 @@ def plain(dtype, *, q_len=19, kv_len=130):
 
 
 # Which keys a query sees
-
-
-@each_in_one_type(
-    [c for c in OPTIONS if any(getattr(c, name) not in (None, False) for name in POSITIONS)],
-    "dtype",
-)
-def test_visibility_is_one_thing(case, dtype, target):
-    """Hiding by position and hiding by one mask give the same bits."""
-    problem = case.build(dtype)
-    wanted = attend(problem, **EVERYTHING)
-    seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
-    seen = seen[0] if problem.query.ndim == 2 and wanted[0].ndim == 2 else seen
-    mask = problem.options.get("mask")
-    if mask is not None and mask.dtype != bool:
-        seen = np.where(seen, mask, dtype.type(-np.inf))
-    kept = {k: v for k, v in problem.options.items() if k not in POSITIONS}
-    assert_same_bits(sdpa(*problem.arrays, **kept | {"mask": seen}, **EVERYTHING), wanted)
-    output, lse = attend(problem, return_lse=True)
-    assert_same_bits((output, lse), (wanted[0], wanted[2]))
 
 
 def test_every_small_window_at_every_offset(dtype, target):
@@ -155,87 +125,10 @@ def test_keys_before_the_padding_do_not_exist(padding, storage, target):
         assert_same_bits((sliced[0], sliced[2]), (wanted[0], wanted[2]))
 
 
-def test_lengths_per_entry_are_slices_per_entry(storage, target):
-    batch = (2, 3)
-    query, key, value = normal(storage, (*batch, 4, 9, 8), (3, 2, 210, 8), (2, 1, 2, 210, 5))
-    for lengths in (17, [96], [0, 95, 210], [[8], [200]], [[0, 1, 7], [96, 97, 210]]):
-        output, lse = sdpa(query, key, value, key_lengths=np.array(lengths), return_lse=True)
-        for b in np.ndindex(batch):
-            n = int(np.broadcast_to(lengths, batch)[b])
-            alone = sdpa(query[b], key[b[1], :, :n], value[b[0], 0, :, :n], return_lse=True)
-            assert_same_bits(alone, (output[b], lse[b]))
-
-
-@named([c for c in OPTIONS if c.is_causal or c.window or c.alibi_slopes])
-def test_the_last_query_stands_at_the_last_key(case, target):
-    """The end of each entry's own keys is given as numbers and as a word."""
-    problem = case.build(np.dtype(np.float32))
-    q_len, kv_len = problem.query.shape[-2], problem.key.shape[-2]
-    lengths = np.asarray(problem.options.get("key_lengths", kv_len))
-    wanted = attend(problem, query_offset=lengths - q_len, **EVERYTHING)
-    assert_same_bits(attend(problem, query_offset="end", **EVERYTHING), wanted)
-
-
 # Two masks at once
 
 
-@pytest.mark.parametrize(
-    ("shown", "bias"),
-    [
-        ((19, 130), (19, 130)),
-        ((2, 1, 1, 130), (4, 19, 130)),
-        ((130,), (4, 1, 130)),
-        ((2, 4, 19, 1), (1, 130)),
-        ((), (2, 4, 19, 130)),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("q_len", [19, 1])
-def test_a_pair_of_masks_is_their_merger(shown, bias, q_len, storage, target):
-    arrays = plain(storage, q_len=q_len)
-    cut = {19: q_len}
-    random = np.random.default_rng(q_len)
-    shown = random.random(tuple(cut.get(n, n) for n in shown)) < 0.7
-    bias = random.standard_normal(tuple(cut.get(n, n) for n in bias)).astype(np.float32)
-    bias[bias > 1.5] = -np.inf
-    merged = np.where(shown, bias, np.float32(-np.inf))
-    for options in ({}, {"is_causal": True, "query_offset": 100, "softcap": 3.0}):
-        wanted = sdpa(*arrays, merged, **options, **EVERYTHING)
-        assert_same_bits(sdpa(*arrays, (shown, bias), **options, **EVERYTHING), wanted)
-        output, lse = sdpa(*arrays, (shown, bias.astype(np.float64)), **options, return_lse=True)
-        assert_same_bits((output, lse), (wanted[0], wanted[2]))
-
-
-def test_a_tuple_of_two_rows_is_an_array(target):
-    query, key, value = normal(np.float32, (2, 8), (3, 8), (3, 8))
-    rows = (True, False, True), (True, True, False)
-    assert_same_bits(sdpa(query, key, value, rows), sdpa(query, key, value, np.array(rows)))
-    rows = (0.0, 1.0, -np.inf), (0.5, 0.0, 0.0)
-    assert_same_bits(sdpa(query, key, value, rows), sdpa(query, key, value, np.array(rows)))
-    pair = [True, False, True], [0.5, 0.0, 0.25]
-    merged = np.array([0.5, -np.inf, 0.25])
-    assert_same_bits(sdpa(query, key, value, pair), sdpa(query, key, value, merged))
-
-
 # Slopes for each batch entry
-
-
-@pytest.mark.parametrize("shape", [(4,), (1, 4), (2, 4)], ids=str)
-@pytest.mark.parametrize("q_len", [19, 1])
-def test_slopes_of_each_entry(shape, q_len, storage, target):
-    query, key, value = plain(storage, q_len=q_len)
-    slopes = np.random.default_rng(1).standard_normal(shape) / 8
-    options = {"query_offset": 100, "is_causal": True}
-    wanted = [
-        sdpa(query[b], key[b], value[b], alibi_slopes=slopes_of, **options, **EVERYTHING)
-        for b, slopes_of in enumerate(np.broadcast_to(slopes, (2, 4)))
-    ]
-    together = sdpa(query, key, value, alibi_slopes=slopes, **options, **EVERYTHING)
-    assert_same_bits(together, tuple(map(np.stack, zip(*wanted, strict=True))))
-    if storage == np.float32:
-        want = expected(query, key, value, alibi_slopes=slopes, **options)
-        output, weights, lse = together
-        assert_matches(want, output=output, weights=weights, lse=lse)
 
 
 # How a score is formed
@@ -310,18 +203,6 @@ def test_slopes_beyond_float32(storage, target):
         assert_same_bits(output, np.repeat(value[..., 60:79, :], 2, axis=1) + storage.type(0))
 
 
-def test_alibi_is_a_float_mask(storage, target):
-    arrays = plain(storage)
-    inner = arithmetic(storage)
-    slopes = np.array([0.5, -0.125, 0.0, 2.0], inner)
-    offset = np.array([100, -5])
-    positions = np.arange(19)[:, None] + offset[:, None, None, None]
-    bias = -slopes[:, None, None] * np.abs(positions - np.arange(130)).astype(inner)
-    want = expected(*arrays, bias)
-    output, weights, lse = sdpa(*arrays, alibi_slopes=slopes, query_offset=offset, **EVERYTHING)
-    assert_matches(want, output=output, weights=weights, lse=lse)
-
-
 def test_slopes_and_sinks_of_any_kind(target):
     """They may have any real type and be any sequence; they do not determine the type of the
     result."""
@@ -335,30 +216,6 @@ def test_slopes_and_sinks_of_any_kind(target):
         wanted = sdpa(*arrays, **{name: whole.astype(np.float32)}, **EVERYTHING)
         for same in (whole, whole.astype(np.int8), whole.tolist()):
             assert_same_bits(sdpa(*arrays, **{name: same}, **EVERYTHING), wanted)
-
-
-@pytest.mark.parametrize("step", [2, -1, 0])
-def test_strided_slopes_sinks_lengths_and_offsets(step, storage, target):
-    arrays = plain(storage)
-    options = {
-        "alibi_slopes": np.array([0.5, 0.1, 0.3, 1.0], np.float32),
-        "sinks": np.array([1.0, -np.inf, 0.0, 3.0], np.float32),
-        "key_lengths": np.array([100, 31]),
-        "query_offset": np.array([20, 90]),
-    }
-    if step == 0:
-        options = {k: np.repeat(v[:1], len(v)) for k, v in options.items()}
-        moved = {k: np.broadcast_to(v[0], v.shape) for k, v in options.items()}
-    elif step == 2:
-        moved = {k: v.repeat(2).astype(v.dtype.newbyteorder("S"))[::2] for k, v in options.items()}
-    else:
-        moved = {k: v[::-1].copy()[::-1] for k, v in options.items()}
-    for name, values in options.items():
-        assert np.array_equal(moved[name], values)
-    before = {k: v.tobytes() for k, v in moved.items()}
-    wanted = sdpa(*arrays, is_causal=True, **options, **EVERYTHING)
-    assert_same_bits(sdpa(*arrays, is_causal=True, **moved, **EVERYTHING), wanted)
-    assert before == {k: v.tobytes() for k, v in moved.items()}
 
 
 def test_a_sink_is_a_key_without_a_value(dtype, target):

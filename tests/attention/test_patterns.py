@@ -5,10 +5,8 @@ predicate, and the bits with the call with that dense mask."""
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 import gradient_reference
 import pattern_cases
@@ -301,117 +299,3 @@ def test_masks_of_one_sequence(name, lengths, target):
     assert_same_bits(both(*singles, None, options)[:2], both(*singles, seen, {})[:2])
     bias = np.random.default_rng(2).standard_normal(lengths)  # LowerTriangularMaskWithTensorBias
     assert_formula(both(*arrays, bias, options), *arrays, everywhere, bias)
-
-
-def _documents(data, q, k):
-    ids = np.arange(max(q, k)) // data.draw(st.integers(1, 40))
-    return masks.documents(ids[:q], ids[:k]), np.equal.outer(ids[:q], ids[:k])
-
-
-def _sliding(data, q, k):
-    sides = [data.draw(st.none() | st.integers(0, 60)) for _ in range(2)]
-    dilation, offset = data.draw(st.integers(1, 3)), data.draw(st.integers(-20, 60))
-    ahead = np.arange(k) - np.arange(q)[:, None] - offset
-    left, right = (9999 if side is None else side * dilation for side in sides)
-    seen = (ahead >= -left) & (ahead <= right) & (ahead % dilation == 0)
-    options = {"dilation": dilation, "query_offset": offset}
-    return masks.sliding(q, k, window=tuple(sides), **options), seen
-
-
-def _ranges(data, q, k):
-    random = np.random.default_rng(data.draw(st.integers(0, 99)))
-    first, length = random.integers(0, k + 1, q), random.integers(0, k // 2 + 1, q)
-    j = np.arange(k)
-    seen = (j >= first[:, None]) & (j < (first + length)[:, None])
-    return masks.Ranges(first, first + length, kv_len=k), seen
-
-
-def _blocks(data, q, k):
-    size = data.draw(st.sampled_from([(16, 16), (7, 13), (128, 128), (64, 24)]))
-    random = np.random.default_rng(data.draw(st.integers(0, 99)))
-    shown = random.random((-(-q // size[0]), -(-k // size[1]))) < 0.4
-    indptr = np.cumsum([0, *shown.sum(axis=1)])
-    i, j = np.ogrid[:q, :k]
-    options = {"shape": (q, k), "block": size}
-    return masks.Blocks(indptr, shown.nonzero()[1], **options), shown[i // size[0], j // size[1]]
-
-
-def _global_tokens(data, q, k):
-    tokens = data.draw(st.lists(st.integers(0, k - 1), max_size=6))
-    asked = np.isin(np.arange(max(q, k)), tokens)
-    return masks.global_tokens(np.array(tokens, int), q, k), asked[:q, None] | asked[:k]
-
-
-def _function(data, q, k):
-    step, limit = data.draw(st.integers(1, 50)), data.draw(st.integers(0, 90))
-
-    def rule(i, j):
-        return (i // step == j // step) | (i + j < limit)
-
-    return masks.from_function(rule, q, k, block=(32, 32)), rule(*np.ogrid[:q, :k])
-
-
-MAKERS = [_documents, _sliding, _ranges, _blocks, _global_tokens, _function]
-
-
-def composed(data, q, k, depth):
-    """Return a mask composed of others, and the same mask as a bool array."""
-    if depth == 0 or data.draw(st.integers(0, 3)) == 0:
-        return data.draw(st.sampled_from(MAKERS))(data, q, k)
-    way = data.draw(st.sampled_from(["&", "|", "^", "~", "slice", "dense"]))
-    if way == "slice":
-        rows, keys = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20))
-        mask, dense = composed(data, q + rows, k + keys, depth - 1)
-        return mask[rows:, keys:], dense[rows:, keys:]
-    mask, dense = composed(data, q, k, depth - 1)
-    if way == "~":
-        return ~mask, ~dense
-    other, other_dense = composed(data, q, k, depth - 1)
-    if way == "dense":
-        return mask & other_dense, dense & other_dense
-    both_of = {"&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b}[way]
-    return both_of(mask, other), both_of(dense, other_dense)
-
-
-@hypothesis.given(data=st.data())
-@hypothesis.settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[
-        hypothesis.HealthCheck.function_scoped_fixture,
-        hypothesis.HealthCheck.too_slow,
-    ],
-)
-def test_compositions(target, data):
-    """Any composition gives the bits of the same dense mask, in the forward call and backward."""
-    q, k = data.draw(st.integers(1, 140)), data.draw(st.integers(1, 260))
-    count = data.draw(st.sampled_from([1, HEADS]))
-    mask, dense = composed(data, q, k, data.draw(st.integers(0, 3)))
-    if count > 1:
-        more = [composed(data, q, k, 1) for _ in range(count - 1)]
-        mask = masks.stack([mask, *(each for each, _ in more)])
-        dense = np.stack([dense, *(each for _, each in more)])
-    given = pattern_cases.arrays(pattern_cases.Pattern(lengths=(q, k)), np.float32)
-    options = {}
-    if data.draw(st.booleans()):
-        options["is_causal"], options["query_offset"] = True, "end"
-    assert_same_bits(both(*given, mask, options), both(*given, dense, options))
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"row_queries": 0}, {"row_queries": -1}, {"first_query": -5}, {"shape": (4,)}],
-    ids=str,
-)
-def test_damaged_rows_are_refused(changed):
-    """Whatever calls itself a sparse mask: an error, and no arithmetic with its numbers."""
-    rows = regard.masks.sliding(4, window=(1, 0))._sparse_rows()
-
-    class Damaged:
-        def _sparse_rows(self):
-            return rows._replace(**changed)
-
-    x = np.ones((1, 4, 8), np.float32)
-    with pytest.raises(ValueError, match="mask has"):
-        regard.scaled_dot_product_attention(x, x, x, Damaged())

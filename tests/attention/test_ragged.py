@@ -1,28 +1,31 @@
-"""Packed sequences of different lengths have the bits of a separate call for each sequence."""
+"""Packed sequences of different lengths have the bits of a separate call for each sequence, in the
+forward call and in the gradients."""
 
 import dataclasses
-import itertools
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
+import gradient_reference
 import regard
-from cases import LAYOUTS
-from data_kinds import drawn_for
-from element_types import each_in_one_type
-from messages import says
-from reference import arithmetic, assert_matches, assert_same_bits, expected
+from drawn_problems import TARGETS, examples, laid_out, on_target
+from element_types import TYPES, type_named
+from gradient_cases import GradientProblem, Judged, assert_within, drawn, judge
+from reference import arithmetic, assert_same_bits
 
-sdpa = regard.scaled_dot_product_attention
+ragged = regard.scaled_dot_product_attention_ragged
+ragged_backward = regard.scaled_dot_product_attention_ragged_backward
+THREE = ("query", "key", "value")
 EVERYTHING = {"return_weights": True, "return_lse": True}
+PER_SEQUENCE = ("query_offset", "key_lengths", "left_padding")
+Q_LENGTHS, K_LENGTHS = (0, 1, 2, 5, 8, 49, 130), (0, 1, 3, 8, 95, 96, 97, 200)
 
 
-def ragged(*arguments, **options):
-    return regard.scaled_dot_product_attention_ragged(*arguments, **options)
-
-
-def starts(lengths):
-    return np.concatenate([[0], np.cumsum(lengths, dtype=int)])
+def turned(rows):
+    """Return (length, heads, ...) as (heads, length, ...), and back."""
+    return np.ascontiguousarray(rows.swapaxes(0, 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,349 +36,272 @@ class Packed:
     query_starts: np.ndarray
     key_starts: np.ndarray
     options: dict
+    grad_output: np.ndarray
+    grad_lse: np.ndarray
 
     @property
     def arguments(self):
         return self.query, self.key, self.value, self.query_starts, self.key_starts
 
+    @property
+    def inputs(self):
+        more = ("mask", "alibi_slopes", "distance_bias", "sinks")
+        named = {name: getattr(self, name) for name in THREE}
+        named |= {name: self.options[name] for name in more if name in self.options}
+        return {name: x for name, x in named.items() if x.dtype != bool}
+
     def attend(self, **extra):
-        return ragged(*self.arguments, **self.options | extra)
+        return ragged(*self.arguments, **self.options | {"return_lse": True} | extra)
+
+    def gradients(self, state, **extra):
+        options = {"grad_lse": self.grad_lse, "with_respect_to": tuple(self.inputs)}
+        given = self.grad_output, *self.arguments, *state
+        return ragged_backward(*given, **self.options | options | extra)
 
     def sequences(self):
-        """Yield (rows, number of keys, the sequence's own arrays, its own options)."""
+        """Yield (rows, keys, the problem of a single sequence)."""
         count = len(self.query_starts) - 1
+        longest = max(np.diff(self.key_starts), default=0)
         for s in range(count):
-            rows = slice(*self.query_starts[s : s + 2])
-            keys = slice(*self.key_starts[s : s + 2])
-            length = int(keys.stop - keys.start)
+            rows, keys = (slice(*x[s : s + 2]) for x in (self.query_starts, self.key_starts))
             options = dict(self.options)
-            for name in ("query_offset", "key_lengths", "left_padding"):
+            for name in PER_SEQUENCE:
                 if not isinstance(options.get(name, "end"), str):
                     options[name] = int(np.broadcast_to(options[name], count)[s])
-            if np.ndim(options.get("alibi_slopes")) == 2:
-                options["alibi_slopes"] = options["alibi_slopes"][s]
+            for name, axes in (("alibi_slopes", 2), ("scale", 2), ("distance_bias", 3)):
+                if np.ndim(options.get(name)) == axes:
+                    options[name] = options[name][s]
             if "mask" in options:
-                heads, longest = self.query.shape[1], max(np.diff(self.key_starts))
-                shape = len(self.query), heads, longest
-                mask = np.broadcast_to(options["mask"], shape)
-                options["mask"] = mask[rows, :, :length].swapaxes(0, 1)
+                mask = np.broadcast_to(options["mask"], (*self.query.shape[:2], longest))
+                options["mask"] = turned(mask[rows, :, : keys.stop - keys.start])
+            if "dropout_p" in options:
+                options["dropout_origin"] = (s, 0, 0)
             arrays = self.query[rows], self.key[keys], self.value[keys]
-            yield rows, length, [x.swapaxes(0, 1) for x in arrays], options
+            grads = self.grad_output[rows], self.grad_lse[rows]
+            yield rows, keys, GradientProblem(*map(turned, arrays), options, *map(turned, grads))
 
 
-LENGTHS = {
-    "one": ([17], [30]),
-    "even": ([8, 8, 8], [8, 8, 8]),
-    "uneven": ([1, 49, 5, 130, 3], [97, 96, 300, 150, 1]),
-    "decode": ([1] * 7, [1, 8, 95, 96, 97, 200, 33]),
-    "empty": ([0, 5, 0, 0, 7, 0], [9, 20, 0, 3, 11, 0]),
-    "keyless": ([4, 6, 5], [0, 100, 0]),
-    "many": ([3, 1, 2] * 20, [5, 9, 2] * 20),
-    "none": ([], []),
-    "no-rows": ([0, 0], [3, 5]),
-    "no-keys": ([3, 5], [0, 0]),
-}
-OPTIONS = {
-    "plain": lambda n, t: {},
-    "causal": lambda n, t: {"is_causal": True},
-    "causal-offsets": lambda n, t: {"is_causal": True, "query_offset": np.arange(n) * 7 - 10},
-    "causal-end": lambda n, t: {"is_causal": True, "query_offset": "end"},
-    "window": lambda n, t: {"window": (20, 3), "query_offset": 4},
-    "softcap": lambda n, t: {"softcap": 1.5, "scale": 0.7},
-    "alibi": lambda n, t: {"alibi_slopes": t([0.5, 0.1, -0.2, 0.0]), "query_offset": 3},
-    "sinks": lambda n, t: {"sinks": t([0.5, -np.inf, 3, -2])},
-    "lengths": lambda n, t: {"key_lengths": None},
-    "padding": lambda n, t: {"left_padding": None, "query_offset": "end", "window": (60, 0)},
-    "slopes": lambda n, t: {"alibi_slopes": t(np.arange(4.0 * n).reshape(n, 4) / (16 * n + 1))},
-    "bool": lambda n, t: {"mask": bool},
-    "float": lambda n, t: {"mask": float},
-    "everything": lambda n, t: {
-        "is_causal": True,
-        "query_offset": np.arange(n) * 5,
-        "window": (60, 0),
-        "key_lengths": None,
-        "softcap": 2.0,
-        "alibi_slopes": t([0.05, 0.01, -0.02, 0.0]),
-        "sinks": t([0.5, -np.inf, 1, -2]),
-        "scale": 0.4,
-        "mask": float,
-    },
-}
+@st.composite
+def packed(draw):
+    heads, kv_heads = draw(st.sampled_from([(1, 1), (4, 2), (6, 2), (5, 1)]))
+    pairs = st.tuples(st.sampled_from(Q_LENGTHS), st.sampled_from(K_LENGTHS))
+    lengths = draw(st.lists(pairs, max_size=6))
+    q_lengths, k_lengths = np.array(lengths, int).reshape(-1, 2).T
+    n, totals, longest = len(lengths), (q_lengths.sum(), k_lengths.sum()), max(k_lengths, default=0)
+    dtype = type_named(draw(st.sampled_from(TYPES["storage"])))
+    random, inner = np.random.default_rng(draw(st.integers(0, 99))), arithmetic(dtype)
+
+    def normal(*shape):
+        return random.standard_normal(shape)
+
+    tables = {
+        "is_causal": lambda: True,
+        "query_offset": lambda: draw(st.sampled_from(["end", 3, np.arange(n) * 7 - 10])),
+        "window": lambda: draw(st.sampled_from([(20, 3), (60, 0), (None, 5)])),
+        "key_lengths": lambda: k_lengths - k_lengths // 3,
+        "left_padding": lambda: k_lengths // 3,
+        "softcap": lambda: draw(st.sampled_from([1.5, np.full(heads, 2.0)])),
+        "scale": lambda: draw(st.sampled_from([0.4, 0.1 + abs(normal(n, heads)) / 4])),
+        "alibi_slopes": lambda: normal(*draw(st.sampled_from([(heads,), (n, heads)]))) / 16,
+        "distance_bias": lambda: normal(*draw(st.sampled_from([(heads, 9), (n, heads, 31)]))),
+        "sinks": lambda: np.where(random.random(heads) < 0.2, -np.inf, normal(heads)),
+    }
+    chosen = draw(st.lists(st.sampled_from(list(tables)), unique=True, max_size=4))
+    options = {name: tables[name]() for name in chosen}
+    for name in ("alibi_slopes", "distance_bias", "sinks"):
+        if name in options:
+            options[name] = options[name].astype(inner)
+    kind = draw(st.sampled_from(["none", "bool", "float"]))
+    if kind != "none":
+        shape = [draw(st.sampled_from([1, size])) for size in (totals[0], heads, longest)]
+        shown = random.random(shape) < 0.7
+        bias = np.where(shown, normal(*shape), -np.inf).astype(inner)
+        options["mask"] = shown if kind == "bool" else bias
+    if draw(st.integers(0, 3)) == 3:
+        options |= {"dropout_p": 0.3, "dropout_seed": 2**40 + 3}
+    shapes = (totals[0], heads, 16), (totals[1], kv_heads, 16), (totals[1], kv_heads, 11)
+    arrays = [normal(*shape).astype(dtype) for shape in shapes]
+    grads = normal(totals[0], heads, 11).astype(dtype), normal(totals[0], heads).astype(inner)
+    starts = [np.concatenate([[0], np.cumsum(x)]) for x in (q_lengths, k_lengths)]
+    return Packed(*arrays, *starts, options, *grads)
 
 
-def build(lengths, options, dtype, *, heads=4, kv_heads=2):
-    q_lengths, k_lengths = (np.array(x, int) for x in LENGTHS[lengths])
-    random = np.random.default_rng(len(lengths) + 100 * len(options))
-    drawn = drawn_for(f"{lengths} {options} {heads}")
-    shapes = (heads, 16), (kv_heads, 16), (kv_heads, 11)
-    totals = q_lengths.sum(), k_lengths.sum(), k_lengths.sum()
-    shapes = [(total, *shape) for total, shape in zip(totals, shapes, strict=True)]
-    arrays = [x.astype(dtype) for x in drawn.arrays(random, *shapes)]
-    options = drawn.options | OPTIONS[options](
-        len(q_lengths), lambda x: np.array(x, arithmetic(dtype))
-    )
-    if "key_lengths" in options:
-        options["key_lengths"] = k_lengths - k_lengths // 3
-    if "left_padding" in options:
-        options["left_padding"] = k_lengths // 3
-    if "mask" in options:
-        shape = totals[0], heads, max(k_lengths, default=0)
-        mask = random.random(shape) < 0.7
-        bias = np.where(mask, drawn.array(random, shape), -np.inf).astype(dtype)
-        options["mask"] = mask if options["mask"] is bool else bias
-    return Packed(*arrays, starts(q_lengths), starts(k_lengths), options)
+@hypothesis.given(problem=packed(), target=TARGETS, threads=st.integers(1, 4))
+@examples(200)
+def test_each_sequence_as_if_alone(problem, target, threads):
+    with on_target(target):
+        output, weights, lse = problem.attend(return_weights=True, threads=threads)
+        assert_same_bits(problem.attend(), (output, lse))
+        state = output, lse
+        gradients = problem.gradients(state, threads=threads)
+        for name, gradient in gradients._asdict().items():
+            assert (gradient is not None) == (name in problem.inputs)
+            if gradient is not None:
+                assert gradient.shape == problem.inputs[name].shape
+                assert gradient.dtype == problem.inputs[name].dtype
+        for rows, keys, alone in problem.sequences():
+            length = keys.stop - keys.start
+            wanted = alone.attend(return_weights=True)
+            own = output[rows], weights[rows, :, :length], lse[rows]
+            assert_same_bits(tuple(map(turned, own)), wanted)
+            assert not weights[rows, :, length:].any()
+            found = alone.gradients((wanted[0], wanted[2]))
+            for name, part in zip(THREE, (rows, keys, keys), strict=True):
+                assert_same_bits(turned(getattr(gradients, name)[part]), getattr(found, name))
 
 
-@each_in_one_type(list(itertools.product(LENGTHS, OPTIONS)), "storage")
-def test_each_sequence_as_if_alone(case, storage, target):
-    packed = build(*case, storage)
-    output, weights, lse = packed.attend(**EVERYTHING)
-    longest = max(np.diff(packed.key_starts), default=0)
-    assert output.shape == (len(packed.query), 4, 11)
-    assert weights.shape == (len(packed.query), 4, longest)
-    assert lse.shape == (len(packed.query), 4)
-    assert (output.dtype, weights.dtype, lse.dtype) == (storage, storage, arithmetic(storage))
-    for rows, length, arrays, own in packed.sequences():
-        alone = sdpa(*arrays, **own, **EVERYTHING)
-        part = output[rows], weights[rows, :, :length], lse[rows]
-        assert_same_bits(tuple(x.swapaxes(0, 1) for x in part), alone)
-        assert not weights[rows, :, length:].any()
-    for threads in (1, 2, 3):
-        assert_same_bits(packed.attend(threads=threads), output)
-        again = packed.attend(return_lse=True, threads=threads)
-        assert_same_bits(again, (output, lse))
+@hypothesis.given(problem=packed(), target=TARGETS)
+@examples(100)
+def test_gradients_of_biases_are_sums_over_sequences(problem, target):
+    """Dropout identifies a sequence by its number."""
+    names = [n for n in ("alibi_slopes", "distance_bias", "sinks") if n in problem.inputs]
+    hypothesis.assume(names and len(problem.query_starts) > 1)
+    with on_target(target):
+        gradients = problem.gradients(problem.attend())
+    sums = {name: [] for name in names}
+    for _, _, alone in problem.sequences():
+        given = alone.grad_output, *alone.arrays
+        want = judge(gradient_reference.backward, alone, *given, grad_lse=alone.grad_lse)
+        for name in names:
+            sums[name].append(getattr(want, name))
+    for name, parts in sums.items():
+        exact = np.stack([part.exact for part in parts])
+        if problem.inputs[name].ndim < exact.ndim:
+            exact = exact.sum(axis=0)
+        judged = Judged(exact, sum(part.limit for part in parts))
+        assert_within(judged, getattr(gradients, name), problem.inputs[name].dtype, name)
 
 
-HEADS = [(1, 1), (2, 2), (6, 2), (5, 1)]
-
-
-@each_in_one_type(
-    list(itertools.product(HEADS, ("uneven", "empty"), ("causal", "softcap", "float"))), "storage"
-)
-def test_ragged_oracle(case, storage, target):
-    (heads, kv_heads), lengths, options = case
-    packed = build(lengths, options, storage, heads=heads, kv_heads=kv_heads)
-    output, weights, lse = packed.attend(**EVERYTHING)
-    for rows, length, arrays, own in packed.sequences():
-        want = expected(*arrays, **own)
-        own_weights = weights[rows, :, :length].swapaxes(0, 1)
-        assert_matches(
-            want, output=output[rows].swapaxes(0, 1), weights=own_weights, lse=lse[rows].T
-        )
-
-
-@pytest.mark.parametrize("options", ["plain", "causal", "float", "everything"])
-@pytest.mark.parametrize("lengths", ["uneven", "empty", "decode"])
-def test_other_sequences_are_anything(lengths, options, storage, target):
-    """No sequence reads another sequence, or anything beyond its own keys: neither elements past
-    its length, nor mask columns for which it has no keys."""
-    packed = build(lengths, options, storage)
-    clean = packed.attend(return_lse=True)
-    count = len(packed.query_starts) - 1
-    for kept in range(count):
-        rows = slice(*packed.query_starts[kept : kept + 2])
-        first = packed.key_starts[kept]
-        query, key, value = (np.full_like(x, np.nan) for x in packed.arguments[:3])
-        query[rows] = packed.query[rows]
-        length = packed.options.get("key_lengths", np.diff(packed.key_starts))[kept]
-        key[first : first + length] = packed.key[first : first + length]
-        value[first : first + length] = packed.value[first : first + length]
-        changed = {"query": query, "key": key, "value": value}
-        mask = packed.options.get("mask")
-        if mask is not None:
-            spoiled = np.full_like(mask, np.nan)  # True in a bool mask
-            spoiled[rows, :, :length] = mask[rows, :, :length]
-            changed["options"] = packed.options | {"mask": spoiled}
-        output, lse = dataclasses.replace(packed, **changed).attend(return_lse=True)
-        assert_same_bits((output[rows], lse[rows]), tuple(x[rows] for x in clean))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_arrays_of_any_layout(layout, storage, target):
-    packed = build("uneven", "everything", storage)
-    lay = LAYOUTS[layout]
-    wanted = packed.attend(**EVERYTHING)
-    arrays = {name: lay(getattr(packed, name)) for name in ("query", "key", "value")}
-    options = packed.options | {"mask": lay(packed.options["mask"])}
-    moved = dataclasses.replace(packed, **arrays, options=options)
-    assert_same_bits(moved.attend(**EVERYTHING), wanted)
-    if layout not in ("read_only", "byte_swapped"):
-        out = lay(np.full(wanted[0].shape, 7, storage))
-        assert moved.attend(out=out) is out
-        assert_same_bits(out, wanted[0])
-
-
-@pytest.mark.parametrize(
-    "axes", [(), (1,), (300,), (4, 1), (1, 300), (188, 1, 1), (1, 4, 1), (188, 4, 300)], ids=str
-)
-def test_masks_broadcast(axes, dtype, target):
+@hypothesis.given(problem=packed(), target=TARGETS)
+@examples(100)
+def test_gradients_of_masks_are_summed_as_they_broadcast(problem, target):
     """Masks broadcast to (total, heads, longest kv_len)."""
-    packed = build("uneven", "plain", dtype)
-    mask = np.asarray(np.random.default_rng(0).random(axes) < 0.6)
-    for kind in (mask, np.where(mask, 0.5, -np.inf).astype(dtype)):
-        whole = np.broadcast_to(kind, (188, 4, 300)).copy()
-        wanted = ragged(*packed.arguments, whole, **EVERYTHING)
-        assert_same_bits(ragged(*packed.arguments, kind, **EVERYTHING), wanted)
+    mask = problem.inputs.get("mask")
+    hypothesis.assume(mask is not None)
+    shape = (*problem.query.shape[:2], max(np.diff(problem.key_starts), default=0))
+    whole = problem.options | {"mask": np.broadcast_to(mask, shape).copy()}
+    with on_target(target):
+        found = problem.gradients(problem.attend())
+        expanded = dataclasses.replace(problem, options=whole)
+        wanted = expanded.gradients(expanded.attend())
+        assert_same_bits(found[:3], wanted[:3])
+        for rows, keys, alone in expanded.sequences():
+            length = keys.stop - keys.start
+            assert_same_bits(turned(wanted.mask[rows, :, :length]), alone.gradients().mask)
+            assert not wanted.mask[rows, :, length:].any()
+    axes = tuple(i for i in range(3) if mask.shape[i] == 1)
+    full = wanted.mask.astype(np.longdouble)
+    # Each term is rounded as it is formed, each sum of terms is rounded in float64, and then the
+    # result is rounded.
+    share = np.finfo(mask.dtype).eps + np.finfo(float).eps / 2 * full.size / max(mask.size, 1)
+    sizes = np.abs(full).sum(axis=axes, keepdims=True)
+    judged = Judged(full.sum(axis=axes, keepdims=True), float(share * sizes.max(initial=0)))
+    assert_within(judged, found.mask, mask.dtype)
+
+
+@hypothesis.given(problem=packed(), target=TARGETS, kept=st.integers(0, 5))
+@examples(100)
+def test_other_sequences_may_hold_anything(problem, target, kept):
+    """No sequence reads another one, elements past its length, or mask columns beyond its keys."""
+    sequences = list(problem.sequences())
+    hypothesis.assume(sequences)
+    kept %= len(sequences)
+    rows, keys, _ = sequences[kept]
+    length = problem.options.get("key_lengths", np.diff(problem.key_starts))[kept]
+    present = slice(keys.start, keys.start + int(length))
+    loud = {}
+    for name in (*THREE, "grad_output", "grad_lse"):
+        part = present if name in ("key", "value") else rows
+        loud[name] = np.full_like(getattr(problem, name), np.nan)
+        loud[name][part] = getattr(problem, name)[part]
+    options = dict(problem.options)
+    mask = options.get("mask")
+    if mask is not None and mask.shape[0] > 1:
+        options["mask"] = np.full_like(mask, np.nan)  # True in a bool mask
+        options["mask"][rows] = mask[rows]
+    spoiled = dataclasses.replace(problem, options=options, **loud)
+    with on_target(target):
+        state, clean_state = spoiled.attend(), problem.attend()
+        assert_same_bits(*(tuple(x[rows] for x in each) for each in (state, clean_state)))
+        asked = {"with_respect_to": THREE}
+        found, clean = spoiled.gradients(state, **asked), problem.gradients(clean_state, **asked)
+        for name, part in zip(THREE, (rows, keys, keys), strict=True):
+            assert_same_bits(getattr(found, name)[part], getattr(clean, name)[part])
+
+
+@hypothesis.given(problem=packed(), target=TARGETS, data=st.data())
+@examples(80)
+def test_packed_arrays_of_any_layout(problem, target, data):
+    def lay(array):
+        return laid_out(data.draw, array) if data.draw(st.booleans()) else array
+
+    roles = {name: lay(getattr(problem, name)) for name in (*THREE, "grad_output", "grad_lse")}
+    kinds = [np.int32, np.uint16, np.int64, list]
+    for name in ("query_starts", "key_starts"):
+        kind, starts = data.draw(st.sampled_from(kinds)), getattr(problem, name)
+        roles[name] = starts.tolist() if kind is list else np.repeat(starts.astype(kind), 2)[::2]
+    options = dict(problem.options)
+    if "mask" in options:
+        options["mask"] = lay(options["mask"])
+    moved = dataclasses.replace(problem, options=options, **roles)
+    with on_target(target):
+        state = problem.attend()
+        assert_same_bits(moved.attend(threads=3), state)
+        asked = {"with_respect_to": THREE}
+        assert_same_bits(moved.gradients(state, **asked)[:3], problem.gradients(state, **asked)[:3])
+
+
+def example(dtype=np.float32):
+    shapes = (10, 4, 16), (23, 2, 16), (23, 2, 11)
+    arrays = [drawn(shape, dtype, i) for i, shape in enumerate(shapes)]
+    return *arrays, np.array([0, 4, 10]), np.array([0, 12, 23])
+
+
+def test_out_is_filled_and_returned(storage, target):
+    wanted = ragged(*example(storage))
+    out = np.full((10, 8, 11), 7, storage)[:, ::2]
+    assert ragged(*example(storage), out=out) is out
+    assert_same_bits(out, wanted)
 
 
 def test_one_number_for_all_sequences(dtype, target):
-    packed = build("uneven", "plain", dtype)
-    wanted = ragged(
-        *packed.arguments, is_causal=True, query_offset=np.ones(5, int), key_lengths=[1] * 5
-    )
-    for one in (1, np.int8(1), [1], (1,) * 5, np.ones(5, np.uint8)):
-        actual = ragged(*packed.arguments, is_causal=True, query_offset=one, key_lengths=one)
-        assert_same_bits(actual, wanted)
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.uint16, np.int64, np.uint64, list, tuple])
-def test_starts_of_any_integer_kind(kind, target):
-    packed = build("uneven", "plain", np.dtype(np.float32))
-    wanted = packed.attend()
-    if isinstance(kind, type) and issubclass(kind, np.integer):
-        moved = [np.repeat(x.astype(kind), 2)[::2] for x in packed.arguments[3:]]
-    else:
-        moved = [kind(x.tolist()) for x in packed.arguments[3:]]
-    assert_same_bits(ragged(*packed.arguments[:3], *moved), wanted)
+    wanted = ragged(*example(dtype), is_causal=True, query_offset=[1, 1], key_lengths=[1] * 2)
+    for one in (1, np.int8(1), [1], (1, 1), np.ones(2, np.uint8)):
+        found = ragged(*example(dtype), is_causal=True, query_offset=one, key_lengths=one)
+        assert_same_bits(found, wanted)
 
 
 def test_mixed_types_in_a_ragged_call(target):
-    packed = build("uneven", "everything", np.dtype(np.float32))
-    arrays = [packed.query.astype("f2"), packed.key, packed.value.astype("f2")]
+    query, key, value, *starts = example()
+    arrays = [query.astype("f2"), key, value.astype("f2")]
     wide = [x.astype(np.float32) for x in arrays]
-    rest = packed.arguments[3:]
-    wanted = ragged(*wide, *rest, **packed.options, **EVERYTHING)
-    assert_same_bits(ragged(*arrays, *rest, **packed.options, **EVERYTHING), wanted)
+    assert_same_bits(ragged(*arrays, *starts, **EVERYTHING), ragged(*wide, *starts, **EVERYTHING))
 
 
-def test_inputs_are_left_alone(storage, target):
-    packed = build("uneven", "everything", storage)
-    everything = [*packed.arguments, *packed.options.values()]
-    everything = [x for x in everything if isinstance(x, np.ndarray)]
-    before = [x.tobytes() for x in everything]
-    for array in everything:
-        array.setflags(write=False)
-    packed.attend(**EVERYTHING)
-    assert [x.tobytes() for x in everything] == before
+def test_sparse_masks_count_keys_from_the_first_of_each_sequence(dtype, target):
+    *arrays, q_starts, k_starts = example(dtype)
+    rows = np.arange(10)
+    for mask in (
+        regard.masks.Ranges(rows % 5, rows % 7 + 3, kv_len=12),
+        regard.masks.Blocks.from_dense(drawn((10, 12), float) > 0, block=(4, 3)),
+        regard.masks.stack([regard.masks.Ranges(h, rows + 3, kv_len=12) for h in range(4)]),
+    ):
+        dense = np.broadcast_to(mask.to_dense()[..., :12], (4, 10, 12))
+        dense = np.ascontiguousarray(dense.swapaxes(0, 1))
+        results = []
+        for each in (mask, dense):
+            state = ragged(*arrays, q_starts, k_starts, each, return_lse=True)
+            given = state[0], *arrays, q_starts, k_starts, *state, each
+            results.append((*state, *ragged_backward(*given)[:3]))
+        assert_same_bits(*results)
 
 
-# Invalid arguments
-
-
-def normal(*shape):
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-GOOD = {
-    "query": normal(10, 14, 64),
-    "key": normal(23, 7, 64),
-    "value": normal(23, 7, 32),
-    "query_starts": np.array([0, 4, 10]),
-    "key_starts": np.array([0, 12, 23]),
-}
-RANGES = {
-    "query-starts-end": ({"query_starts": [0, 4, 9]}, "query_starts 9 10"),
-    "query-starts-beyond": ({"query_starts": [0, 4, 11]}, "query_starts 11 10"),
-    "query-starts-first": ({"query_starts": [1, 4, 10]}, "query_starts 1 0"),
-    "query-starts-fall": ({"query_starts": [0, 12, 10]}, "query_starts"),
-    "query-starts-negative": ({"query_starts": [0, -1, 10]}, "query_starts"),
-    "query-starts-2d": ({"query_starts": np.zeros((2, 2), int)}, "query_starts"),
-    "query-starts-0d": ({"query_starts": 0}, "query_starts"),
-    "query-starts-none": ({"query_starts": np.zeros(0, int)}, "query_starts"),
-    "query-starts-empty-list": ({"query_starts": []}, "query_starts sequences 0"),
-    "query-starts-beyond-64-bits": ({"query_starts": [0, 2**70, 10]}, f"query_starts {2**70}"),
-    "query-starts-huge": (
-        {"query_starts": np.array([0, 2**63, 10], np.uint64)},
-        "query_starts 9223372036854775808",
-    ),
-    "query-starts-uneven": ({"query_starts": [[0], [4, 10]]}, "query_starts"),
-    "key-starts-end": ({"key_starts": [0, 12, 22]}, "key_starts 22 23"),
-    "key-starts-first": ({"key_starts": [2, 12, 23]}, "key_starts 2 0"),
-    "key-starts-fall": ({"key_starts": [0, 24, 23]}, "key_starts"),
-    "key-starts-length": ({"key_starts": [0, 23]}, "query_starts key_starts 3 2"),
-    "key-starts-empty-list": ({"key_starts": ()}, "key_starts sequences 0"),
-    "key-starts-beyond-64-bits": ({"key_starts": [0, -(2**70), 23]}, f"key_starts {-(2**70)}"),
-    "key-starts-longer": ({"key_starts": [0, 5, 12, 23]}, "query_starts key_starts 3 4"),
-    "query-2d": ({"query": normal(10, 64)}, "query"),
-    "query-4d": ({"query": normal(1, 10, 14, 64)}, "query"),
-    "key-2d": ({"key": normal(23, 64)}, "key"),
-    "value-4d": ({"value": normal(1, 23, 7, 32)}, "value"),
-    "head-dim": ({"key": normal(23, 7, 48)}, "query key head_dim 64 48"),
-    "value-total": ({"value": normal(22, 7, 32)}, "key value 23 22"),
-    "kv-heads": ({"value": normal(23, 14, 32)}, "key value 7 14"),
-    "heads": ({"query": normal(10, 16, 64)}, "query key 16 7"),
-    "mask-columns": ({"mask": np.ones((10, 14, 13), bool)}, "mask 13 12"),
-    "mask-rows": ({"mask": np.ones((9, 1, 1), bool)}, "mask 9 10"),
-    "mask-heads": ({"mask": np.ones((7, 1))}, "mask 7 14"),
-    "lengths-beyond": ({"key_lengths": [12, 12]}, "key_lengths 12 11"),
-    "lengths-negative": ({"key_lengths": -1}, "key_lengths -1"),
-    "lengths-shape": ({"key_lengths": [1, 2, 3]}, "key_lengths 3 2"),
-    "offset-shape": ({"query_offset": [1, 2, 3]}, "query_offset 3 2"),
-    "offset-2d": ({"query_offset": [[1], [2]]}, "query_offset"),
-    "window": ({"window": (-1, 0)}, "window -1"),
-    "softcap": ({"softcap": 0.0}, "softcap 0"),
-    "slopes": ({"alibi_slopes": np.ones(7)}, "alibi_slopes 7 14"),
-    "sinks": ({"sinks": np.ones(13)}, "sinks 13 14"),
-    "threads": ({"threads": 0}, "threads 0"),
-}
-KINDS = {
-    "query-starts-masked": (
-        {"query_starts": np.ma.array([0, 4, 10], mask=[0, 1, 0])},
-        "query_starts masked",
-    ),
-    "query-starts-float": ({"query_starts": [0.0, 4.0, 10.0]}, "query_starts"),
-    "query-starts-none": ({"query_starts": None}, "query_starts"),
-    "key-starts-float": ({"key_starts": np.array([0.0, 12.0, 23.0])}, "key_starts float64"),
-    "key-starts-empty-array": ({"key_starts": np.array([])}, "key_starts float64"),
-    "key-starts-objects": ({"key_starts": np.array([0, 12, 23], object)}, "key_starts object"),
-    "key-starts-string": ({"key_starts": "0"}, "key_starts"),
-    "query-complex": ({"query": GOOD["query"].astype(complex)}, "query complex128"),
-    "mask-int": ({"mask": np.ones((10, 14, 12), int)}, "mask int64 bool float"),
-    "window-int": ({"window": 3}, "window"),
-    "lengths-float": ({"key_lengths": 1.5}, "key_lengths"),
-}
-REFUSED = [
-    pytest.param(error, changes, words.split(), id=name)
-    for error, table in ((ValueError, RANGES), (TypeError, KINDS))
-    for name, (changes, words) in table.items()
-]
-
-
-@pytest.mark.parametrize(("error", "changes", "words"), REFUSED)
-def test_refused(error, changes, words, target):
-    with pytest.raises(error, match=says(*words)):
-        ragged(**GOOD | changes)
-    out = np.full((10, 14, 32), 7, np.float32)
-    with pytest.raises(error):
-        ragged(**GOOD | changes, out=out, **EVERYTHING)
-    assert (out == 7).all()
-
-
-def test_wrong_out(target):
-    for shape in ((10, 14, 31), (14, 10, 32), (1, 10, 14, 32)):
-        out = np.full(shape, 7, np.float32)
-        with pytest.raises(ValueError, match=says("out", "10", "14", "32")):
-            ragged(**GOOD, out=out)
-        assert (out == 7).all()
-    out = np.full((10, 14, 32), 7, np.float64)
-    with pytest.raises(TypeError, match=says("out", "float64", "float32")):
-        ragged(**GOOD, out=out)
-    assert (out == 7).all()
-
-
-def test_out_over_an_input_of_a_ragged_call(dtype, target):
-    for role in ("query", "key", "value"):
-        inputs = {name: np.ones((12, 3, 4), dtype) for name in ("query", "key", "value")}
-        before = inputs[role].copy()
-        with pytest.raises(ValueError, match=says("out", role)):
-            ragged(**inputs, query_starts=[0, 12], key_starts=[0, 12], out=inputs[role])
-        assert_same_bits(inputs[role], before)
-
-
-def test_ragged_options_are_named(target):
-    with pytest.raises(TypeError):
-        ragged(*GOOD.values(), None, True)
-    with pytest.raises(TypeError, match="dropout"):
-        ragged(**GOOD, dropout=0.1)
-    with pytest.raises(TypeError):
-        ragged(GOOD["query"], GOOD["key"], GOOD["value"])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_packed_batch_is_the_batch(is_causal, storage, target):
+    arrays = [drawn((3, heads, 20, 16), storage, i) for i, heads in enumerate((4, 2, 2))]
+    wanted = regard.scaled_dot_product_attention(*arrays, is_causal=is_causal, return_lse=True)
+    packed_arrays = [np.concatenate(x.swapaxes(1, 2)) for x in arrays]
+    starts = 20 * np.arange(4)
+    found = ragged(*packed_arrays, starts, starts, is_causal=is_causal, return_lse=True)
+    for mine, right in zip(found, wanted, strict=True):
+        assert_same_bits(mine, np.concatenate(right.swapaxes(1, 2)))

@@ -360,13 +360,6 @@ def test_sparse_masks_are_applied_as_dense_ones(dtype):
             assert_same_bits(masked, wanted)
 
 
-@pytest.mark.parametrize("shape", [(40,), (30, 39), (31, 40), (2, 30, 40), (1, 40)], ids=str)
-def test_sparse_masks_that_do_not_fit_the_scores(shape):
-    mask = regard.masks.stack([regard.masks.sliding(30, 40, window=(3, 0))] * 3)
-    with pytest.raises(ValueError, match=r"mask must broadcast to .*, got shape \(3, 30, 40\)"):
-        regard.apply_mask(np.zeros(shape), mask)
-
-
 def test_a_sparse_mask_takes_little_memory():
     """The dense form of the mask would be as large as the scores; half of their bytes are
     allowed."""
@@ -378,3 +371,37 @@ def test_a_sparse_mask_takes_little_memory():
     tracemalloc.stop()
     assert most < scores.size / 2
     assert np.isfinite(scores).sum() == mask.nnz
+
+
+def test_threads_of_the_stages(dtype, target, layer):
+    a, b = normal((3, 130, 300), dtype), normal((300, 210), dtype, 1)
+    wide, mask = normal((40, 5003), dtype, 2), normal((40, 1), dtype) > 0
+    for call in (
+        lambda n: regard.matmul(a, b, threads=n),
+        lambda n: regard.matmul(a[0, 0], b, threads=n),
+        lambda n: regard.matmul(wide, wide.T, threads=n),
+        lambda n: regard.scale(wide, 0.3, threads=n),
+        lambda n: regard.apply_mask(wide, mask, threads=n),
+        lambda n: regard.softmax(wide, threads=n),
+        lambda n: regard.softmax(wide, axis=0, threads=n),
+        lambda n: regard.softmax(wide[0], threads=n),
+    ):
+        one, *others = (call(n) for n in (1, 2, 3, 7))
+        for other in others:
+            assert_same_bits(other, one)
+
+
+def test_batch_and_neighbors_of_the_stages(dtype, target):
+    a, b = normal((4, 37, 61), dtype), normal((4, 61, 45), dtype, 1)
+    product, weights = regard.matmul(a, b), regard.softmax(a * 3)
+    for i in range(4):
+        assert_same_bits(regard.matmul(a[i], b[i]), product[i])
+        assert_same_bits(regard.softmax(a[i] * 3), weights[i])
+        assert_same_bits(regard.softmax(a[i, 5] * 3), weights[i, 5])
+    loud = a.copy()
+    loud[1], loud[2, :30] = np.nan, 1e30
+    with np.errstate(over="ignore"):
+        spoiled, spoiled_weights = regard.matmul(loud, b), regard.softmax(loud * 3)
+    for kept in (0, 3, (2, slice(30, None))):
+        assert_same_bits(spoiled[kept], product[kept])
+        assert_same_bits(spoiled_weights[kept], weights[kept])

@@ -1,18 +1,18 @@
 """Test `summarize_attention` against statistics of all weights."""
 
-import functools
 import sys
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import regard
 import sparse_cases
 import summary_reference
-from element_types import each_in_one_type
-from gradient_cases import FEW, OTHERS, assert_within, build, judge
+from drawn_problems import TARGETS, examples, on_target, problems
+from gradient_cases import assert_within, judge
 from gradient_reference import solve
-from option_cases import MIXES
 from reference import arithmetic, assert_same_bits, result_type
 
 ALL = regard.AttentionSummary._fields
@@ -28,17 +28,6 @@ def numbers_of(problem):
     return {"first_keys": 5, "local_reach": 11, "tokens": tokens_of(kv_len)}
 
 
-@functools.lru_cache(maxsize=8)
-def solved(case, dtype):
-    problem = build(case, dtype, 0.0)
-    options = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
-    return (
-        problem,
-        options,
-        judge(summary_reference.summarize, problem, *problem.arrays, **numbers_of(problem)),
-    )
-
-
 def summarize(problem, options, **more):
     more = {"statistics": ALL, "top_k": 7, **numbers_of(problem)} | more
     query = problem.query
@@ -48,9 +37,14 @@ def summarize(problem, options, **more):
     return regard.summarize_attention(query, problem.key, **options, **more)
 
 
-def check(case, dtype):
-    problem, options, want = solved(case, dtype)
-    got = summarize(problem, options)
+@hypothesis.given(problem=problems(dropout=False, mixed=False), target=TARGETS)
+@examples(150)
+def test_statistics_of_all_weights(problem, target):
+    options = problem.options
+    numbers = numbers_of(problem)
+    want = judge(summary_reference.summarize, problem, *problem.arrays, **numbers)
+    with on_target(target):
+        got = summarize(problem, options)
     inner = arithmetic(result_type(problem.query, problem.key))
     least = problem.key.shape[-2] * 2.0 ** {4: -100, 8: -960}[inner.itemsize]  # counts as 0
     for name, judged in want._asdict().items():
@@ -85,25 +79,6 @@ def check_top(problem, options, top, limit):
     assert np.all(np.abs(given[..., : largest.shape[-1]] - largest) <= limit * (1 + 1e-6))
 
 
-@each_in_one_type(FEW, "storage")
-def test_oracle(case, storage, target):
-    check(case, storage)
-
-
-@pytest.mark.slow
-@each_in_one_type(OTHERS[::8], "storage", often=2)
-def test_oracle_of_the_other_cases(case, storage, target):
-    check(case, storage)
-
-
-@each_in_one_type(MIXES[::6], "storage")
-def test_any_number_of_threads(case, storage, target, layer):
-    problem, options, _ = solved(case, storage)
-    one = summarize(problem, options, threads=1)
-    for threads in (2, 3, 8):
-        assert_same_bits(_flat(summarize(problem, options, threads=threads)), _flat(one))
-
-
 def _flat(summary):
     return (*summary[:-1], *summary.top_k) if summary.top_k else summary
 
@@ -124,17 +99,16 @@ def test_top_keys_far_apart(dtype, target):
     assert (np.diff(weights[0]) <= 0).all()
 
 
-def test_a_choice_changes_no_number(target):
-    problem, options, _ = solved(FEW[5], np.dtype("float32"))
-    whole = summarize(problem, options)
-    for name in ALL:
-        alone = summarize(problem, options, statistics=[name])
-        assert [each for each in ALL if getattr(alone, each) is not None] == [name]
-        assert_same_bits(_parts(getattr(alone, name)), _parts(getattr(whole, name)))
-
-
-def _parts(field):
-    return tuple(field) if isinstance(field, tuple) else field
+@hypothesis.given(
+    problem=problems(dropout=False, mixed=False), target=TARGETS, name=st.sampled_from(ALL)
+)
+@examples(60)
+def test_a_choice_changes_no_number(problem, target, name):
+    with on_target(target):
+        whole = summarize(problem, problem.options)
+        alone = summarize(problem, problem.options, statistics=[name])
+    assert [each for each in ALL if getattr(alone, each) is not None] == [name]
+    assert_same_bits(_tuple(getattr(alone, name)), _tuple(getattr(whole, name)))
 
 
 def test_a_given_lse_is_used(target):
@@ -246,73 +220,6 @@ def test_progress_reports_and_may_stop():
 
 
 X = np.zeros((2, 5, 4))
-LSE = np.zeros((2, 5))
-
-
-@pytest.mark.parametrize("name", ["query", "key"])
-@pytest.mark.parametrize("array", [np.zeros(()), np.zeros(3), 2.5], ids=str)
-@pytest.mark.parametrize("lse", [None, np.zeros((2, 5)), 1.0], ids=["", "lse", "no lse"])
-def test_too_few_axes(name, array, lse):
-    """The check comes before anything is computed from their shapes."""
-    arrays = {"query": X, "key": X} | {name: array}
-    starts = {"query_starts": [0, 2], "key_starts": [0, 2]}
-    for function in (regard.summarize_attention, regard.attention_map):
-        with pytest.raises(ValueError, match=f"{name} must have at least 2 dimensions"):
-            function(**arrays, lse=lse)
-    with pytest.raises(ValueError, match=f"{name} must have 3 dimensions"):
-        regard.summarize_attention_ragged(**arrays, **starts, lse=lse)
-    with pytest.raises(ValueError, match=r"lse must be an array .* got shape \(\)"):
-        regard.attention_map(X, X, lse=1.0)
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "message"),
-    [
-        ({"statistics": ["entropi"]}, ValueError, "statistics must be of .*, got 'entropi'"),
-        ({"statistics": "induction"}, TypeError, "need tokens: the token of each key"),
-        ({"statistics": 3}, TypeError, "statistics must be a str or some of them, got int"),
-        ({"value": X}, TypeError, "value"),
-        ({"statistics": "induction", "tokens": np.zeros(4)}, TypeError, "tokens must be"),
-        ({"statistics": "induction", "tokens": [1, 2]}, ValueError, r"kv_len, \(5,\), got shape"),
-        ({"top_k": 0, "statistics": "top_k"}, ValueError, "top_k must be at least 1, got 0"),
-        ({"first_keys": -1}, ValueError, "first_keys must be at least 0"),
-        ({"local_reach": 1.5}, TypeError, "local_reach must be an int, got float"),
-        ({"statistics": X}, ValueError, "statistics must be of .*, got an array of float64"),
-        ({"lse": np.zeros((2, 4))}, ValueError, r"lse must have the shape .*\(2, 5\), got shape"),
-        ({"dropout_p": 0.5}, TypeError, "dropout_p"),
-        ({"causal": True}, TypeError, "is_causal"),
-        ({"key_lengths": 9}, ValueError, "key_lengths must be from 0 to 5"),
-        ({"progress": 3}, TypeError, "progress must be True, False or a function"),
-    ],
-)
-def test_bad_input(words, kind, message):
-    with pytest.raises(kind, match=message):
-        regard.summarize_attention(X, X, **words)
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "message"),
-    [
-        ({"query_starts": None}, TypeError, "query_starts must be"),
-        ({"key_starts": [0]}, ValueError, "key_starts must"),
-        ({"key_lengths": [1, 2, 3]}, ValueError, "key_lengths must be an integer or broadcast"),
-        (
-            {"lse": LSE[:1]},
-            ValueError,
-            r"lse must have the shape of the forward call's lse, \(2, 5",
-        ),
-        ({"lse": LSE.astype(np.float16)}, TypeError, "lse must be float32 or float64"),
-        ({"lse": LSE.astype(int)}, TypeError, "lse must be float32 or float64"),
-    ],
-)
-@pytest.mark.parametrize("is_given", [True, False], ids=["with lse", "without"])
-def test_bad_input_of_ragged_calls(words, kind, message, is_given):
-    """The check comes before starts, options and lse are read."""
-    arguments = {"query_starts": [0, 2], "key_starts": [0, 2]} | ({"lse": LSE} if is_given else {})
-    with pytest.raises(kind, match=message):
-        regard.summarize_attention_ragged(
-            X, X, **arguments | words, statistics="induction", tokens=[3, 4]
-        )
 
 
 @pytest.mark.parametrize("package", ["tqdm", "rich"])

@@ -133,13 +133,6 @@ def test_packed_sequences_are_as_each_alone(name, pandas):
         pandas.testing.assert_frame_equal(frame, wanted, check_exact=True, check_index_type=False)
 
 
-def test_no_sequences(pandas):
-    x = np.ones((0, HEADS, 4))
-    packed = regard.summarize_attention_ragged(x, x, [0], [0])
-    for by in ("head", "query", "key"):
-        assert packed.to_frame(by, query_starts=[0], key_starts=[0]).shape[0] == 0
-
-
 def test_the_arrays_of_a_summary_are_not_changed(pandas):
     summary = summary_of((LAYERS, HEADS, N, 4))
     before = {name: array.copy() for name, array in summary.to_dict().items()}
@@ -150,56 +143,7 @@ def test_the_arrays_of_a_summary_are_not_changed(pandas):
         assert_same_bits(array, before[name])
 
 
-X = np.ones((4, HEADS, 4))
-PACKED = regard.summarize_attention_ragged(X, X, [0, 4], [0, 4])
-DENSE = regard.summarize_attention(X, X)
-WRONG = {
-    "by": (lambda: DENSE.to_frame("layer"), ValueError, "by must be 'head', 'query' or 'key'"),
-    "by a number": (lambda: DENSE.to_frame(0), ValueError, "by must be .*, got 0"),
-    "packed": (
-        lambda: PACKED.to_frame(),
-        ValueError,
-        "same axes .* pass query_starts= and key_starts= for a summary of summarize_attention_rag",
-    ),
-    "other starts": (
-        lambda: PACKED.to_frame("key", query_starts=[0, 4]),
-        ValueError,
-        "key_starts must be passed for a table by='key'",
-    ),
-    "end": (
-        lambda: PACKED.to_frame(query_starts=[0, 3]),
-        ValueError,
-        "query_starts must end with the number of tokens in entropy, 4, got 3",
-    ),
-    "floats": (
-        lambda: PACKED.to_frame(query_starts=[0.0, 4.0]),
-        TypeError,
-        "query_starts must be an integer array",
-    ),
-    "number": (lambda: PACKED.to_frame(query_starts=4), ValueError, "query_starts must be"),
-    "not packed": (
-        lambda: regard.summarize_attention(X[None], X[None]).to_frame(query_starts=[0, 1]),
-        ValueError,
-        r"summary must have fields of one shape, \(total, heads\), with query_starts",
-    ),
-    "nothing": (lambda: regard.AttentionSummary().to_frame(), ValueError, "got none"),
-    "no field": (
-        lambda: DENSE._replace(column_sums=None, column_means=None).to_frame("key"),
-        ValueError,
-        "summary must have a field for a table by='key', got entropy",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_errors_name_the_argument(name, pandas):
-    call, error, message = WRONG[name]
-    with pytest.raises(error, match=message):
-        call()
-
-
 def test_the_error_without_pandas_tells_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r'pip install "\.\[pandas\]"'):
-        DENSE.to_frame()
-    assert "entropy" in DENSE.to_dict()
+        regard.AttentionSummary(np.ones((2, 3))).to_frame()

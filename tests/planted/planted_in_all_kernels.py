@@ -7,7 +7,7 @@ SIMD = "cpp/simd/"
 OPTIONS = ("tests/attention/test_options.py",)
 DROPOUT = ("tests/attention/test_dropout.py", "tests/attention/test_stream.py")
 CACHE = ("tests/cache",)
-SPARSE = ("tests/attention/test_attention_masks.py",)
+SPARSE = ("tests/attention/test_sparse_masks.py",)
 FUNCTION = ("tests/attention/test_score_function.py",)
 
 BUGS = [
@@ -192,7 +192,7 @@ BUGS = [
         KERNELS + "backward/gradients_of_scores.hpp",
         "(strip.first_row + lane) % group * (last + 1)",
         "(strip.first_row + lane) % group * last",
-        ("tests/attention/test_backward.py",),
+        ("tests/attention/test_derivatives.py",),
         "the gradient of distance_bias if heads share keys",
     ),
     Bug(
@@ -200,7 +200,7 @@ BUGS = [
         KERNELS + "backward/gradients_of_scores.hpp",
         "load<T>(own + r * kWidth + v * kLanes<T>) * scale",
         "load<T>(own + r * kWidth + v * kLanes<T>)",
-        ("tests/attention/test_backward.py",),
+        ("tests/attention/test_derivatives.py",),
         "gradients with a scale for each head",
     ),
     Bug(

@@ -21,7 +21,7 @@ BUGS = [
         DISPATCH + "attention/backward.cpp",
         "has_partials ? wave.bytes + i * partial_bytes : -1",
         "has_partials ? i * partial_bytes : -1",
-        ("tests/attention/test_backward.py",),
+        ("tests/attention/test_derivatives.py",),
         "gradients of queries of several heads and several chunks of keys",
     ),
     Bug(
@@ -45,7 +45,7 @@ BUGS = [
         DISPATCH + "attention/tangent.cpp",
         "forward.first_head / (problem.forward.heads / problem.forward.kv_heads)",
         "forward.first_head % problem.forward.kv_heads",
-        ("tests/attention/test_jvp.py",),
+        ("tests/attention/test_derivatives.py",),
         "forward mode with groups and several key heads",
     ),
     Bug(

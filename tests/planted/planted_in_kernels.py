@@ -4,11 +4,11 @@ from planted_bug import Bug
 
 KERNELS = "cpp/kernels/"
 OPTIONS = ("tests/attention/test_options.py",)
-DECODE = ("tests/attention/test_decode.py", "tests/attention/test_bit_equality.py", *OPTIONS)
-BACKWARD = ("tests/attention/test_backward.py", "tests/attention/test_backward_accuracy.py")
+DECODE = ("tests/attention/test_decode.py", "tests/attention/test_same_bits.py", *OPTIONS)
+BACKWARD = ("tests/attention/test_derivatives.py", "tests/attention/test_derivatives.py")
 SUMMARY = ("tests/attention/test_summary.py",)
-JVP = ("tests/attention/test_jvp.py",)
-MATMUL = ("tests/attention/test_stages.py", "tests/attention/test_bit_equality.py")
+JVP = ("tests/attention/test_derivatives.py",)
+MATMUL = ("tests/attention/test_stages.py", "tests/attention/test_same_bits.py")
 
 BUGS = [
     Bug(
@@ -24,7 +24,7 @@ BUGS = [
         KERNELS + "attention/forward.hpp",
         "all_values_are_finite(block, problem.value_dim)",
         "all_values_are_finite(block, problem.value_dim - 1)",
-        ("tests/attention/test_numerics.py", "tests/attention/test_containment.py"),
+        ("tests/attention/test_numerics.py", "tests/attention/test_same_bits.py"),
         "NaN or inf in the last column of a hidden value, in tiles that hide some keys",
     ),
     Bug(
@@ -105,7 +105,7 @@ BUGS = [
         KERNELS + "backward/backward.hpp",
         "!are_finite<Factors>(work.query_rows, work.rows, forward.head_dim)",
         "!are_finite<Factors>(work.query_rows, work.rows, forward.head_dim - 1)",
-        ("tests/attention/test_backward_containment.py",),
+        ("tests/attention/test_same_bits.py",),
         "NaN or inf in the last column of a query, and the gradients of keys hidden from it",
     ),
     Bug(

@@ -20,11 +20,6 @@ DIMS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64,
 DIMS += (79, 80, 95, 96, 97, 127, 128, 129, 191, 192, 255, 256)
 
 
-def _replaced(options, **changes):
-    """Return the options in use, with changes."""
-    return options | {k: v for k, v in changes.items() if options.get(k) is not None}
-
-
 def _of_head(numbers, h):
     return numbers[h] if isinstance(numbers, np.ndarray) else numbers
 
@@ -47,6 +42,15 @@ class Problem:
     def batch(self):
         return np.broadcast_shapes(*(x.shape[:-3] for x in self.arrays))
 
+    def with_masks(self, change):
+        """Return the options in use with a function applied to the mask, or to both masks."""
+        mask = self.options.get("mask")
+        if mask is None:
+            return dict(self.options)
+        is_pair = isinstance(mask, tuple)
+        changed = tuple(change(np.asarray(part)) for part in (mask if is_pair else (mask,)))
+        return self.options | {"mask": changed if is_pair else changed[0]}
+
     def entry(self, index):
         """Return one batch entry by itself, as arrays of three axes."""
 
@@ -54,50 +58,60 @@ class Problem:
             array = array.reshape((1,) * (3 - array.ndim) + array.shape)
             return np.broadcast_to(array, self.batch + array.shape[-3:])[index]
 
-        def number(name):
-            return int(np.broadcast_to(self.options.get(name, 0), self.batch)[index])
-
-        options = _replaced(
-            self.options,
-            query_offset=number("query_offset"),
-            key_lengths=number("key_lengths"),
-            left_padding=number("left_padding"),
-            mask=select(np.asarray(self.options.get("mask", True))),
-        )
+        options = self.with_masks(select)
+        for name in ("query_offset", "key_lengths", "left_padding"):
+            if options.get(name) is not None:
+                options[name] = int(np.broadcast_to(options[name], self.batch)[index])
+        if np.ndim(options.get("alibi_slopes")) > 1:
+            slopes = options["alibi_slopes"]
+            options["alibi_slopes"] = np.broadcast_to(slopes, (*self.batch, slopes.shape[-1]))[
+                index
+            ]
+        if "dropout_p" in options and self.batch:
+            number = int(np.ravel_multi_index(index, self.batch))
+            first, *others = options.get("dropout_origin", (0, 0, 0))
+            options["dropout_origin"] = (first + number, *others)
         return Problem(*map(select, self.arrays), options)
 
     def head(self, h):
         """Return one head of a problem without batch, as arrays of two axes."""
         heads, kv_h = len(self.query), h // (len(self.query) // len(self.key))
-        mask = np.asarray(self.options.get("mask", True))
-        options = _replaced(
-            self.options,
-            mask=np.broadcast_to(mask, (heads, *mask.shape[1:]))[h] if mask.ndim > 2 else mask,
-            alibi_slopes=self.options.get("alibi_slopes", np.zeros(heads))[h : h + 1],
-            distance_bias=self.options.get("distance_bias", np.zeros((heads, 1)))[h : h + 1],
-            scale=_of_head(self.options.get("scale"), h),
-            softcap=_of_head(self.options.get("softcap"), h),
-            sinks=self.options.get("sinks", np.zeros(heads))[h : h + 1],
-        )
+
+        def select(mask):
+            return np.broadcast_to(mask, (heads, *mask.shape[1:]))[h] if mask.ndim > 2 else mask
+
+        options = self.with_masks(select)
+        for name in ("alibi_slopes", "distance_bias", "sinks"):
+            if options.get(name) is not None:
+                options[name] = options[name][h : h + 1]
+        for name in ("scale", "softcap"):
+            if options.get(name) is not None:
+                options[name] = _of_head(options[name], h)
+        if options.get("softcap") == np.inf:  # no number, but an array, may contain it
+            options["softcap"] = None
         return Problem(self.query[h], self.key[kv_h], self.value[kv_h], options)
 
     def rows(self, start, stop):
         """Return some consecutive queries, at their original positions."""
-        mask = np.asarray(self.options.get("mask", True))
-        if mask.ndim > 1 and mask.shape[-2] > 1:
-            mask = mask[..., start:stop, :]
+
+        def select(mask):
+            has_rows = mask.ndim > 1 and mask.shape[-2] > 1
+            return mask[..., start:stop, :] if has_rows else mask
+
         offset = np.asarray(self.options.get("query_offset", 0)) + start
-        options = _replaced(self.options, mask=mask) | {"query_offset": offset}
+        options = self.with_masks(select) | {"query_offset": offset}
         return Problem(self.query[..., start:stop, :], self.key, self.value, options)
 
     def keys(self, count):
         """Return only the first keys, for rows that see no others."""
-        mask = np.asarray(self.options.get("mask", True))
-        if mask.ndim > 0 and mask.shape[-1] > 1:
-            mask = mask[..., :count]
-        lengths = np.minimum(self.options.get("key_lengths", 0), count)
-        padding = np.minimum(self.options.get("left_padding", 0), count)
-        options = _replaced(self.options, mask=mask, key_lengths=lengths, left_padding=padding)
+
+        def select(mask):
+            return mask[..., :count] if mask.ndim > 0 and mask.shape[-1] > 1 else mask
+
+        options = self.with_masks(select)
+        for name in ("key_lengths", "left_padding"):
+            if options.get(name) is not None:
+                options[name] = np.minimum(options[name], count)
         return Problem(self.query, self.key[..., :count, :], self.value[..., :count, :], options)
 
 
