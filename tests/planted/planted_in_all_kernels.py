@@ -7,7 +7,7 @@ SIMD = "cpp/simd/"
 OPTIONS = ("tests/attention/test_options.py",)
 DROPOUT = ("tests/attention/test_dropout.py", "tests/attention/test_stream.py")
 CACHE = ("tests/cache",)
-SPARSE = ("tests/attention/test_sparse_masks.py",)
+SPARSE = ("tests/attention/test_mask_forms.py",)
 FUNCTION = ("tests/attention/test_score_function.py",)
 
 BUGS = [

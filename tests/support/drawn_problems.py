@@ -7,6 +7,7 @@ choice, so a failing problem is reduced to one that has only the options that ma
 
 import contextlib
 import dataclasses
+import os
 
 import hypothesis
 import numpy as np
@@ -35,17 +36,15 @@ TARGETS = st.sampled_from(regard.cpu_targets())
 
 
 def examples(number):
-    """Return settings for a test of this many problems, the same in every run."""
+    """Return settings for a test of this many problems, the same in every run. `--every` draws
+    more, and `--one-in` fewer."""
     return hypothesis.settings(
         derandomize=True,
         database=None,
         deadline=None,
-        max_examples=number * EXAMPLES_FACTOR,
+        max_examples=max(10, int(number * float(os.environ.get("REGARD_EXAMPLES", "1")))),
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-
-
-EXAMPLES_FACTOR = 1
 
 
 @contextlib.contextmanager
