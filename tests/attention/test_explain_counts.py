@@ -1,13 +1,44 @@
 """`explain` counts runs of tiles by arithmetic. Here they are counted one by one, from the keys
 that each row sees, and the numbers must be equal."""
 
+import itertools
+
 import numpy as np
 import pytest
-from test_explain import strip_starts
 
 import regard
 
 HEADS, KV_HEADS, BATCH = 4, 2, 2
+
+
+def strip_starts(explanation, rows, mask):
+    """Return where strips begin. They follow one another or, if a mask has its own rows, restart
+    every 128 rows and have equal widths, to a third of a strip (a vector). Four vectors at a task's
+    end are two strips of two."""
+    if explanation.kernel == "decode":
+        return np.array([0])  # one pass for all
+    vector = explanation.strip_rows // 3
+    if mask is None or np.ndim(mask) < 2 or mask.shape[-2] == 1:
+        parts = [np.arange(3)]
+    else:
+        parts = np.array_split(np.arange(128 // vector), -(-128 // explanation.strip_rows))
+    unit = vector * sum(len(part) for part in parts)
+    # The tasks of a head have the same number of units, except that the last tasks have one more.
+    tasks = explanation.tasks // (explanation.batch * explanation.kv_heads)
+    units, more = divmod(-(-rows // unit), tasks)
+    begins = [unit * (units * task + max(0, task - tasks + more)) for task in range(tasks)]
+    starts = []
+    for begin, end in itertools.pairwise([*begins, rows]):
+        task = [
+            unit_begin + vector * part[0]
+            for unit_begin in range(begin, end, unit)
+            for part in parts
+        ]
+        task = [start for start in task if start < end]
+        if len(task) > 1 and task[-1] - task[-2] == 3 * vector and end - task[-1] <= vector:
+            task[-1] -= vector
+        starts += task
+    return np.array(starts)
 
 
 def seen_by(positions, kv_len, entry, options):

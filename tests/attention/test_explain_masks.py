@@ -72,21 +72,16 @@ SPLIT = "blocks of the mask are split, since "
 SPLITS = {
     "fitting": (lambda: random_blocks((128, 128)), (4, 4), None),
     "larger": (lambda: random_blocks((256, 64)), (4, 4), None),
-    "ranges": (lambda: masks.sliding(900, window=(9, 0)), (4, 4), None),
     "queries": (lambda: random_blocks((100, 128)), (4, 4), "100 queries are not a multiple of"),
     "half": (lambda: random_blocks((64, 128)), (4, 4), "64 queries are not a multiple of 128"),
     "groups": (lambda: random_blocks((32, 128)), (4, 1), None),
-    "three": (lambda: random_blocks((64, 128)), (6, 2), "64 queries are not a multiple of 128"),
-    "keys": (lambda: random_blocks((128, 50)), (4, 4), "their 50 keys are not a multiple of "),
     "both": (
         lambda: random_blocks((60, 50)),
         (4, 4),
         "queries are not a multiple of 128 and their 50",
     ),
     "view": (lambda: random_blocks((128, 128))[37:], (4, 4), "do not begin at a multiple of 128 q"),
-    "view of keys": (lambda: random_blocks((128, 128))[:, 3:], (4, 4), "begin at a multiple of "),
     "aligned view": (lambda: random_blocks((128, 128))[256:, 96:], (4, 4), None),
-    "heads": (lambda: random_blocks((100, 128), 4), (4, 4), "their 100 queries are not a multiple"),
     "one query": (lambda: random_blocks((100, 128))[5:6], (4, 4), None),
 }
 
@@ -121,13 +116,6 @@ def test_sequences_that_begin_within_blocks():
         starts = [0, first, 900]
         found = regard.explain(x, x, x, mask, query_starts=starts, key_starts=[0, 0, 900])
         assert any("begin at a multiple of 128 queries" in note for note in found.notes) == is_split
-
-
-def test_a_decode_splits_no_queries():
-    query, key = np.zeros((2, 2, 16), np.float32), np.zeros((2, 900, 16), np.float32)
-    found = regard.explain(query, key, key, random_blocks((100, 128))[8:10])
-    assert found.kernel == "decode"
-    assert not any(note.startswith(SPLIT) for note in found.notes)
 
 
 def test_the_cache_counts_its_mask():

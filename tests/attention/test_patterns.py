@@ -98,20 +98,6 @@ def test_gradients_of_swins_table(target):
     assert rows * columns == len(row)
 
 
-def test_a_scales_gradient_follows_from_the_querys(target):
-    pattern = pattern_cases.FLEX["temperatures of heads"]
-    query, key, value, grad = pattern_cases.arrays(pattern)
-    scale = pattern.options["scale"]
-    gradients = both(query, key, value, grad, pattern.mask, pattern.options)[2]
-    found = (gradients * query).sum(axis=(0, 2, 3)) / scale
-    # The gradient of a query without scale, summed with the query, is the gradient of its factor.
-    scaled = query * scale[:, None, None]
-    at = pattern_cases.indices(pattern)
-    seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
-    plain = gradient_reference.backward(grad, scaled, key, value, seen, scale=1.0).query
-    np.testing.assert_allclose(found, (plain * query).sum(axis=(0, 2, 3)), rtol=1e-9)
-
-
 # The biases of xFormers. Its lengths of queries and keys are the lengths of consecutive sequences.
 Q_LENS, K_LENS, ROOM = [20, 1, 33, 7], [41, 9, 33, 40], 45
 Q_STARTS, K_STARTS = (np.cumsum([0, *lengths]) for lengths in (Q_LENS, K_LENS))

@@ -5,8 +5,6 @@ import pytest
 
 import reference
 import regard
-from data_kinds import KINDS, SCALES, Drawn
-from element_types import type_named
 from gradient_cases import drawn
 from reference import assert_same_bits
 
@@ -81,14 +79,6 @@ def test_rollout_is_the_product_of_the_layers(name, dtype, target):
         **{k: 0 if k == "query_offset" else v for k, v in options.items()},
     )
     check(regard.rollout(query, key, **options), wanted, limit, dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rollout_of_16_bits_is_float32(dtype, target):
-    query, key = layers_of(type_named(dtype))
-    wide = (query.astype(np.float32), key.astype(np.float32))
-    wanted, limit = dense(zip(*wide, strict=True), is_causal=True)
-    check(regard.rollout(query, key, is_causal=True), wanted, limit, np.dtype(np.float32))
 
 
 @pytest.mark.parametrize("residual", [0, 0.25, 1])
@@ -237,16 +227,3 @@ def test_empty_arrays(shape, dtype):
     got = regard.rollout(x, x)
     assert got.shape == (*shape[1:-3], shape[-2], shape[-2])
     assert got.dtype == dtype
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_numbers(kind, scale, target):
-    numbers = Drawn(kind, scale)
-    random = np.random.default_rng(list(KINDS).index(kind))
-    shapes = (BATCH, HEADS, N, DIM), (BATCH, KV_HEADS, N, DIM), (BATCH, KV_HEADS, N, DIM)
-    arrays = (numbers.arrays(random, *shapes)[:2] for _ in range(LAYERS))
-    layers = [tuple(each.astype(np.float32) for each in layer) for layer in arrays]
-    wanted, limit = dense(layers, **numbers.options)
-    query, key = map(np.stack, zip(*layers, strict=True))
-    check(regard.rollout(query, key, **numbers.options), wanted, limit, query.dtype)

@@ -120,16 +120,6 @@ def test_a_given_lse_is_used(target):
     assert np.allclose(halved.max, known.max / 2, rtol=1e-14)
 
 
-def test_heads_of_a_group_are_heads_of_their_own(storage, target):
-    random = np.random.default_rng(3)
-    query = random.standard_normal((2, 6, 70, 24)).astype(storage)
-    key = random.standard_normal((2, 2, 300, 24)).astype(storage)
-    more = {"statistics": ALL, "tokens": tokens_of(300), "is_causal": True, "query_offset": 230}
-    grouped = regard.summarize_attention(query, key, **more)
-    repeated = regard.summarize_attention(query, np.repeat(key, 3, axis=1), **more)
-    assert_same_bits(_flat(grouped), _flat(repeated))
-
-
 def test_sequences_have_what_they_have_alone(storage, target):
     random = np.random.default_rng(4)
     q_lengths, k_lengths = [1, 49, 0, 5, 130], [97, 96, 20, 300, 150]
