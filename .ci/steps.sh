@@ -53,6 +53,28 @@ if have ccache; then
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$work/ccache CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1
 fi
 
+# Runs two functions at the same time, each on one core. The output of the first follows that of the second. The first
+# one that fails ends the run.
+tracks() {
+  export CMAKE_BUILD_PARALLEL_LEVEL=1
+  touch "$work/first.log"
+  trap 'trap "" USR1; cat "$work/first.log"; step "failed"; exit 1' USR1
+  track() { trap '[ $? = 0 ] || kill -USR1 $$' EXIT; "$1"; }
+  set -m
+  track "$1" >"$work/first.log" 2>&1 &
+  local first=$!
+  track "$2" &
+  local second=$!
+  set +m
+  wait "$first"
+  wait "$second"
+  cat "$work/first.log"
+}
+
+changed_lately() { # paths: whether a commit of the last three days changed them, or the history is not known
+  [ "$(git rev-parse --is-shallow-repository)" = true ] || [ -n "$(git log -1 --since=3.days --format=%h -- "$@")" ]
+}
+
 tools() { # programs that build wheels and C++ tests
   export PIP_NO_COMPILE=1 # most of the modules of PyTorch and JAX are never imported
   # Use the same compiler and, if the system has one, the same CMake that build the package: ccache identifies
@@ -171,13 +193,13 @@ peers_venv() { # with PyTorch, transformers, JAX, Dask; fails if they cannot be 
   have mpirun && "$work/peers/bin/pip" install -q mpi4py || skip "the ring over MPI"
 }
 
-peers() { # pytest's -m, N: run one in N of these tests
-  step "PyTorch, transformers, JAX, Dask: one in $2 of the tests that are $1, and all pages"
+peers() { # N, pytest's arguments...: run one in N cases of each of these tests
+  step "PyTorch, transformers, JAX, Dask: one in $1 cases of each test, and all pages"
   peers_venv || return 0
-  in_venv peers "${pytest[@]}" -m "$1" --one-in "$2" tests/libraries tests/conformance \
+  in_venv peers "${pytest[@]}" "${@:2}" --one-in "$1" tests/libraries tests/conformance \
     tests/attention/test_foreign_arrays.py tests/attention/test_score_function_*.py \
     tests/attention/test_stream*.py tests/masks/test_sparse_scipy.py
-  in_venv peers "${pytest[@]}" -m "$1" tests/house/test_documentation.py
+  in_venv peers "${pytest[@]}" "${@:2}" tests/house/test_documentation.py
 }
 
 site_venv() { # with a browser, matplotlib and Sphinx; fails if they cannot be installed
@@ -188,10 +210,10 @@ site_venv() { # with a browser, matplotlib and Sphinx; fails if they cannot be i
   have chromium || skip "tests in a browser: no chromium"
 }
 
-pictures() { # pytest's -m
-  step "pictures and the explorer in a browser: the tests that are $1"
+pictures() { # pytest's arguments...
+  step "pictures and the explorer in a browser"
   site_venv || return 0
-  in_venv site "${pytest[@]}" -m "$1" tests/explore tests/pictures tests/site
+  in_venv site "${pytest[@]}" "$@" tests/explore tests/pictures tests/site
 }
 
 site() {
@@ -202,6 +224,7 @@ site() {
 }
 
 cpp_tests() { # name, cmake arguments...
+  step "the C++ tests: $1"
   local build=$clone/build/$1 log=$work/$1.log
   shift
   cmake -S "$clone" -B "$build" -G Ninja -DREGARD_CPP_TESTS=ON -DREGARD_TARGETS=all "$@" >"$log" 2>&1 &&
@@ -210,7 +233,6 @@ cpp_tests() { # name, cmake arguments...
 }
 
 clang_cpp_tests() { # cmake arguments...
-  step "Clang: the C++ tests"
   have clang++ || { skip "Clang: no clang++"; return; }
   CXX=clang++ cpp_tests clang "$@"
 }
@@ -221,7 +243,7 @@ clang_package() {
   python3 -m venv "$work/clang"
   CXX=clang++ "$work/clang/bin/pip" install -q --no-cache-dir --config-settings=build-dir=build/clang-package \
     --config-settings=cmake.define.REGARD_TARGETS=all --config-settings=cmake.define.REGARD_CUDA=OFF "${clone}[test]"
-  in_venv clang "${pytest[@]}" -m "not slow" tests/attention tests/notebooks
+  in_venv clang "${pytest[@]}" tests/attention tests/notebooks
 }
 
 # One target, which this machine runs: compiling two of them with sanitizers takes a quarter of an hour. All targets are
@@ -253,11 +275,20 @@ sanitized_module() { # N: run one in N quick tests
     # sanitizers reserve more address space than the tests that limit it allow.
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" -k "not address_space" --one-in "$1" \
+    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -k "not address_space" --one-in "$1" \
       tests/attention/test_{attention,attention_map,attention_masks,decode,errors,layouts,merge,option_errors,options,ragged,score_function,stages,summary}.py \
       tests/attention/test_{backward,backward_containment,backward_errors,dropout,jvp,ragged_backward}.py \
       tests/attention/test_{threading_layers,threadpoolctl}.py tests/cache
   )
+}
+
+emulated_gpu() { # N: run one in N tests
+  if changed_lately cpp/cuda cpp/tests/cuda_runtime tests/cuda python/regard/cuda; then
+    cuda_calls "$1"
+    cuda_kernels "$1"
+  else
+    echo "The GPU's kernels have not changed: .ci/nightly emulates them."
+  fi
 }
 
 cuda_calls() { # N: run one in N quick tests
@@ -272,13 +303,13 @@ cuda_calls() { # N: run one in N quick tests
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
     REGARD_EMULATED_CUDA=$(ls "$build"/cpp/tests/cuda_runtime/_cuda*.so) \
-    PYTHONPATH=$work/sanitized-python "${pytest[@]}" -m "not slow" --one-in "$1" tests/cuda/calls
+    PYTHONPATH=$work/sanitized-python "${pytest[@]}" --one-in "$1" tests/cuda/calls
   )
 }
 
 cuda_kernels() { # N: run one in N tests
   step "one in $1 tests of the CUDA kernels, emulated on this CPU"
-  in_venv venv "${pytest[@]}" -m "exhaustive or not exhaustive" --one-in "$1" \
+  in_venv venv "${pytest[@]}" -m "" --one-in "$1" \
     tests/cuda/test_kernels.py tests/cuda/test_instructions.py
 }
 
@@ -286,7 +317,7 @@ masked_cpus() { # N: run one in N quick tests
   step "one in $1 quick tests with AVX-512 without VNNI, with AVX2 without VNNI, and with the baseline"
   [ "$(uname -m)" = x86_64 ] || { not_here "only x86-64 features can be masked"; return; }
   # A different turn from the README's command: each test runs on the best target in one of the two.
-  in_venv venv python .ci/masked_cpus.py "${pytest[@]}" -m "not slow" --turn 1 --one-in "$1" tests
+  in_venv venv python .ci/masked_cpus.py "${pytest[@]}" --turn 1 --one-in "$1" tests
 }
 
 emulated_cpus() { # names of CPUs; none: see .ci/emulated_cpus
