@@ -122,7 +122,7 @@ BUGS = [
         REGARD + "_gradients/merge_backward.py",
         "            of_output[is_blind] = 0\n",
         "",
-        ("tests/attention/test_merge.py",),
+        ("tests/attention/test_merge_backward.py",),
         "gradients of merged states in a row that is fully masked in all parts",
     ),
     Bug(
