@@ -5,13 +5,13 @@ import zlib
 
 import hypothesis
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
 import cases
 import reference
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
+from element_types import each_in_one_type
 from gradient_reference import offset_of
 from reference import assert_matches, assert_same_bits
 
@@ -32,13 +32,12 @@ def check_case(case, dtype):
     check(problem, want, threads=(None, 1, 2, 3)[zlib.crc32(case.name.encode()) % 4])
 
 
-@pytest.mark.parametrize("case", cases.SIZES, ids=lambda case: case.name)
+@each_in_one_type(cases.SIZES, "dtype")
 def test_oracle_of_sizes(case, dtype, target):
-    """The two types have tiles with different edges."""
     check_case(case, dtype)
 
 
-@pytest.mark.parametrize("case", cases.AXES[::2], ids=lambda case: case.name)
+@each_in_one_type(cases.AXES, "dtype", quick=2)
 def test_oracle_of_axes(case, dtype, target):
     check_case(case, dtype)
 

@@ -116,12 +116,13 @@ CALLS = {
         {"mask": (64, KEYS)},
     ),
 }
-CASES = [
-    pytest.param(call, others, name, shape, kind, id=f"{which}-{name}-{word}")
-    for which, (call, others, shapes) in CALLS.items()
-    for name, shape in shapes.items()
-    for word, kind in (MASKS if name == "mask" else FLOATS).items()
-]
+PLACES = [(name, *call, place) for name, call in CALLS.items() for place in call[2]]
+KINDS = [(kind, place) for kind in range(2) for place in PLACES]
+CASES = []
+for number, (kind, (which, call, others, shapes, name)) in enumerate(KINDS):
+    kinds = list((MASKS if name == "mask" else FLOATS).items())
+    word, how = kinds[(number + 3 * kind) % len(kinds)]
+    CASES.append(pytest.param(call, others, name, shapes[name], how, id=f"{which}-{name}-{word}"))
 
 
 @pytest.mark.parametrize(("call", "others", "name", "shape", "kind"), CASES)
