@@ -8,7 +8,6 @@ import pytest
 from data_kinds import KINDS, SCALES, Drawn
 from formula_families import FAMILIES, SETTINGS, excess, score_error
 
-
 CASES = [
     pytest.param(family, *setting, marks=[pytest.mark.slow] if number % 3 else [])
     for number, (setting, family) in enumerate(itertools.product(SETTINGS, FAMILIES))
