@@ -3,7 +3,7 @@
 // If few rows see a key, as in a decode or in a narrow window, the kernel waits for memory: without
 // prefetching, the processor alternates between reading and computing. A core can have only a few
 // prefetches in flight, and more of them delay the loads of the computation. This limit determines
-// the numbers below (docs/lab-notes/decode.md).
+// the numbers below (docs/lab-notes.md).
 #pragma once
 
 #include "kv_rows.hpp"

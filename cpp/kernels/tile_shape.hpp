@@ -49,7 +49,7 @@ struct TileShape {
   }
   // Number of keys whose weights are stored between the two products. A row's sum over keys is
   // computed block by block, so this size affects the bits of the sum. Sizes from 64 to 128 have
-  // the same speed (docs/lab-notes/forward.md).
+  // the same speed (docs/lab-notes.md).
   static constexpr int kBlockKeys = 96;
   // Number of keys with a separate softmax, which is then merged with the softmax of the earlier
   // keys (softmax_state.hpp).
@@ -61,7 +61,7 @@ struct TileShape {
   static constexpr std::int64_t kMaskRows = 128;
   // Number of strips over whose queries the gradients of keys and values are summed before they are
   // added to the gradients in memory. Twice as many strips were slower with an L2 of 512 KB
-  // (docs/lab-notes/backward.md).
+  // (docs/lab-notes.md).
   static constexpr int kBandStrips = 2;
   // In the backward kernel, a piece of keys, with their values and the gradients of both, occupies
   // at most this much memory, and at most three quarters of L2.

@@ -1,5 +1,5 @@
 // The families that compute tiles of scores with queries in lanes: one source, so that what they
-// share is compiled once for a target (docs/lab-notes/building.md).
+// share is compiled once for a target (docs/lab-notes.md).
 #include REGARD_TARGET_HEADER
 
 #include "attention/forward.hpp"

@@ -38,7 +38,7 @@ bool is_decode(const AttentionProblem& problem, const Kernels& kernels) {
 }
 
 // Intel's CPUs need two cycles for vdpbf16ps and one for two float32 multiply-adds
-// (docs/lab-notes/precision.md).
+// (docs/lab-notes.md).
 bool is_faster_in_bfloat16(const Kernels& kernels) {
   const char* const instruction = kernels.bfloat16.instruction;
   if (!instruction || !cpu_has(instruction)) return false;

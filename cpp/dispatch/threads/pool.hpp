@@ -4,7 +4,7 @@
 // every thread of its team has arrived, including threads that the system has not woken yet. The
 // threads then spin for milliseconds on cores that NumPy's BLAS needs next. Here a call ends when
 // all begun tasks are done. A worker spins for some tens of microseconds, and longer only while a
-// call is in progress and each worker has its own core. docs/lab-notes/threads.md
+// call is in progress and each worker has its own core. docs/lab-notes.md
 // compares the two.
 #pragma once
 

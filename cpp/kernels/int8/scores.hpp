@@ -8,7 +8,7 @@
 //
 // Other CPUs do not round and compute in float32: products of integers would take as many
 // operations there as products of float32 numbers, in addition to the rounding
-// (docs/lab-notes/precision.md).
+// (docs/lab-notes.md).
 #pragma once
 
 #include "../../simd/integer_dots.hpp"

@@ -26,7 +26,7 @@ namespace {
 
 // Weights below e^kNegligible count as 0. They do not change a sum of about 1, but their products
 // with values would be subnormal, and each subnormal product costs a microcode assist of a hundred
-// cycles (ALiBi over 4096 keys took 6.8 times as long; docs/lab-notes/forward.md).
+// cycles (ALiBi over 4096 keys took 6.8 times as long; docs/lab-notes.md).
 template <class T>
 constexpr T kNegligible = sizeof(T) == 4 ? T(-69) : T(-665);
 
