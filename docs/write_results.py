@@ -1,7 +1,7 @@
 """Write into the pages what their programs and examples print.
 
 pip install ".[docs]" && python docs/write_results.py            # examples whose output changed
-python docs/write_results.py --programs [NAME ...]               # the programs of the ladder
+python docs/write_results.py --programs [NAME ...]               # the programs of the tutorial
 
 The output of a program follows ``<!-- result: name -->``; the output of an example is the ``text``
 block right after its ``python`` block, or a block ``text varies`` if it depends on the machine.
@@ -91,10 +91,10 @@ def write_examples(path: Path) -> None:
 
 
 def write_programs(names: list[str]) -> None:
-    """Run programs of the ladder, and write their outputs and the drawing of all steps."""
+    """Run programs of the tutorial, and write their outputs and the drawing of all steps."""
     sys.path[:0] = [str(PROGRAMS), str(FIGURES)]
-    import ladder
-    import learn_ladder
+    import all_steps
+    import learn_all_steps
     import measure
     import style
 
@@ -106,15 +106,15 @@ def write_programs(names: list[str]) -> None:
                 text = text.replace(match[0], f"{match[1]}{output}\n{match[4]}")
                 print(match[2])
         path.write_text(text, encoding="utf-8")
-    if not names or "ladder.py" in names:
-        picture = style.svg(learn_ladder.draw(ladder.rows()))
-        (FIGURES / "learn_ladder.svg").write_text(f"{picture.strip()}\n", encoding="utf-8")
+    if not names or "all_steps.py" in names:
+        picture = style.svg(learn_all_steps.draw(all_steps.rows()))
+        (FIGURES / "learn_all_steps.svg").write_text(f"{picture.strip()}\n", encoding="utf-8")
 
 
 def main() -> None:
     """Write the results of examples or of programs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--programs", nargs="*", metavar="NAME", help="programs of the ladder")
+    parser.add_argument("--programs", nargs="*", metavar="NAME", help="programs of the tutorial")
     options = parser.parse_args()
     if options.programs is not None:
         write_programs(options.programs)

@@ -11,7 +11,7 @@ DOCS = ROOT / "docs"
 SPEC = spec_from_file_location("write_drawings", DOCS / "figures" / "write.py")
 WRITE = module_from_spec(SPEC)
 SPEC.loader.exec_module(WRITE)
-# The measured ladder, and the map of the source, are made by hand or by measuring.
+# The measured steps, and the map of the source, are made by hand or by measuring.
 SHOWN = {
     name
     for page in DOCS.rglob("*.md")
@@ -27,6 +27,6 @@ def test_a_drawing_is_up_to_date(name):
 
 
 def test_every_drawing_is_shown_and_exists():
-    assert {*WRITE.drawings(), "learn_ladder"} == SHOWN, "python docs/figures/write.py"
-    ladder = DOCS / "figures" / "learn_ladder.svg"
-    assert ladder.exists(), "python docs/write_results.py --programs ladder.py"
+    assert {*WRITE.drawings(), "learn_all_steps"} == SHOWN, "python docs/figures/write.py"
+    steps = DOCS / "figures" / "learn_all_steps.svg"
+    assert steps.exists(), "python docs/write_results.py --programs all_steps.py"

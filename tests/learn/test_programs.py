@@ -92,7 +92,7 @@ def test_every_program_is_shown_and_every_page_listed(name):
         listed = [f"{page}.md" for page in contents.split()]
         assert sorted(listed) == listed == sorted(set(PAGES) - {"index.md"})
         assert re.findall(r"^\| \[\d+\..*?\]\((.*?)\)", PAGES[name], re.MULTILINE) == listed
-    elif name not in SHARED | {"ladder.py"}:
+    elif name not in SHARED | {"all_steps.py"}:
         link = f"\n[docs/learn/programs/{name}](programs/{name})\n"
         assert sum(text.count(link) for text in PAGES.values()) == 1
 
@@ -100,7 +100,7 @@ def test_every_program_is_shown_and_every_page_listed(name):
 def test_pages_show_results():
     """python docs/write_results.py --programs"""
     shown = [match for text in PAGES.values() for match in RESULT.findall(text)]
-    assert sorted(name for name, _ in shown) == sorted([*RUN, "ladder.py"])
+    assert sorted(name for name, _ in shown) == sorted([*RUN, "all_steps.py"])
     for name, output in shown:
         assert output.strip(), name
         assert "Traceback" not in output
@@ -117,7 +117,7 @@ def test_every_exercise_has_an_answer():
 
 
 RESULT = re.compile(r"^<!-- result: ([\w.]+) -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-RUN = [name for name in STEPS if name not in SHARED | {"ladder.py"} and not name.endswith("hpp")]
+RUN = [name for name in STEPS if name not in SHARED | {"all_steps.py"} and not name.endswith("hpp")]
 
 
 @pytest.mark.parametrize("name", exhaustive_unless(QUICK, RUN))
@@ -153,7 +153,7 @@ def test_planted_errors_are_found(programs, program, file, right, wrong):
     path.write_text(source.replace(right, wrong), encoding="utf-8")
     done = run(programs, program)
     assert done.returncode != 0, done.stdout
-    assert not (programs / "measured").exists()  # what is wrong is not in the ladder
+    assert not (programs / "measured").exists()  # what is wrong is not in the table
 
 
 def test_steps_in_cpp_say_that_there_is_no_compiler(programs, tmp_path):
@@ -172,14 +172,14 @@ def test_steps_in_cpp_say_that_there_is_no_compiler(programs, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_the_ladder_runs_what_is_missing_and_reads_the_rest(programs):
-    first = run(programs, "ladder.py")
+def test_the_table_runs_what_is_missing_and_reads_the_rest(programs):
+    first = run(programs, "all_steps.py")
     assert first.returncode == 0, first.stderr
     records = {path: path.stat().st_mtime_ns for path in (programs / "measured").iterdir()}
-    assert run(programs, "ladder.py").stdout == first.stdout
+    assert run(programs, "all_steps.py").stdout == first.stdout
     assert {path: path.stat().st_mtime_ns for path in records} == records
     with (programs / "stages.py").open("a") as source:
         source.write("# Changed.\n")
-    run(programs, "ladder.py")
+    run(programs, "all_steps.py")
     changed = {path.name for path in records if path.stat().st_mtime_ns != records[path]}
     assert changed == {"stages.json"}

@@ -84,9 +84,9 @@ def report(
     rounds: int = 5,
     row: str = "",
 ) -> None:
-    """Time a step and the peak, print the step's share of it, and record it for the ladder.
+    """Time a step and the peak, print the step's share of it, and record it for the table.
 
-    `name` is the name of the program. If it has several rows in the ladder, `row` distinguishes
+    `name` is the name of the program. If it has several rows in the table, `row` distinguishes
     them. A share is the median of rounds, each with its own peak, because the clock changes.
     """
     row = row or name.split(".")[0]

@@ -1,4 +1,4 @@
-"""The whole ladder: what every step reached on this machine, measured where it is unknown."""
+"""What every step reached on this machine, measured where it is unknown."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The ladder: what share of the peak each step reached where the page was built."""
+"""All steps of the tutorial: what share of the peak each step reached where the page was built."""
 
 from collections.abc import Sequence
 from typing import Any
