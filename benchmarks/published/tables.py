@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.published.run import Run, published
 from benchmarks.table.cases import COMPARISONS, Comparison
-from benchmarks.table.goals import RATIOS
 from regard._bench.results import CaseResult, Results
 
 ENGINES = ("regard", "NumPy", "PyTorch", "ONNX Runtime")
@@ -18,6 +17,10 @@ def _row(cells: list[str]) -> str:
 
 def _head(cells: list[str]) -> list[str]:
     return [_row(cells), "|" + "---|" * len(cells)]
+
+
+def _title(results: Results) -> str:
+    return f"{results.machine['cpu']}, {results.machine['target']}"
 
 
 def _rate(row: CaseResult, engine: str) -> str:
@@ -63,7 +66,7 @@ BRIEF = (
 def brief(*names: str) -> Iterator[str]:
     """Yield regard's speed in some cases of several runs, relative to the fastest other engine."""
     runs = [published(name).results for name in names]
-    yield from _head(["case", *(f"{run.machine['cpu']}, {run.machine['target']}" for run in runs)])
+    yield from _head(["case", *map(_title, runs)])
     for name in BRIEF:
         rows = [next(row for row in run.cases if row.name == name) for run in runs]
         cells = [f"{_rate(row, 'regard')} {row.case.group.unit}, {_over_best(row)}" for row in rows]
@@ -87,24 +90,16 @@ def targets(first: str, second: str) -> Iterator[str]:
 
 
 def comparisons(*names: str) -> Iterator[str]:
-    """Yield regard's comparisons with itself in one or more runs, with the goals."""
+    """Yield regard's comparisons with itself in some runs."""
     runs = [published(name) for name in names]
-    titles = [run.facts["machine"]["target"] for run in runs] if len(runs) > 1 else ["ratio"]
-    yield from _head(["case", "measured quantity", *titles, "goal"])
+    yield from _head(["case", "measured quantity", *map(_title, (run.results for run in runs))])
     for row in COMPARISONS:
-        if not any(row.name in run.comparisons for run in runs):
-            continue
-        sign = ">=" if row.is_speed else "<="
-        ratios = [_ratio(run, row) for run in runs]
-        yield _row([row.name, row.about, *ratios, f"{sign} {RATIOS[row.name]:.2f}"])
+        if any(row.name in run.comparisons for run in runs):
+            yield _row([row.name, row.about, *(_ratio(run, row) for run in runs)])
 
 
 def _ratio(run: Run, row: Comparison) -> str:
-    if row.name not in run.comparisons:
-        return "-"
-    ratio, goal = run.comparisons[row.name], RATIOS[row.name]
-    is_met = ratio >= goal if row.is_speed else ratio <= goal
-    return f"{ratio:.2f}x" if is_met else f"{ratio:.2f}x, missed"
+    return f"{run.comparisons[row.name]:.2f}x" if row.name in run.comparisons else "-"
 
 
 TABLES: dict[str, Callable[..., Iterator[str]]] = {
