@@ -37,7 +37,10 @@ def test_every_public_name_is_in_the_reference(module):
         else importlib.import_module(module).__all__
     )
     for name in names:
-        documented = rf"^\.\. auto\w+:: (?:{re.escape(module)}\.)?{name}$"
+        documented = (
+            rf"^\.\. auto(?:module:: {re.escape(module)}\n   :members:$"
+            rf"|\w+:: (?:{re.escape(module)}\.)?{name}$)"
+        )
         summarized = rf"^   (?:{re.escape(module)}\.)?{name}$"
         found = [page for page in PAGES if re.search(documented, page, re.MULTILINE)]
         assert found, f"no page of docs/api documents {module}.{name}"
