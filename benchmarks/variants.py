@@ -1,0 +1,155 @@
+"""Time the recipes of docs/guide/variants.md relative to plain attention, interleaved.
+
+python benchmarks/variants.py [--rounds 15] [--length 1024]
+python benchmarks/variants.py --gathering          # selected keys: gathered, or under a mask
+
+Each recipe is timed with the NumPy code around its call. Plain attention has the same queries, keys
+and values, and is causal if the recipe is. Needs Numba for sigmoid attention.
+"""
+
+import argparse
+from functools import partial
+
+import numpy as np
+from interleaved import medians, ratios
+
+import regard
+
+HEADS, DIM = 8, 64
+attend = regard.scaled_dot_product_attention
+causal = partial(attend, is_causal=True)
+
+
+def log_sigmoid(offset):
+    import numba
+
+    @numba.cfunc(regard.ScoreFunction.numba_signature("float32"))
+    def change(scores, queries, keys, stride, query_positions, first_key, head, entry, user_data):
+        for k in range(keys):
+            for q in range(queries):
+                scores[k * stride + q] = -np.log1p(np.exp(-(scores[k * stride + q] + offset)))
+
+    return change
+
+
+def recipes(n):
+    """Yield the name of each recipe, plain attention, and the recipe."""
+    rng = np.random.default_rng(0)
+    q, k, v, q2, k2, gate = rng.standard_normal((6, HEADS, n, DIM), dtype=np.float32)
+    plain = partial(causal, q, k, v)
+
+    forget = np.log(1 / (1 + np.exp(-rng.normal(3, 1, (HEADS, n))))).astype(np.float32)
+
+    def forget_gates():
+        c = forget.cumsum(axis=-1)
+        return causal(q, k, v, (c[:, -1:] - c)[:, None])
+
+    yield "forget gates (FoX)", plain, forget_gates
+
+    def differential():
+        pairs = (np.concatenate(pair) for pair in ((q, q2), (k, k2), (v, v)))
+        both = causal(*pairs)
+        return both[:HEADS] - np.float32(0.6) * both[HEADS:]
+
+    yield "differential attention", plain, differential
+
+    rank, rope = 128, 32
+    latent = rng.standard_normal((1, n, rank + rope), dtype=np.float32)
+    rotated = rng.standard_normal((HEADS, n, rope), dtype=np.float32)
+    up_key, up_value = rng.standard_normal((2, HEADS, rank, DIM), dtype=np.float32)
+
+    def latent_attention():
+        query = np.concatenate([regard.matmul(q, up_key.swapaxes(-1, -2)), rotated], axis=-1)
+        output = causal(query, latent, latent[..., :rank], scale=(DIM + rope) ** -0.5)
+        return regard.matmul(output, up_value)
+
+    yield "latent attention (MLA)", plain, latent_attention
+
+    index = rng.standard_normal((n, n), dtype=np.float32)
+    index[~np.tri(n, dtype=bool)] = -np.inf
+
+    def top_k():
+        chosen = np.zeros((n, n), bool)
+        best = np.argpartition(index, -64, axis=-1)[:, -64:]
+        np.put_along_axis(chosen, best, values=True, axis=-1)
+        return causal(q, k, v, chosen)
+
+    yield "top-k keys", plain, top_k
+    yield "gated output", plain, lambda: plain() / (1 + np.exp(-gate))
+    yield "sinks and softmax-one", plain, partial(plain, sinks=np.zeros(HEADS, np.float32))
+
+    compiled = log_sigmoid(np.float32(-np.log(n)))
+    function = regard.ScoreFunction(compiled.ctypes)
+
+    def sigmoid():
+        output, lse = plain(score_function=function, return_lse=True)
+        return output * np.exp(lse)[..., None]
+
+    yield "sigmoid attention", plain, sigmoid
+
+    factor = np.log(np.arange(2, n + 2, dtype=np.float32))[:, None]
+    yield "scales that grow with the length (SSMax)", plain, lambda: causal(q * factor, k, v)
+
+    def norm(x):
+        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(1e-6))
+
+    yield "QK-norm", plain, lambda: causal(norm(q), norm(k), v)
+
+    windows = rng.standard_normal((3, 64, HEADS, 49, DIM), dtype=np.float32)
+    bias = rng.standard_normal((HEADS, 49, 49), dtype=np.float32)
+    yield (
+        "window attention with a learned bias",
+        partial(attend, *windows),
+        partial(attend, *windows, bias),
+    )
+    scale = np.linspace(0.1, 0.2, HEADS)
+    yield "temperature per head", plain, partial(plain, scale=scale)
+
+    frequencies, _ = regard.positional.rotary_frequencies(DIM)
+    positions = np.stack([np.zeros(n, int), *np.divmod(np.arange(n), 20)])
+    angles = positions[np.repeat(range(3), [8, 12, 12])].T * frequencies
+    cache = np.cos(angles), np.sin(angles)
+
+    def three_positions():
+        return causal(*(regard.positional.rotary(x, cache=cache) for x in (q, k)), v)
+
+    yield "rotations by three positions (M-RoPE)", plain, three_positions
+
+
+def gathering(n=4096, queries=64):
+    """Yield the number of keys that each query selects, and both calls."""
+    rng = np.random.default_rng(0)
+    key, value = rng.standard_normal((2, HEADS, n, DIM), dtype=np.float32)
+    query = rng.standard_normal((HEADS, queries, DIM), dtype=np.float32)
+    order = rng.permuted(np.tile(np.arange(n), (queries, 1)), axis=1)
+    for count in (16, 64, 256, 1024):
+        chosen = np.sort(order[:, :count], axis=1)
+        mask = np.zeros((queries, n), bool)
+        np.put_along_axis(mask, chosen, values=True, axis=1)
+
+        def gathered(chosen=chosen):
+            parts = (np.moveaxis(array[:, chosen], 1, 0) for array in (key, value))
+            return attend(np.moveaxis(query, 1, 0)[:, :, None], *parts)
+
+        yield (
+            f"{count} of {n} keys for {queries} queries",
+            partial(attend, query, key, value, mask),
+            gathered,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--gathering", action="store_true")
+    options = parser.parse_args()
+    print(f"{regard.active_target()}, {regard.get_num_threads()} threads")
+    rows = gathering() if options.gathering else recipes(options.length)
+    for name, plain, recipe in rows:
+        times = medians(options.rounds, {"plain": plain, "recipe": recipe})
+        print(f"| {name} | {ratios(times, 'plain')['recipe']:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
