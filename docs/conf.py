@@ -79,7 +79,7 @@ html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
 html_theme_options = {
     "logo": {"text": "regard"},
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 4,
     "navbar_end": ["theme-switcher"],
     "navigation_with_keys": False,
     "pygments_light_style": "a11y-high-contrast-light",

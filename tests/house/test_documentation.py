@@ -29,9 +29,9 @@ OPTIONAL = {
 PAGES_THAT_NEED = {
     "docs/guide/arrays.md": ["jax"],
     "docs/guide/beyond-one-machine.md": ["dask"],
-    "docs/guide/patterns.md": ["matplotlib", "numba", "scipy"],
     "docs/guide/pictures.md": ["matplotlib"],
     "docs/guide/recording.md": ["torch", "transformers"],
+    "docs/guide/score-functions.md": ["numba"],
     "docs/guide/torch.md": ["torch"],
     "docs/guide/transformers.md": ["torch", "transformers"],
     "docs/guide/variants.md": ["numba"],
