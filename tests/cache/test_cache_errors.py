@@ -9,7 +9,7 @@ import pytest
 
 import regard
 from cache_model import normal, tokens, told
-from file_caches import loaded
+from cache_kinds import loaded
 from messages import says
 from reference import assert_same_bits
 from rotation import Rotation

@@ -16,14 +16,7 @@ from rotation import Rotation
 
 FLOAT8, FOUR = "float8_e4m3fn", "q4_1"
 DTYPES = (FLOAT8, FOUR)
-SIZES = Rotation("sizes", ["64 96", "32 32", "96 64", "128 32", "160 128"])
 pytest_generate_tests = SIZES.generate
-
-
-@pytest.fixture
-def sizes(request):
-    """Return the head_dim and value_dim of one of the pairs in rotation."""
-    return tuple(map(int, SIZES.value(request).split()))
 
 
 def some_keys(seed, *shape):
@@ -121,34 +114,6 @@ def test_groups_of_heads_and_masks(dtype, heads, target):
                             if "window" not in given else wide | {"query_offset": 141})  # fmt: skip
         got = cache.attend(query, **given)
         assert_same_bits(got, want[:, :, -1:])
-
-
-ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}]
-
-
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_text_is_stored_alike_however_it_comes(dtype, room, sizes, target):
-    """A text comes at once, token by token, in parts, packed, and after tokens that were taken
-    back."""
-    key, value = some_keys(0, 1, 2, 70, sizes[0]), normal(1, 1, 2, 70, sizes[1])
-    query = normal(2, 1, 4, 1, sizes[0])
-    found = []
-    for parts in ([70], [1] * 70, [3, 30, 1, 36], [-70]):
-        cache = regard.KVCache(1, 2, *sizes, dtype=dtype, **room)
-        cache.append(*(normal(3, 1, 2, 5, size) for size in sizes))
-        cache.truncate(0)
-        for stop, new in zip(np.cumsum(parts), parts, strict=True):
-            if new < 0:
-                packed = (array[0].swapaxes(0, 1) for array in (key, value))
-                cache.append_ragged(*packed, starts=[0, 70])
-            else:
-                cache.append(key[:, :, stop - new : stop], value[:, :, stop - new : stop])
-        found.append((cache.keys[:, :, -9:], cache.values[:, :, -9:], cache.attend(query)))
-        if "keep_last" not in room:
-            found[-1] += tuple(np.ascontiguousarray(rows) for rows in stored_rows(cache))
-    for other in found[1:]:
-        assert_same_bits(other, found[0])
 
 
 @pytest.mark.parametrize("given", ["float16", "float32", "float64"])
@@ -277,41 +242,6 @@ def test_what_cannot_be_stored(dtype, name):
         assert np.isfinite(fork.attend(normal(3, 2, 2, 1, 32))).all()
 
 
-WRONG = [
-    (FOUR, (2, 40), {}, ValueError, ["head_dim", "multiple of 32", "q4_1", "40"]),
-    (FOUR, (2, 64, 33), {}, ValueError, ["value_dim", "multiple of 32", "33"]),
-    (FOUR, (2, 64), {"key_scales": 1.0}, TypeError, ["key_scales", "left out", "q4_1"]),
-    ("float32", (2, 64), {"value_scales": 2}, TypeError, ["value_scales", "left out", "float32"]),
-    (FLOAT8, (2, 64), {"key_scales": [1, 2, 3]}, ValueError, ["key_scales", "(2,)", "(3,)"]),
-    (FLOAT8, (2, 64), {"key_scales": 0}, ValueError, ["key_scales", "2**-100", "0"]),
-    (FLOAT8, (2, 64), {"value_scales": [1, -1]}, ValueError, ["value_scales", "-1"]),
-    (FLOAT8, (2, 64), {"value_scales": np.nan}, ValueError, ["value_scales", "nan"]),
-    (FLOAT8, (2, 64), {"value_scales": 1e300}, ValueError, ["value_scales", "inf"]),
-    (FLOAT8, (2, 64), {"key_scales": "large"}, TypeError, ["key_scales", "floats"]),
-    (FLOAT8, (2, 64), {"key_scales": True}, TypeError, ["key_scales", "bool"]),
-    ("float8_e5m2", (2, 64), {}, TypeError, ["dtype", "float8_e4m3fn", "q4_1"]),
-    (ml_dtypes.float8_e5m2, (2, 64), {}, TypeError, ["dtype", "float8_e4m3fn", "float8_e5m2"]),
-    ("q4_0", (2, 64), {}, TypeError, ["dtype", "q4_1"]),
-]
-
-
-@pytest.mark.parametrize(("dtype", "sizes", "options", "error", "words"), WRONG)
-def test_wrong_arguments(dtype, sizes, options, error, words):
-    with pytest.raises(error, match=says(*words)):
-        regard.KVCache(1, *sizes, dtype=dtype, **options)
-
-
-def test_types_have_names():
-    cache = regard.KVCache(1, 2, 32, dtype=ml_dtypes.float8_e4m3fn)
-    assert cache.dtype == FLOAT8
-    assert "dtype=float8_e4m3fn" in repr(cache)
-    cache = regard.KVCache(1, 2, 32, dtype=FOUR)
-    assert cache.dtype == FOUR
-    assert regard.KVCache(1, 2, 32, dtype=cache.dtype).dtype == FOUR
-    assert "dtype=q4_1" in repr(cache)
-    assert regard.KVCache(1, 2, 32, dtype="int8").dtype == np.int8
-
-
 def test_sizes():
     """4-bit numbers take 5 bits each, with scales and minimums; float8 takes 8 bits."""
     assert page_bytes(regard.KVCache(2, 4, 128, dtype=FOUR, capacity=96)) == 4 * 96 * 2 * 80
@@ -326,18 +256,6 @@ def test_explanations(dtype):
     assert words[dtype] in str(explanation)
     row = {"int8": 64 + 32 + 8, FLOAT8: 64 + 32, FOUR: (64 + 32) // 2 + (2 + 1) * 4}[dtype]
     assert explanation.bytes == 2 * 30 * 2 * row + 2 * 4 * (64 + 32) * 4
-
-
-@pytest.mark.parametrize("dtype", ALL)
-def test_explanations_name_the_type(dtype):
-    cache, *_ = filled(dtype)
-    query = normal(0, 2, 4, 300, 64, dtype=np.float32)
-    text = str(cache.explain(query, query_offset=0, precision="bfloat16"))
-    assert f"stored as {dtype} and computed in float32" in text
-    assert f"keys that are stored as {dtype} are multiplied in float32" in text
-    assert "uint8" not in text
-    text = str(cache.explain(query[:, :, :1].astype(np.float64)))
-    assert f"stored as {dtype} and computed in float64" in text
 
 
 def test_scales_can_be_read():

@@ -17,12 +17,6 @@ from messages import says
 from reference import assert_same_bits
 
 STORED = ["float32", "float64", "float16", "bfloat16", "int8", "float8_e4m3fn", "q4_1"]
-KINDS = {
-    "growing": {},
-    "capacity": {"capacity": 110},
-    "pages": {"page_size": 16},
-    "window": {"keep_last": 20, "keep_first": 3, "page_size": 16},
-}
 
 
 def make(dtype="float32", **options):
@@ -119,60 +113,12 @@ def test_a_file_replaces_another(path):
     assert neighbor.read_bytes() == b"mine"
 
 
-def test_without_address_space(path):
-    resource = pytest.importorskip("resource")
-    cache = make(page_size=16)
-    cache.save(path)
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (2**46, before[1]))
-    try:
-        again = regard.KVCache.load(path, mmap=True)
-        for each in (again, cache):
-            for step in range(20):
-                each.append(*tokens(step, 2, 9, head_dim=32, value_dim=64))
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-    assert told(again) == told(cache)
-
-
 def test_nothing_stays_open(path):
     make().save(path)
     before = len(os.listdir("/proc/self/fd"))
     cache = regard.KVCache.load(path, mmap=True)
     assert len(os.listdir("/proc/self/fd")) == before
     assert len(cache) == 43
-
-
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("", "path must name a file, got an empty str"),
-        (b"", "path must name a file, got an empty bytes"),
-        ("a\0b", r"path must have no null characters, got 'a\x00b'"),
-    ],
-)
-def test_paths_that_cannot_be(place, message):
-    for call in (make().save, regard.KVCache.load):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            call(place)
-
-
-def test_other_wrong_arguments(path):
-    cache = make()
-    for call, kind, words in (
-        (lambda: cache.save(3), TypeError, ["path", "int"]),
-        (lambda: cache.save(path, 2), ValueError, ["entries", "from 0 to 1", "2"]),
-        (lambda: cache.save(path, "first"), TypeError, ["entries"]),
-        (lambda: cache.save(path.with_name("nowhere") / "cache"), FileNotFoundError, []),
-        (lambda: cache.save(path.parent), IsADirectoryError, []),
-        (lambda: regard.KVCache.load(3), TypeError, ["path", "int"]),
-        (lambda: regard.KVCache.load(path, mmap=1), TypeError, ["mmap", "int"]),
-        (lambda: regard.KVCache.load(path), FileNotFoundError, ["cache"]),
-        (lambda: regard.KVCache.load(path.parent), ValueError, ["not a file"]),
-    ):
-        with pytest.raises(kind, match=says(*words)):
-            call()
-    assert not list(path.parent.iterdir())
 
 
 def test_a_full_disk_leaves_the_old_file(path, monkeypatch):
@@ -222,54 +168,6 @@ def parts_of(path):
     with safetensors.safe_open(path, framework="np") as opened:
         description = json.loads(opened.metadata()["description"])
         return opened.metadata(), description, opened.get_tensors()
-
-
-def change_version(metadata, description, tensors):
-    metadata["version"] = "2"
-
-
-def change_page(metadata, description, tensors):
-    tensors["table.0"][0, 0] = 99
-
-
-def change_length(metadata, description, tensors):
-    tensors["lengths"][1] = 10**12
-
-
-def change_evicted(metadata, description, tensors):
-    tensors["evicted.0"][0] = 1
-
-
-def change_pages(metadata, description, tensors):
-    tensors["pages.0"] = tensors["pages.0"][:, :-16]
-
-
-def change_type(metadata, description, tensors):
-    tensors["table.0"] = tensors["table.0"].astype(np.float64)
-
-
-def remove_tensor(metadata, description, tensors):
-    del tensors["evicted.0"]
-
-
-def change_heads(metadata, description, tensors):
-    description["layers"][0]["num_kv_heads"] = 0
-
-
-def change_dtype(metadata, description, tensors):
-    description["layers"][0]["dtype"] = "int4"
-
-
-def change_dim(metadata, description, tensors):
-    description["layers"][0]["head_dim"] = 2**62
-
-
-def change_layers(metadata, description, tensors):
-    description["layers"] = 3
-
-
-def remove_capacity(metadata, description, tensors):
-    del description["capacity"]
 
 
 DAMAGE = {
@@ -332,26 +230,3 @@ def test_scales_of_a_damaged_file_are_no_warnings(dtype, path):
     cache = regard.KVCache.load(path)
     assert cache.keys.shape == (2, 2, len(cache), 32)
     cache.attend(normal(1, 2, 2, 1, 32), is_causal=False)
-
-
-def test_a_cache_that_waits_and_comes_back(path):
-    """An entry makes room for others in a file, in a server with a budget."""
-    page = 16 * (32 + 64) * 2 * 4
-    cache = regard.KVCache(2, 2, 32, 64, page_size=16, max_bytes=4 * page)
-    model = Model(2, 2, 32, 64, np.dtype("f4"))
-    for each in (cache, model):
-        each.append(*tokens(0, 2, 20, head_dim=32, value_dim=64))
-    with pytest.raises(MemoryError, match="max_bytes"):
-        cache.append(*tokens(1, 2, 20, head_dim=32, value_dim=64))
-    text = model.fork([0])
-    cache.save(path, 0)
-    for each in (cache, model):
-        each.drop(0)
-        each.append(*tokens(2, 1, 44, head_dim=32, value_dim=64))
-    with pytest.raises(MemoryError, match="max_bytes"):
-        cache.adopt(regard.KVCache.load(path))
-    for each in (cache, model):
-        each.truncate(20)
-    assert cache.adopt(regard.KVCache.load(path)) == model.adopt(text) == 1
-    assert_answers(cache, model, normal(1, 2, 4, 1, 32, dtype=np.float32))
-    assert_same_bits(cache.fork([1]).keys, regard.KVCache.load(path).keys)

@@ -105,20 +105,6 @@ def test_short_queries_are_rounded_once(half, target):
     assert_same_bits(cache.attend(query, return_lse=True), (want.astype(half), lse))
 
 
-@pytest.mark.parametrize("sizes", [{"keep_last": 5, "keep_first": 2}, {"keep_last": 30}])
-def test_windows_and_types(sizes, half, target):
-    cache, model = regard.KVCache(2, 2, 8, 5, dtype=INT8, **sizes), Model(2, 2, 8, 5, INT8, **sizes)
-    for step, new in enumerate((7, 1, 1, 9, 3, 1, 1, 1, 14, 1)):
-        key, value = tokens(step, 2, new)
-        cache.append(key, value, [new, new // 2])
-        model.append(key, value, [new, new // 2])
-        for kind in (np.float32, np.float64):
-            assert_answers(cache, model, normal(step, 2, 4, 1, 8, dtype=kind))
-        query = normal(step, 2, 4, 1, 8).astype(half)
-        wide = cache.attend(query.astype(np.float32))
-        assert_same_bits(cache.attend(query), wide.astype(half))
-
-
 @pytest.mark.parametrize("given", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("page_size", [None, 16])
 def test_rounding(given, page_size, target):
@@ -151,50 +137,3 @@ def test_numbers_at_the_ends(number):
     output = cache.attend(np.zeros((1, 1, 4), np.float32), is_causal=False)
     least = float(np.finfo(np.float32).smallest_normal)
     assert abs(output - number).max() <= max(abs(number) * 2.0**-22, least / 2)
-
-
-ROOMS = [{}, {"page_size": 16}, {"keep_last": 9, "keep_first": 1}]
-
-
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: next(iter(room), "memory"))
-@pytest.mark.parametrize("dims", [(8, 5), (40, 40), (7, 7)])
-def test_a_text_is_stored_alike_however_it_comes(room, dims, target):
-    """A text comes at once, token by token, in parts, and after tokens that were taken back."""
-    head_dim, value_dim = dims
-    key, value = keys_with_offset(0, 1, 2, 70, head_dim), normal(1, 1, 2, 70, value_dim)
-    query = normal(2, 1, 4, 1, head_dim)
-    found = []
-    for parts in ([70], [1] * 70, [3, 30, 1, 36]):
-        cache = regard.KVCache(1, 2, head_dim, value_dim, dtype="int8", **room)
-        for undone in (5, 1):
-            cache.append(normal(3, 1, 2, undone, head_dim), normal(4, 1, 2, undone, value_dim))
-            cache.truncate(0)
-        for stop, new in zip(np.cumsum(parts), parts, strict=True):
-            cache.append(key[:, :, stop - new : stop], value[:, :, stop - new : stop])
-        found.append((cache.keys[:, :, -9:], cache.values[:, :, -9:], cache.attend(query)))
-        if "keep_last" not in room:
-            found[-1] += tuple(np.ascontiguousarray(rows) for rows in stored_rows(cache))
-    for other in found[1:]:
-        assert_same_bits(other, found[0])
-
-
-def test_a_row_does_not_depend_on_others(target):
-    """An entry has the same bits as in a separate cache, whatever its neighbors and its memory
-    layout."""
-    key, value = keys_with_offset(0, 3, 2, 30, 8), normal(1, 3, 2, 30, 5)
-    both = regard.KVCache(3, 2, 8, 5, dtype="int8")
-    both.append(np.asfortranarray(key), np.asfortranarray(value), lengths=[30, 11, 1])
-    query = normal(2, 3, 4, 1, 8)
-    got = both.attend(query, return_lse=True)
-    for b, length in enumerate([30, 11, 1]):
-        alone = regard.KVCache(1, 2, 8, 5, dtype="int8")
-        alone.append(key[b, :, :length], value[b, :, :length])
-        want = alone.attend(query[b], return_lse=True)
-        assert_same_bits(tuple(part[b] for part in got), want)
-
-
-def test_size():
-    """It takes a quarter of float32, plus one scale per row: 8 of 256 bytes at head_dim 128."""
-    cache = regard.KVCache(2, 4, 128, dtype="int8", capacity=100)
-    assert page_bytes(cache) == 4 * 112 * (128 + 128 + 4 + 4)
-    assert "dtype=int8" in repr(cache)

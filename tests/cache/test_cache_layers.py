@@ -43,65 +43,6 @@ def assert_alike(caches, alone):
             assert np.array_equal(one.attend(query), other.attend(query))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"keep_last": 20, "keep_first": 3}, {"dtype": "int8"}, {"dtype": "float16"}],
-    ids=["plain", "window", "int8", "float16"],
-)
-@pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
-def test_layers_have_the_bits_of_caches_of_their_own(options, in_file, tmp_path):
-    path = tmp_path / "caches"
-    caches, alone = made(**options)
-    for seed, order in enumerate(itertools.permutations(range(LAYERS))):
-        step(seed, caches, alone, 1 + 11 * (seed % 3), order=order)
-        assert_alike(caches, alone)
-    step(7, caches, alone, 30, [30, 2])
-    assert_alike(caches, alone)
-    packed = packed_tokens(8, [1, 19])
-    for cache in (*caches, *alone):
-        cache.append_ragged(*packed)
-    assert_alike(caches, alone)
-    assert_owners_are_right([caches])
-    if in_file:
-        caches = loaded(caches, path)
-        with pytest.raises(ValueError, match=says("has 3 layers", "KVCaches.load()")):
-            regard.KVCache.load(path)
-        assert len(caches) == LAYERS
-        assert_alike(caches, alone)
-        step(9, caches, alone, 5)
-        assert_alike(caches, alone)
-
-
-def test_entries_change_for_all_layers(tmp_path):
-    for in_file in (False, True):
-        caches, alone = made()
-        step(0, caches, alone, 25, [25, 9])
-        caches = loaded(caches, tmp_path / "caches") if in_file else caches
-        fork, forks = caches.fork(), [cache.fork() for cache in alone]
-        for each in (caches, *alone):
-            each.reorder([1, 0, -1])
-        step(1, caches, alone, 20)
-        step(2, fork, forks, 1)
-        assert caches.adopt(fork, 1) == 3
-        for cache, other in zip(alone, forks, strict=True):
-            cache.adopt(other, 1)
-        for each in (caches, *alone):
-            each.truncate([28, 20, 7, 10])
-        step(3, caches, alone, 6)
-        for each in (caches, *alone):
-            each.keep(1, [21, 24])
-            each.drop(2)
-        for number, each in enumerate((caches, *alone)):
-            each.save(tmp_path / f"waiting{number}", [0])
-            each.drop(0)
-        step(4, caches, alone, 1)
-        for number, each in enumerate((caches, *alone)):
-            assert each.adopt(type(each).load(tmp_path / f"waiting{number}")) == 2
-        assert_alike(caches, alone)
-        assert_alike(fork, forks)
-        assert_owners_are_right([caches, fork])
-
-
 def test_an_unfinished_step_is_seen_by_its_layers_only():
     caches, alone = made()
     step(0, caches, alone, 20)

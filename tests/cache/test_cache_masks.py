@@ -84,15 +84,6 @@ def test_a_query_without_a_batch_axis():
             assert_same_bits(cache.attend(query[0], given, **options), wanted)
 
 
-def test_entries_of_unequal_lengths():
-    cache = regard.KVCache(2, 2, 8, 5, page_size=16)
-    cache.append(*tokens(0, 2, 60), [60, 23])
-    mask = regard.masks.Ranges(3, 50, kv_len=55)
-    query = normal(1, 2, 4, 1, 8, dtype=np.float32)
-    wanted = cache.attend(query, dense(mask, 60), return_lse=True)
-    assert_same_bits(cache.attend(query, mask, return_lse=True), wanted)
-
-
 @pytest.mark.parametrize("kind", ["whole", "pages", "first tokens"])
 def test_the_nodes_of_a_tree_see_their_ancestors(kind):
     """Each node has the output of its own branch, appended by itself."""

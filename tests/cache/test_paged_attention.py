@@ -189,77 +189,8 @@ def test_tables_are_read_as_far_as_the_lengths_go():
     assert none.shape == (0, HEADS, VALUE_DIM)
 
 
-def test_texts_without_tokens():
-    pages = np.ones((3, 4, 2, 8), np.float32)
-    for lengths in ([0, 0], [0, 3]):
-        output, lse = regard.paged_attention(
-            np.ones((2, 4, 1, 8), np.float32),
-            pages,
-            pages,
-            [[0], [1]],
-            lengths,
-            is_causal=False,
-            return_lse=True,
-        )
-        assert (output == np.array(lengths, bool)[:, None, None, None]).all()
-        assert (np.isfinite(lse) == np.array(lengths, bool)[:, None, None]).all()
-
-
-PAGES = np.zeros((5, 4, 2, 8), np.float32)
-BYTES = PAGES.astype(np.int8)
-QUERY = np.zeros((2, 4, 1, 8), np.float32)
-RIGHT = {
-    "query": QUERY,
-    "key_pages": PAGES,
-    "value_pages": PAGES,
-    "block_table": [[0, 1], [2, 3]],
-    "lengths": [5, 2],
-}
-IN_BYTES = {"key_pages": BYTES, "value_pages": BYTES, "key_scales": 1.0, "value_scales": 1.0}
 OTHER_AXES, EMPTY = PAGES[:4], PAGES[:, :0]
 WIDE, INTEGERS, SWAPPED = (PAGES.astype(kind) for kind in ("f8", "i8", ">f4"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
-        ({"key_pages": PAGES[0]}, ValueError, ["key_pages must have 4 axes"]),
-        ({"value_pages": OTHER_AXES}, ValueError, ["value_pages", "(5, 4, 2)", "(4, 4, 2, 8)"]),
-        ({"key_pages": EMPTY, "value_pages": EMPTY}, ValueError, ["key_pages", "length 1 or more"]),
-        ({"key_pages": INTEGERS}, TypeError, ["key_pages", "int64"]),
-        ({"value_pages": WIDE}, TypeError, ["value_pages", "float32", "float64"]),
-        ({"key_pages": SWAPPED}, TypeError, ["key_pages", ">f4"]),
-        (IN_BYTES | {"key_scales": None}, TypeError, ["key_scales must be given", "int8"]),
-        (IN_BYTES | {"value_scales": None}, TypeError, ["value_scales must be given", "int8"]),
-        ({"key_scales": 1.0}, TypeError, ["key_scales must be left out", "float32"]),
-        (IN_BYTES | {"key_scales": np.ones(3)}, ValueError, ["(2,)", "(5, 4, 2)", "(3,)"]),
-        (IN_BYTES | {"key_scales": "1"}, TypeError, ["key_scales must be an array of floats"]),
-        ({"block_table": [0, 1]}, ValueError, ["block_table", "(batch, columns)", "(2,)"]),
-        ({"block_table": [[0.0], [1.0]]}, TypeError, ["block_table", "float64"]),
-        ({"block_table": [[0, 5], [2, 3]]}, IndexError, ["0 to 4", "5", "entry 0", "column 1"]),
-        ({"block_table": [[0, 1], [-1, 3]]}, IndexError, ["0 to 4", "-1", "entry 1", "column 0"]),
-        ({"lengths": [5]}, ValueError, ["lengths must be (2,)", "(1,)"]),
-        ({"lengths": [9, 2]}, ValueError, ["lengths", "0 to 8", "9", "entry 0"]),
-        ({"lengths": [5, -1]}, ValueError, ["lengths", "-1", "entry 1"]),
-        (
-            {"lengths": [5, 1], "query": QUERY.repeat(2, axis=2)},
-            ValueError,
-            ["lengths", "1 for entry 1", "2 queries", "query_offset"],
-        ),
-        ({"query": QUERY[:, :, 0]}, ValueError, ["query", "without starts", "(2, 4, 8)"]),
-        ({"cu_seqlens_q": [0]}, TypeError, ["pass starts="]),
-        ({"query": QUERY[:1]}, ValueError, ["query must be (2, heads"]),
-        ({"query": QUERY[:, :3]}, ValueError, ["multiple", "2 kv_heads", "3"]),
-        ({"query": np.zeros((1, 4, 8)), "starts": [0, 1]}, ValueError, ["starts", "(3,)"]),
-        ({"layout": "NDH"}, ValueError, ["layout", "NHD", "NDH"]),
-        ({"key_lengths": 3}, TypeError, ["key_lengths", "pass lengths="]),
-        ({"left_padding": 3}, TypeError, ["left_padding", "block_table"]),
-        ({"precision": "int8"}, ValueError, ["precision", "int8"]),
-    ],
-)
-def test_what_is_refused(changes, error, words):
-    with pytest.raises(error, match=says(*words)):
-        regard.paged_attention(**RIGHT | changes)
 
 
 def test_bfloat16_scales_are_floats():
@@ -309,13 +240,3 @@ def test_texts_without_tokens_see_nothing(q_len):
     reference.assert_same_bits(
         ragged.reshape(len(LENGTHS), q_len, HEADS, VALUE_DIM).swapaxes(1, 2), output
     )
-
-
-@pytest.mark.parametrize("name", ["key_scales", "value_scales"])
-@pytest.mark.parametrize("factor", [np.nan, np.inf, -np.inf, -1.0, 1e39])
-@pytest.mark.parametrize("scales", ["tensor", "head"])
-def test_scales_are_finite_and_not_negative(name, factor, scales):
-    pool = Pool(16, "NHD", "int8", scales=scales)
-    pool.scales[name] = np.full(np.shape(pool.scales[name]), factor)
-    with pytest.raises(ValueError, match=f"{name} must be at least 0 and finite, got "):
-        pool.attend(query_of("int8", 1))

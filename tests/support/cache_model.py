@@ -1,15 +1,15 @@
-"""What a cache must store and compute: lists of tokens, and the oracle over all that a query may
-see.
+"""What a cache must answer: the rows of each text, and one call with them and a mask.
 
-Nothing is ever evicted here; a window is a mask.
+Nothing is ever evicted here, nothing is shared, and a window is a mask.
 """
 
 import itertools
 
 import numpy as np
 
-import reference
-from fewer_bits import back, held_rows, is_quantized, meeting
+import regard
+from fewer_bits import is_quantized
+from reference import assert_same_bits
 
 
 def normal(seed, *shape, dtype=np.float64):
@@ -31,142 +31,136 @@ def packed_tokens(seed, counts, **sizes):
     return key[0].swapaxes(0, 1), value[0].swapaxes(0, 1), starts
 
 
-def visible(q_len, kv_len, offset, keep_last, keep_first):
-    """Return which keys a cache's window shows, apart from causality."""
-    positions, keys = np.arange(q_len)[:, None] + offset, np.arange(kv_len)
-    if keep_last is None:
-        return np.ones((q_len, kv_len), bool)
-    return (keys > positions - keep_last) | (keys < keep_first)
-
-
 class Model:
-    """The tokens of each entry, as the cache stores them: fewer bits as float64, keys rotated."""
+    """The key and value of each text, (kv_heads, length, dim), as they were given."""
 
-    def __init__(self, batch, kv_heads, head_dim, value_dim, dtype, keep_last=None, keep_first=0):
-        self.dtype, self.keep_last, self.keep_first = dtype, keep_last, keep_first
-        self.head_dim, self.value_dim = head_dim, value_dim
-        held = np.float64 if is_quantized(dtype) else dtype
-        self.nothing = [np.empty((kv_heads, 0, dim), held) for dim in (head_dim, value_dim)]
-        self.keys, self.values = ([nothing] * batch for nothing in self.nothing)
+    def __init__(self, batch, *sizes, dtype="float32", keep_last=None, keep_first=0, **_):
+        self.sizes, self.dtype = sizes, dtype
+        self.kv_heads, self.head_dim, self.value_dim = sizes
+        self.keep_last, self.keep_first = keep_last, keep_first
+        self.nothing = [np.empty((self.kv_heads, 0, dim)) for dim in sizes[1:]]
+        self.texts = [self.nothing] * batch
 
     @property
     def lengths(self):
-        return [key.shape[1] for key in self.keys]
+        return [key.shape[1] for key, _ in self.texts]
+
+    @property
+    def batch(self):
+        return len(self.texts)
 
     def append(self, key, value, lengths=None):
-        counts = [key.shape[2]] * len(self.keys) if lengths is None else lengths
-        self.before = self.lengths
-        for b, count in enumerate(counts):
-            new = [array[b, :, :count] for array in (key, value)]
-            if is_quantized(self.dtype):
-                new = held_rows(self.dtype, *new)
-            new = [array.astype(self.keys[b].dtype) for array in new]
-            self.keys[b] = np.concatenate([self.keys[b], new[0]], axis=1)
-            self.values[b] = np.concatenate([self.values[b], new[1]], axis=1)
-
-    def append_ragged(self, key, value, starts):
-        self.before = self.lengths
-        for b, (start, end) in enumerate(itertools.pairwise(starts)):
-            alone = self.entry(b)
-            alone.append(*(array[None, start:end].swapaxes(1, 2) for array in (key, value)))
-            self.keys[b], self.values[b] = alone.keys[0], alone.values[0]
-
-    def entry(self, b):
-        """Return one entry by itself."""
-        alone = self.fork()
-        alone.keys, alone.values = [self.keys[b]], [self.values[b]]
-        return alone
-
-    def truncate(self, lengths):
-        if isinstance(lengths, int):
-            lengths = [lengths] * len(self.keys)
-        self.keys = [key[:, :length] for key, length in zip(self.keys, lengths, strict=True)]
-        self.values = [v[:, :length] for v, length in zip(self.values, lengths, strict=True)]
-
-    def reorder(self, indices):
-        """Select entries; -1 is an empty entry."""
-        self.keys = [self.keys[i] if i >= 0 else self.nothing[0] for i in indices]
-        self.values = [self.values[i] if i >= 0 else self.nothing[1] for i in indices]
-
-    def drop(self, entries):
-        self.reorder([b for b in range(len(self.keys)) if b not in np.atleast_1d(entries)])
-
-    def adopt(self, other, entry=0):
-        for own, theirs in ((self.keys, other.keys), (self.values, other.values)):
-            own.append(theirs.pop(entry))
-        return len(self.keys) - 1
-
-    def keep(self, entry, positions):
-        """Keep these tokens, and the tokens before the last append."""
-        rows = [*range(self.before[entry]), *positions]
-        self.keys[entry], self.values[entry] = (
-            self.keys[entry][:, rows],
-            self.values[entry][:, rows],
+        self._append(
+            [key[b, :, :n], value[b, :, :n]]
+            for b, n in enumerate([key.shape[2]] * self.batch if lengths is None else lengths)
         )
 
-    def fork(self, indices=None):
-        fork = self._fork()
-        if indices is not None:
-            fork.reorder(indices)
-        return fork
+    def append_ragged(self, key, value, starts):
+        self._append(
+            [rows[start:end].swapaxes(0, 1) for rows in (key, value)]
+            for start, end in itertools.pairwise(starts)
+        )
 
-    def _fork(self):
+    def _append(self, new):
+        self.before = self.lengths
+        self.texts = [
+            [np.concatenate(parts, axis=1) for parts in zip(text, rows, strict=True)]
+            for text, rows in zip(self.texts, new, strict=True)
+        ]
+
+    def _choose(self, entry, places):
+        self.texts[entry] = [rows[:, places] for rows in self.texts[entry]]
+
+    def truncate(self, lengths):
+        for b, length in enumerate(np.broadcast_to(lengths, self.batch)):
+            self._choose(b, slice(length))
+
+    def keep(self, entry, positions):
+        self._choose(entry, [*range(self.before[entry]), *positions])
+
+    def reorder(self, indices):
+        self.texts = [self.texts[i] if i >= 0 else self.nothing for i in indices]
+
+    def drop(self, entries):
+        self.reorder([b for b in range(self.batch) if b not in np.atleast_1d(entries)])
+
+    def adopt(self, other, entry=0):
+        self.texts.append(other.texts.pop(entry))
+        return self.batch - 1
+
+    def fork(self, indices=None):
         fork = object.__new__(Model)
         fork.__dict__.update(self.__dict__)
-        fork.keys, fork.values = list(self.keys), list(self.values)
+        fork.reorder(range(self.batch) if indices is None else indices)
         return fork
 
-    def expected(self, b, query, mask=None, **options):
-        """Return the oracle's result for one entry."""
-        kv_len = self.keys[b].shape[1]
-        offset = options.setdefault("query_offset", kv_len - query.shape[1])
-        options.setdefault("is_causal", True)
-        seen = visible(query.shape[1], kv_len, offset, self.keep_last, self.keep_first)
-        if mask is None:
-            mask = seen
-        else:
-            mask = np.broadcast_to(mask[..., :kv_len], (*mask.shape[:-2], *seen.shape))
-            mask = mask & seen if mask.dtype == bool else np.where(seen, mask, -np.inf)
-        arrays = query, self.keys[b], self.values[b]
-        if is_quantized(self.dtype):  # rounded to the query's type
-            arrays = (
-                meeting(query, self.dtype),
-                *(array.astype(query.dtype) for array in arrays[1:]),
-            )
-        return reference.expected(*arrays, mask, **options)
+    def alone(self, entry):
+        """Return a cache of one text that was appended at once."""
+        cache = regard.KVCache(1, *self.sizes, dtype=self.dtype)
+        cache.append(*(rows[None] for rows in self.texts[entry]))
+        return cache
 
-    def held(self):
-        """Return all keys and values as a cache returns them: 0 beyond each entry's length."""
-        found = []
-        for rows in (self.keys, self.values):
-            whole = np.zeros(
-                (len(rows), rows[0].shape[0], max(self.lengths, default=0), rows[0].shape[2])
-            )
-            for b, own in enumerate(rows):
-                turns = rows is self.keys and is_quantized(self.dtype)
-                own = back(self.dtype, own) if turns else own
-                whole[b, :, : own.shape[1]] = own
-            found.append(whole)
-        return found
+    def rows(self, entry):
+        """Return the key and value of a text as a cache returns them."""
+        if is_quantized(self.dtype):
+            alone = self.alone(entry)
+            return [alone.keys[0], alone.values[0]]
+        return [rows.astype(self.dtype) for rows in self.texts[entry]]
+
+    def answer(self, entry, query, mask=None, **options):
+        """Return output and lse for the queries of one text."""
+        kv_len = self.lengths[entry]
+        first = options.setdefault("query_offset", kv_len - query.shape[1])
+        options = {"is_causal": True, "return_lse": True} | options
+        if mask is not None:
+            mask = mask[..., :kv_len]
+        if self.keep_last is not None:
+            positions, keys = first + np.arange(query.shape[1])[:, None], np.arange(kv_len)
+            seen = (keys > positions - self.keep_last) | (keys < self.keep_first)
+            if mask is None or mask.dtype == bool:
+                mask = seen if mask is None else seen & mask
+            else:
+                mask = seen, mask
+        if is_quantized(self.dtype) and kv_len:
+            return [part[0] for part in self.alone(entry).attend(query[None], mask, **options)]
+        rows = self.texts[entry] if is_quantized(self.dtype) else self.rows(entry)
+        kind = query.dtype if is_quantized(self.dtype) else self.dtype
+        rows = [part.astype(kind) for part in rows]
+        return regard.scaled_dot_product_attention(query, *rows, mask, **options)
 
 
 def assert_answers(cache, model, query, *, offsets=None, mask=None, **options):
-    """Check the results of the cache against the oracle, entry by entry."""
+    """Check that each text has the bits that it has alone."""
     assert cache.lengths.tolist() == model.lengths
-    if not max(model.lengths):  # it refuses to answer
+    if not any(model.lengths):  # it refuses to answer
         return
     given = options if offsets is None else options | {"query_offset": offsets}
-    given = given if mask is None else given | {"mask": mask}
-    output, lse = cache.attend(query, **given, return_lse=True)
-    batch = len(query)
+    output, lse = cache.attend(query, mask, **given, return_lse=True)
     for b, row in enumerate(query):
         own, part = dict(options), mask
         if offsets is not None:
-            own["query_offset"] = int(np.broadcast_to(offsets, batch)[b])
+            own["query_offset"] = int(np.broadcast_to(offsets, len(query))[b])
         if mask is not None and mask.ndim == 4:
-            part = np.broadcast_to(mask, (batch, *mask.shape[1:]))[b]
-        want = model.expected(b, row, part, **own)
-        reference.assert_matches(want, output=output[b], lse=lse[b])
+            part = np.broadcast_to(mask, (len(query), *mask.shape[1:]))[b]
+        assert_same_bits((output[b], lse[b]), tuple(model.answer(b, row, part, **own)))
+
+
+def last_query(model, seed=1, dtype=np.float32):
+    """Return a query for the last token of each text."""
+    return normal(seed, model.batch, 2 * model.kv_heads, 1, model.head_dim, dtype=dtype)
+
+
+def assert_alike(cache, model):
+    """Check the answers to the last query, and all stored rows that it may see."""
+    assert_answers(cache, model, last_query(model))
+    for b, length in enumerate(model.lengths):
+        for got, wanted in zip((cache.keys, cache.values), model.rows(b), strict=True):
+            shown = np.arange(length)
+            if model.keep_last is not None:
+                shown = shown[(shown >= length - model.keep_last) | (shown < model.keep_first)]
+            assert got.dtype == wanted.dtype
+            assert_same_bits(got[b][:, shown], wanted[:, shown])
+            assert not got[b][:, length:].any()
 
 
 def told(cache):
