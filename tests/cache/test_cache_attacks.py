@@ -11,7 +11,7 @@ import pytest
 import inside_cache
 
 AMOUNTS = [
-    pytest.param(200, 60, id="short"),
+    pytest.param(64, 32, id="short"),
     pytest.param(5000, 2000, id="long", marks=pytest.mark.exhaustive),
 ]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import normal, tokens, told
 from cache_kinds import loaded
+from cache_model import normal, tokens, told
 from messages import says
 from reference import assert_same_bits
 from rotation import Rotation

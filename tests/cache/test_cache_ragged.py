@@ -9,7 +9,6 @@ import regard
 from cache_model import normal, packed_tokens, tokens
 from reference import assert_same_bits
 
-
 MASKS = {
     "bool": lambda random, n, keys: random.random((n, 4, keys)) < 0.7,
     "bool of keys": lambda random, n, keys: random.random(keys) < 0.7,

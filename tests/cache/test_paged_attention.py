@@ -9,7 +9,6 @@ import pytest
 import reference
 import regard
 from cache_model import normal
-from messages import says
 
 LENGTHS = np.array([37, 1, 100, 64])
 KV_HEADS, HEADS, DIM, VALUE_DIM = 2, 6, 32, 48
@@ -142,10 +141,6 @@ def test_pages_of_strides_of_their_own():
         output = regard.paged_attention(query, key, value, pool.table.astype(np.int32), LENGTHS)
         assert np.array_equal(output, expected)
         assert np.array_equal(both, before)
-    with pytest.raises(ValueError, match=says("key_pages", "contiguous last axis", "strides")):
-        regard.paged_attention(
-            query, both[:, 0, ..., : 2 * DIM : 2], both[:, 1], pool.table, LENGTHS
-        )
 
 
 def test_options_and_results():
@@ -189,22 +184,22 @@ def test_tables_are_read_as_far_as_the_lengths_go():
     assert none.shape == (0, HEADS, VALUE_DIM)
 
 
-OTHER_AXES, EMPTY = PAGES[:4], PAGES[:, :0]
-WIDE, INTEGERS, SWAPPED = (PAGES.astype(kind) for kind in ("f8", "i8", ">f4"))
-
-
-def test_bfloat16_scales_are_floats():
+def test_scales_of_any_type():
+    pool = Pool(16, "NHD", "int8", scales="head")
+    query = query_of("int8", 1)
+    pool.scales = dict.fromkeys(pool.scales, np.ones(KV_HEADS, np.float32))
+    expected = pool.attend(query)
     unaligned = np.frombuffer(bytes(1) + np.ones(2, "f4").tobytes(), "f4", 2, 1)
-    scales = {"key_scales": unaligned, "value_scales": 1}
-    assert not regard.paged_attention(**RIGHT | IN_BYTES | scales).any()
-    scale = np.ones((), ml_dtypes.bfloat16)
-    scales = {"key_scales": scale, "value_scales": scale}
-    assert not regard.paged_attention(**RIGHT | IN_BYTES | scales).any()
+    for scale in (1, unaligned, np.ones((), ml_dtypes.bfloat16)):
+        pool.scales = dict.fromkeys(pool.scales, scale)
+        assert np.array_equal(pool.attend(query), expected)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("scales", ["tensor", "head", "row"])
+@pytest.mark.parametrize(
+    ("dtype", "layout", "scales"),
+    [("float32", "NHD", "row"), ("int8", "NHD", "tensor"), ("int8", "HND", "head"),
+     ("int8", "HND", "row")],
+)  # fmt: skip
 def test_a_pool_without_pages(dtype, layout, scales):
     """NumPy gives empty arrays strides of 0."""
     shape = (0, 16, KV_HEADS) if layout == "NHD" else (0, KV_HEADS, 16)
