@@ -1,32 +1,81 @@
-"""Send real signals and kills at random moments: see `attack_caches.py`, which can run for
-longer."""
+"""Kill processes at random moments while they save a cache, and let threads change one cache."""
 
-import re
-import subprocess
-import sys
+import os
+import random
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 import inside_cache
+from cache_kinds import CHANGES, KINDS, make, own_tokens
+from cache_model import told
 
-AMOUNTS = [
-    pytest.param(64, 32, id="short"),
-    pytest.param(5000, 2000, id="long", marks=pytest.mark.exhaustive),
-]
+LONGEST = 12e-3  # seconds until a kill; most changes and saves take less
+ROUNDS = [2, pytest.param(130, marks=pytest.mark.exhaustive)]
 
 
-@pytest.mark.parametrize(("signals", "kills"), AMOUNTS)
-def test_nothing_is_lost(signals, kills):
-    script = Path(__file__).with_name("attack_caches.py")
-    command = [sys.executable, script, "--signals", str(signals), "--kills", str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    stopped, killed = re.search(
-        r"(\d+) calls stopped .* (\d+) processes .* no fault", done.stdout
-    ).groups()
-    assert int(stopped) > 0
-    assert int(killed) >= kills
+def changes(seed):
+    """Yield changes forever, except those that need the tokens appended by `make`."""
+    chance = random.Random(seed)
+    names = [name for name in CHANGES if name not in ("undo", "keep")]
+    while True:
+        yield CHANGES[chance.choice(names)], chance.randrange(10**6)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_process_leaves_the_file_of_before_or_after(kind, rounds, tmp_path):
+    """A neighbor's file is never touched."""
+    path, neighbor = tmp_path / "cache", tmp_path / "cache.growing"
+    neighbor.write_bytes(b"mine")
+    chance = random.Random(kind)
+    for _ in range(rounds):
+        number = chance.random()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            cache, _ = make(kind, path)
+            cache.save(path)
+            os.write(writer, b"+")
+            for change, seed in changes(number):
+                change(cache, seed)
+                cache.save(path)
+                os.write(writer, b"+")
+        os.close(writer)
+        os.read(reader, 1)
+        time.sleep(chance.random() * LONGEST)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with open(reader, "rb") as pipe:
+            done = len(pipe.read())
+        assert_is_one_of(path, kind, number, done)
+        path.unlink()
+        for unfinished in tmp_path.glob(".*"):
+            unfinished.unlink()
+    assert [each.name for each in tmp_path.iterdir()] == [neighbor.name]
+    assert neighbor.read_bytes() == b"mine"
+
+
+def assert_is_one_of(path, kind, number, done):
+    """Check that the file has the result of this many changes, or one more, and remains usable."""
+    after, _ = make(kind, path.with_name("expected"))
+    path.with_name("expected").unlink(missing_ok=True)
+    sequence = changes(number)
+    for _ in range(done):
+        change, seed = next(sequence)
+        change(after, seed)
+    before = after.fork()
+    change, seed = next(sequence)
+    change(after, seed)
+    with type(after).load(path, mmap=done % 2 == 0) as again:
+        found = told(again)
+        assert found in (told(before), told(after)), f"{kind}: {done} changes, then {again}"
+        for each in (again, expected := before if found == told(before) else after):
+            each.append(*own_tokens(each, 3, 20))
+        assert told(again) == told(expected)
 
 
 THREADS = (

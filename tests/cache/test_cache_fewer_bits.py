@@ -380,15 +380,6 @@ def test_large_int8_keys_and_small_queries(power, target):
     assert_matches(exact, output=want[0], lse=want[1])
 
 
-def test_short_queries_are_rounded_once(half, target):
-    """The result has the query's type; the arithmetic is float32."""
-    cache = regard.KVCache(2, 2, 8, 5, dtype=INT8)
-    cache.append(normal(0, 2, 2, 50, 8), normal(1, 2, 2, 50, 5))
-    query = normal(1, 2, 6, 4, 8).astype(half)
-    want, lse = cache.attend(query.astype(np.float32), return_lse=True)
-    assert_same_bits(cache.attend(query, return_lse=True), (want.astype(half), lse))
-
-
 @pytest.mark.parametrize("number", [0.0, 1e-45, 1e-40, 1e-37, 1.5e-36, 3.4e38, -0.0])
 def test_numbers_at_the_ends_of_int8(number):
     """The row is zero, or too small for any precise scale, or the largest."""

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import safetensors.numpy
 import regard
 from cache_model import normal, tokens, told
 from inside_cache import assert_owners_are_right, page_bytes, taken
-from messages import says
 
 CASES = [
     ("float32", {}, False),
@@ -138,14 +136,6 @@ def test_a_full_disk_leaves_the_old_file(path, monkeypatch):
         cache.save(path)
     assert path.read_bytes() == content
     assert len(list(path.parent.iterdir())) == 1
-
-
-def test_without_the_package(path, monkeypatch):
-    cache = make()
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    for call in (lambda: cache.save(path), lambda: regard.KVCache.load(path)):
-        with pytest.raises(ImportError, match=says("safetensors", "pip install", "models")):
-            call()
 
 
 def test_files_of_other_formats(path):

@@ -196,15 +196,6 @@ def test_forks_in_several_threads():
         assert_alike(fork, model)
 
 
-def test_what_a_cache_says_of_itself():
-    cache = regard.KVCache(1, 2, 8, 5, page_size=32, capacity=40)
-    assert "capacity=40, page_size=32, lengths=[0]" in repr(cache)
-    assert cache.nbytes == 0
-    cache.append(*tokens(0, 1, 40))
-    assert cache.nbytes == 2 * (page_bytes(cache) + 4)
-    assert "capacity=40, page_size=48" in repr(regard.KVCache(1, 2, 8, 5, capacity=40))
-
-
 def test_a_large_pool_lies_in_huge_pages():
     support = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not support.exists() or huge_page() > 4 << 20:

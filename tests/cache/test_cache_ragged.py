@@ -68,14 +68,6 @@ def test_queries_of_earlier_tokens(target):
     assert_same_bits(np.ascontiguousarray(early[:3].swapaxes(0, 1)), want[0])
 
 
-def test_results_into_an_array(target):
-    cache = regard.KVCache(2, 2, 8, 5)
-    cache.append_ragged(*packed_tokens(0, [9, 4], dtype=np.float32))
-    query, out = normal(1, 13, 4, 8, dtype=np.float32), np.full((13, 4, 5), 7, np.float32)
-    assert cache.attend_ragged(query, [0, 9, 13], out=out) is out
-    assert_same_bits(out, cache.attend_ragged(query, [0, 9, 13]))
-
-
 def test_what_is_explained(target):
     """The cost of a step is the cost of its parts, and no padding is computed."""
     counts, lengths = [64, 1, 1, 1, 0], [500, 300, 700, 20, 40]

@@ -5,6 +5,7 @@ appends, pages, forks, beams, windows, files, layers and packed tokens, in any c
 """
 
 import contextlib
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -40,6 +41,9 @@ OPTIONS = {
     },
     "bool mask": lambda kv_len, new: {"mask": normal(5, new, kv_len) > 0},
     "float mask": lambda kv_len, new: {"mask": normal(5, HEADS, 1, kv_len)},
+    "sparse mask": lambda kv_len, new: {
+        "mask": regard.masks.Blocks.from_dense(normal(5, new, kv_len) > 0, block=(16, 16))
+    },
     "narrow": lambda kv_len, new: {"window": (2, 0)},
     "wide": lambda kv_len, new: {"window": (60, None)},
     "threads": lambda kv_len, new: {"threads": 2},
@@ -63,7 +67,7 @@ class Caches(RuleBasedStateMachine):
         regard._core.testing.set_target(data.draw(st.sampled_from(regard.cpu_targets())))
         dtype = data.draw(st.sampled_from(self.dtypes))
         options = {
-            "layers": data.draw(st.sampled_from([None, None, 2])),
+            "layers": data.draw(st.sampled_from([None, None, 2, 3])),
             "page_size": data.draw(st.sampled_from([16, None, 48])),
             "keep_last": data.draw(st.sampled_from([None, None, 1, 5, 20, 40, 10**12])),
         }
@@ -130,7 +134,7 @@ class Caches(RuleBasedStateMachine):
         options = OPTIONS[name](0, 0)
         query = normal(self.seed, starts[-1], HEADS, model.head_dim, dtype=self.query_type)
         output, lse = cache.attend_ragged(query, starts, return_lse=True, **options)
-        for b, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for b, (start, end) in enumerate(itertools.pairwise(starts)):
             own = query[start:end].swapaxes(0, 1)
             found = (part[start:end].swapaxes(0, 1) for part in (output, lse))
             assert_same_bits(
@@ -148,6 +152,26 @@ class Caches(RuleBasedStateMachine):
         value[-1, 0, 3, 4] = 1e6 if self.dtype == "float16" else np.nan
         with np.errstate(over="raise"), pytest.raises((FloatingPointError, ValueError)):
             cache.append(key, value)
+        assert told(cache) == before
+
+    @rule(data=st.data(), new=st.sampled_from([1, 40]), layers=st.integers(1, 2))
+    def begin_a_step_and_undo_it(self, data, new, layers):
+        """Only the layers that have appended see the tokens of a step that is not finished."""
+        cache, model = self.pick(data)
+        if not hasattr(cache, "caches") or not model.batch:
+            return
+        caches, before = cache.caches, told(cache)
+        lengths = data.draw(st.none() | st.just([1, *[new] * (model.batch - 1)]))
+        for layer in [1, 2][: min(layers, len(caches) - 1)]:
+            caches[layer].append(*own_tokens(model, self.next_seed(), new), lengths)
+        counts = lengths or [new] * model.batch
+        after = [n + m for n, m in zip(model.lengths, counts, strict=True)]
+        assert caches[1].lengths.tolist() == after
+        assert caches[0].lengths.tolist() == caches.lengths.tolist() == model.lengths
+        if lengths is None and data.draw(st.booleans()):
+            caches[1].truncate(model.lengths)
+        else:
+            caches.rollback()
         assert told(cache) == before
 
     @rule(data=st.data(), far=st.booleans())

@@ -147,38 +147,6 @@ def test_the_warning_names_the_argument_and_the_line_that_appends(given):
     assert np.isfinite(cache.keys).all()
 
 
-def test_the_warning_of_a_layer_names_the_line_that_calls_it():
-    layer = regard.MultiHeadAttention(8, 2, rng=0)
-    with pytest.warns(RuntimeWarning, match="overflow in (key|value)") as told:
-        layer(np.full((1, 3, 8), 1e7), cache=regard.KVCache(1, 2, 4, dtype=np.float16))
-    assert {warning.filename for warning in told} == {__file__}
-
-
-@pytest.mark.parametrize("given", ["float32", "float64"])
-def test_padding_may_be_of_any_size(given):
-    new = large((2, 1, 3, 4), given)
-    cache = regard.KVCache(2, 1, 4, dtype=np.float16)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cache.append(new, new, lengths=[2, 1])
-    assert cache.lengths.tolist() == [2, 1]
-
-
-@pytest.mark.parametrize("page_size", [None, 16])
-def test_a_warning_that_is_an_error_leaves_the_cache_as_it_was(page_size):
-    cache = regard.KVCache(1, 1, 4, dtype=np.float16, page_size=page_size)
-    usual = np.ones((1, 1, 3, 4), np.float32)
-    cache.append(usual, usual)
-    for tokens in (3, 100):
-        new = large((1, 1, tokens, 4))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with pytest.raises(RuntimeWarning, match="overflow in key"):
-                cache.append(new, new)
-    cache.append(usual, usual)
-    assert_same_bits(cache.keys, np.ones((1, 1, 6, 4), np.float16))
-
-
 def test_a_function_of_the_caller_hears_of_what_becomes_infinite():
     heard = []
     new = large((1, 1, 3, 4))

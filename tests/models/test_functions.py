@@ -86,7 +86,7 @@ def likely(logits, temperature, top_k, top_p):
 )
 def test_tokens_come_as_often_as_they_should(temperature, top_k, top_p):
     logits = np.array([0.3, 2.0, -np.inf, 1.2, 0.3, 1.9, -3.0, 2.0])
-    draws = 20_000
+    draws = 4_000
     expected = likely(logits, temperature, top_k, top_p)
     options = {"top_k": top_k, "top_p": top_p}
     tokens = sample(np.broadcast_to(logits, (draws, 8)), temperature, **options, rng=0)
@@ -108,31 +108,3 @@ def test_a_row_has_one_number_of_the_stream():
     assert sample(logits, 0).tolist() == logits.argmax(-1).tolist()
     assert sample(np.zeros((0, 5))).shape == (0,)
     assert sample([1, 3, 3], temperature=0) == 1
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: rms_norm(3.0), ValueError, "x must have at least one axis"),
-        (lambda: rms_norm(np.ones(4), np.ones(3)), ValueError, r"weight must be \(4,\), got shape"),
-        (lambda: rms_norm(np.ones(4), eps=-1), ValueError, "eps must be at least 0 .*, got -1"),
-        (lambda: rms_norm(np.ones(4, complex)), TypeError, "x must be an array of float16"),
-        (lambda: silu(["a"]), TypeError, "x must be"),
-        (lambda: swiglu([1, 2], [1]), ValueError, "gate and up must have the same shape"),
-        (lambda: sample(1.0), ValueError, r"logits must be \(..., vocabulary\), got shape \(\)"),
-        (lambda: sample(np.ones((2, 0))), ValueError, "logits must be"),
-        (lambda: sample([0, np.nan]), ValueError, "logits must have a finite maximum"),
-        (lambda: sample([0, np.inf]), ValueError, "logits must have a finite maximum"),
-        (lambda: sample([-np.inf]), ValueError, "logits must have a finite maximum"),
-        (lambda: sample([0, 1], -1), ValueError, "temperature must be at least 0"),
-        (lambda: sample([0, 1], "hot"), TypeError, "temperature must be a real number, got str"),
-        (lambda: sample([0, 1], top_k=0), ValueError, "top_k must be at least 1, got 0"),
-        (lambda: sample([0, 1], top_p=0), ValueError, "top_p must be positive"),
-        (lambda: sample([0, 1], rng="a"), TypeError, "rng must be None, an int .*, got 'a'"),
-        (lambda: sample([0, 1], 0, rng=-1), ValueError, "rng must be None, an int .*, got -1"),
-        (lambda: sample([0, 1], top_p=1.5), ValueError, "top_p must be at most 1, got 1.5"),
-    ],
-)
-def test_what_is_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

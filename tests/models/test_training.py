@@ -1,8 +1,6 @@
 """Test the example that trains a model: its gradients, its optimizer, and its checkpoints."""
 
-import importlib.util
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -26,7 +24,6 @@ from training.run import (
     Run,
     learning_rate,
     read_checkpoint,
-    windows,
 )
 
 SMALL = Sizes(characters=11, width=8, heads=2, layers=2, context=6)
@@ -75,35 +72,6 @@ def test_gradients_are_slopes():
         assert np.vdot(grads[name], direction) == pytest.approx(slope, rel=1e-6, abs=1e-10), name
 
 
-def test_gradients_are_those_of_pytorch():
-    torch = pytest.importorskip("torch")
-    path = EXAMPLES.parent / "benchmarks" / "train_against_torch.py"
-    spec = importlib.util.spec_from_file_location("train_against_torch", path)
-    peer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(peer)
-    run = double_run()
-    batch = run.draw_batch()
-    loss, grads = gradients_of(run, batch)
-    parameters = peer.torch_parameters(run.parameters)
-    wanted = peer.torch_loss(parameters, SMALL, *map(torch.from_numpy, batch))
-    wanted.backward()
-    assert loss == pytest.approx(wanted.item(), abs=1e-9)
-    for name, tensor in parameters.items():
-        np.testing.assert_allclose(grads[name], tensor.grad.numpy(), rtol=0, atol=1e-9)
-        assert np.abs(grads[name]).max() > 1e-4, name
-
-
-def test_a_loss_is_that_of_the_probabilities():
-    run = double_run()
-    tokens, targets = run.draw_batch()
-    model = Model(SMALL, run.parameters)
-    model.load(training=False)
-    scores = model.scores(tokens).copy()
-    weights = np.exp(scores)
-    probabilities = weights[np.arange(targets.size), targets.ravel()] / weights.sum(axis=1)
-    assert model.loss(tokens, targets) == pytest.approx(-np.log(probabilities).sum(), rel=1e-12)
-
-
 def test_a_cache_gives_the_same_scores():
     run = double_run()
     tokens, _ = run.draw_batch()
@@ -117,14 +85,6 @@ def test_a_cache_gives_the_same_scores():
     parts = [tokens[:1, :2], *np.split(tokens[:1, 2:], SMALL.context - 2, axis=1)]
     scores = np.concatenate([model.scores(part, caches).copy() for part in parts])
     np.testing.assert_allclose(scores, whole, rtol=0, atol=1e-12)
-
-
-def test_parameters_are_views_of_one_array():
-    parameters = Parameters(SMALL)
-    parameters.flat[:] = np.arange(parameters.flat.size)
-    views = parameters.views.values()
-    assert np.array_equal(np.concatenate([view.ravel() for view in views]), parameters.flat)
-    assert sum(view.size for view in views if view.ndim == 2) == parameters.matrices.size
 
 
 # The optimizer.
@@ -157,6 +117,7 @@ def test_the_learning_rate_rises_and_falls():
     assert rates[-1] == pytest.approx(1e-4, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_model_learns_what_repeats():
     sizes = SMALL._replace(width=32, layers=1)
     text = np.tile(np.arange(sizes.characters), 30)
@@ -217,13 +178,6 @@ def test_a_checkpoint_of_other_settings_is_refused(saved, name, changed):
         small_run(**{name: changed}).load(saved)
 
 
-def test_a_checkpoint_of_another_text_is_refused(saved):
-    run = small_run()
-    run = Run(SMALL, run.train[::-1], run.held_out, seed=1, batch=BATCH, steps=20, threads=1)
-    with pytest.raises(CheckpointError, match=r"run\.npz was made with text_sha256 "):
-        run.load(saved)
-
-
 def fields_of(path):
     with np.load(path, allow_pickle=False) as archive:
         return dict(archive)
@@ -232,35 +186,17 @@ def fields_of(path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "must be a checkpoint of version 1, got 2"),
-        ({"version": None}, "must be a checkpoint of version 1, got None"),
-        ({"mean": None}, "must contain version, settings, "),
-        ({"more": 1}, "must contain version, settings, "),
-        ({"generator": np.array([{}])}, "is damaged, or not a checkpoint"),
+        ({"version": 2}, "version 1"),
+        ({"mean": None}, "must contain"),
+        ({"more": 1}, "must contain"),
+        ({"generator": np.array([{}])}, "damaged"),
     ],
 )
 def test_what_is_not_a_checkpoint_is_refused(saved, changes, message):
     fields = fields_of(saved) | changes
     np.savez(saved, **{name: value for name, value in fields.items() if value is not None})
-    with pytest.raises(CheckpointError, match=rf"run\.npz {message}"):
+    with pytest.raises(CheckpointError, match=rf"run\.npz .*{message}"):
         read_checkpoint(saved)
-
-
-def test_a_missing_checkpoint_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"no\.npz cannot be read: .*No such file"):
-        read_checkpoint(tmp_path / "no.npz")
-
-
-def test_a_truncated_checkpoint_is_refused(saved):
-    whole = saved.read_bytes()
-    run = small_run()
-    before = run.parameters.flat.copy()
-    for length in (0, 1, 100, len(whole) // 2, len(whole) - 100, len(whole) - 1):
-        saved.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=r"run\.npz is damaged"):
-            run.load(saved)
-    assert run.losses == []
-    assert np.array_equal(run.parameters.flat, before)
 
 
 def damaged_at(path, whole, places):
@@ -282,16 +218,6 @@ def damaged_at(path, whole, places):
 def test_a_damaged_checkpoint_is_refused(saved):
     whole = saved.read_bytes()
     assert damaged_at(saved, whole, range(0, len(whole), len(whole) // 50)) > 0.9
-
-
-@pytest.mark.exhaustive
-def test_a_checkpoint_damaged_anywhere_is_refused(saved):
-    whole = saved.read_bytes()
-    members = [whole.index(name.encode()) for name in fields_of(saved)]
-    # Every byte of the headers, and the directory at the end.
-    places = {place + offset for place in members for offset in range(-30, 170)}
-    places |= set(range(whole.index(b"PK\x01\x02"), len(whole)))
-    assert damaged_at(saved, whole, sorted(place for place in places if place >= 0)) > 0.5
 
 
 SAVE = """
@@ -319,7 +245,10 @@ SAVE = """
 """
 
 
-@pytest.mark.parametrize("end", ["np.savez = half", "os.fsync = die", "os.replace = die"])
+LATER = [pytest.param(f"os.{name} = die", marks=pytest.mark.slow) for name in ("fsync", "replace")]
+
+
+@pytest.mark.parametrize("end", ["np.savez = half", *LATER])
 def test_a_kill_while_writing_leaves_the_last_checkpoint(saved, end):
     before = saved.read_bytes()
     paths = [os.path.dirname(__file__), os.path.dirname(model_files.__file__)]
@@ -382,23 +311,6 @@ def test_a_program_that_was_stopped_goes_on_to_the_same_bits(tmp_path, sent):
         assert np.array_equal(resumed[name], value), name
 
 
-@pytest.mark.slow
-def test_the_program_refuses_a_checkpoint_by_name(tmp_path):
-    (tmp_path / "train.npz").write_bytes(b"PK\x03\x04")
-    process = program(tmp_path)
-    _, error = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert error.startswith("train.npz is damaged, or not a checkpoint: ")
-
-
-def test_docstrings_are_the_same_in_every_call():
-    text = train.docstrings(30_000)
-    assert text == train.docstrings(30_000)
-    assert len(text) >= 30_000
-    assert text.isascii()
-    assert text.startswith("Record of phased-in incompatible language changes.")
-
-
 def test_a_bigram_model_counts_pairs():
     rng = np.random.default_rng(13)
     text, held_out = rng.integers(0, 3, 50), rng.integers(0, 3, 14)
@@ -411,12 +323,6 @@ def test_a_bigram_model_counts_pairs():
     assert train.bigram_loss(text, held_out, sizes) == pytest.approx(np.mean(losses), rel=1e-12)
 
 
-def test_windows_are_followed_by_their_targets():
-    tokens, targets = windows(np.arange(15), 6)
-    assert tokens.tolist() == [list(range(6)), list(range(6, 12))]
-    assert np.array_equal(targets, tokens + 1)
-
-
 def test_the_loss_curve_is_text_without_matplotlib(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     run = small_run()
@@ -427,17 +333,3 @@ def test_the_loss_curve_is_text_without_matplotlib(monkeypatch, capsys, tmp_path
     assert lines[0].split() == ["3.985", "***"]
     assert lines[11].split() == ["1.008", "*****"]
     assert not list(tmp_path.iterdir())
-
-
-def test_the_loss_curve_is_a_picture(tmp_path):
-    pytest.importorskip("matplotlib")
-    run = small_run()
-    run.step()
-    train.draw_losses(run, 2.0, tmp_path / "losses.png")
-    assert (tmp_path / "losses.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_settings_are_readable(saved):
-    settings = json.loads(str(fields_of(saved)["settings"]))
-    assert settings["seed"] == 1
-    assert settings["sizes"] == list(SMALL)

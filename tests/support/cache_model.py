@@ -136,6 +136,8 @@ def assert_answers(cache, model, query, *, offsets=None, mask=None, **options):
         return
     given = options if offsets is None else options | {"query_offset": offsets}
     output, lse = cache.attend(query, mask, **given, return_lse=True)
+    if isinstance(mask, regard.masks.SparseMask):
+        mask = mask.to_dense()
     for b, row in enumerate(query):
         own, part = dict(options), mask
         if offsets is not None:
