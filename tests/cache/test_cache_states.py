@@ -177,8 +177,11 @@ class Caches(RuleBasedStateMachine):
     @rule(data=st.data(), far=st.booleans())
     def truncate(self, data, far):
         cache, model = self.pick(data)
-        least = [0 if far else max(0, length - 3) for length in model.lengths]
-        to = [data.draw(st.integers(*pair)) for pair in zip(least, model.lengths, strict=True)]
+        place = st.sampled_from([0, 1, 16, 48])  # the ends of pages, also of first tokens
+        to = [
+            min(length, data.draw(place)) if far else data.draw(st.integers(length // 2, length))
+            for length in model.lengths
+        ]
         before = told(cache)
         try:
             cache.truncate(to)
@@ -187,6 +190,13 @@ class Caches(RuleBasedStateMachine):
             assert max(model.lengths) > model.keep_last + model.keep_first
         else:
             model.truncate(to)
+
+    @rule(data=st.data(), new=st.sampled_from([1, 1, 2, 40]))
+    def undo_an_append(self, data, new):
+        """This is possible for any window, whose tokens are still there."""
+        cache, model = self.pick(data)
+        cache.append(*own_tokens(model, self.next_seed(), new))
+        cache.truncate(model.lengths)
 
     @rule(data=st.data(), new=st.integers(1, 7))
     def keep_some_of_a_draft(self, data, new):

@@ -40,7 +40,7 @@ BUGS = [
         SIMD + "lane_parts.hpp",
         "return (lanes << (24 - 8 * kByte)) & kTop;",
         "return lanes << (24 - 8 * kByte);",
-        ("tests/cache/test_cache_int8.py", "tests/attention/test_narrow_weights.py"),
+        ("tests/cache/test_cache_fewer_bits.py", "tests/attention/test_narrow_weights.py"),
         "without AVX2: a decode from an int8 cache, or matmul of int8 weights",
     ),
     Bug(
@@ -88,7 +88,7 @@ BUGS = [
         KERNELS + "hadamard.hpp",
         "      x[d + half] = a - b;",
         "      x[d + half] = b - a;",
-        ("tests/cache/test_cache_int8.py", *CACHE),
+        ("tests/cache/test_cache_fewer_bits.py", *CACHE),
         "an int8 cache whose head_dim is an odd multiple of less than a vector",
     ),
     Bug(

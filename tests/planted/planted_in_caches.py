@@ -5,8 +5,9 @@ from planted_bug import Bug
 CACHE = "python/regard/_cache/"
 TABLE = "cpp/dispatch/page_table.cpp"
 STEP = "cpp/dispatch/append_step.cpp"
-PAGES = ("tests/cache/test_cache_pages.py", "tests/cache/test_cache.py")
-WINDOW = ("tests/cache/test_cache_window.py", "tests/cache/test_cache_model.py")
+STATES = "tests/cache/test_cache_states.py"
+PAGES = ("tests/cache/test_cache_pages.py", STATES)
+WINDOW = ("tests/cache/test_cache_window.py", STATES)
 FILES = ("tests/cache/test_cache_files.py", "tests/cache/test_cache_interrupts.py")
 
 BUGS = [
@@ -15,7 +16,7 @@ BUGS = [
         TABLE,
         "  other.state_ = left;\n",
         "",
-        ("tests/cache/test_cache_entries.py",),
+        (STATES,),
         "adopt: the pages of the text have two owners and count one",
     ),
     Bug(
@@ -23,7 +24,7 @@ BUGS = [
         TABLE,
         "pool.copy_rows(pool, row[from / rows - evicted], from % rows,",
         "pool.copy_rows(pool, row[from / rows], from % rows,",
-        ("tests/cache/test_cache_entries.py",),
+        (STATES,),
         "keep in a cache with a window: other tokens are kept",
     ),
     Bug(
@@ -39,7 +40,7 @@ BUGS = [
         "cpp/dispatch/store_rows.cpp",
         "row_of(from, outer, head, before + row)",
         "row_of(from, outer, head, row)",
-        ("tests/cache/test_cache_ragged.py",),
+        (STATES,),
         "append_ragged with tokens for more than one entry",
     ),
     Bug(
@@ -47,7 +48,7 @@ BUGS = [
         "cpp/dispatch/attention/tasks.cpp",
         "return {order_[static_cast<std::size_t>(first - first_task_.begin())], index - *first};",
         "return {first - first_task_.begin(), index - *first};",
-        ("tests/cache/test_cache_ragged.py", "tests/attention/test_ragged.py"),
+        (STATES, "tests/attention/test_ragged.py"),
         "sequences of different lengths: some rows are not computed",
     ),
     Bug(
@@ -55,7 +56,7 @@ BUGS = [
         STEP,
         "(length - layout.keep_last) / rows - first_pages - evicted",
         "(length - layout.keep_last + 1) / rows - first_pages - evicted",
-        (*WINDOW, "tests/cache/test_cache_attacks.py"),
+        WINDOW,
         "an undone append to a cache with a window: the last token's window is gone",
     ),
     Bug(

@@ -5,7 +5,7 @@ from planted_bug import Bug
 CACHE = "python/regard/_cache/"
 TABLE = "cpp/dispatch/page_table.cpp"
 STEP = "cpp/dispatch/append_step.cpp"
-LAYERS = ("tests/cache/test_cache_layers.py",)
+LAYERS = ("tests/cache/test_cache_layers.py", "tests/cache/test_cache_states.py")
 PAGED = ("tests/cache/test_paged_attention.py",)
 
 BUGS = [
