@@ -26,22 +26,20 @@ class Stop(BaseException):
 
 
 class Moments:
-    """Run a function wherever a cache's Python code can be interrupted, or at each of its lines."""
+    """Run a function wherever a cache's Python code can be interrupted."""
 
-    def __init__(self, act, *, each="opcode"):
-        self.act, self.each, self.count = act, each, 0
+    def __init__(self, act):
+        self.act, self.count = act, 0
 
     def _of_call(self, frame, event, argument):
         code = frame.f_code
         if "_cache" not in PurePath(code.co_filename).parts or code.co_name == "__del__":
             return None  # an exception in a finalizer is not raised in a call
-        frame.f_trace_opcodes = self.each == "opcode"
+        frame.f_trace_opcodes = True
         return self._of_frame
 
     def _of_frame(self, frame, event, argument):
-        if event == "line" == self.each or (
-            event == "opcode" and frame.f_lasti in interruptible(frame.f_code)
-        ):
+        if event == "opcode" and frame.f_lasti in interruptible(frame.f_code):
             self.count += 1
             self.act(self.count - 1)
         return self._of_frame
@@ -188,25 +186,3 @@ def test_wherever_saving_stops_the_file_has_what_was_before_or_after(kind, tmp_p
     assert next(numbers) > 5
     assert all(state in (before, after) for state in found)
     assert told(type(cache).load(path)) == after
-
-
-def test_wherever_a_process_dies_its_file_has_what_was_before_or_after(tmp_path):
-    """At a death, the file keeps its content of that moment: it is loaded at every line."""
-    path, found = tmp_path / "cache", []
-    cache, _ = make("pages", tmp_path)
-    cache.save(path)
-    before = told(cache)
-    CHANGES["packed"](cache)
-
-    def look(count):
-        sys.settrace(None)
-        found.append(told(type(cache).load(path)))
-        moments.__enter__()
-
-    moments = Moments(look, each="line")
-    with moments:
-        cache.save(path)
-    turned = [state == told(cache) for state in found]
-    assert len(found) > 5
-    assert all(state in (before, told(cache)) for state in found)
-    assert turned == sorted(turned)  # never goes back

@@ -240,6 +240,8 @@ def test_a_cache_tells_its_sizes():
     told = dict(part.split("=") for part in repr(cache)[8:-1].split(", "))
     for name in told.keys() - {"lengths"}:
         assert told[name] == str(getattr(cache, name)), name
+    for options, tokens_of_page in (({}, 192), ({"keep_last": 20}, 32), ({"capacity": 40}, 48)):
+        assert regard.KVCache(1, 2, 8, **options).page_size == tokens_of_page
     open_ended = regard.KVCache(1, 2, 8, dtype="int8")
     assert (open_ended.capacity, open_ended.keep_last, open_ended.dtype) == (None, None, np.int8)
     open_ended.close()

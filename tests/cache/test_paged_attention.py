@@ -123,6 +123,12 @@ def test_scales_of_int8(layout, scales):
         assert np.array_equal(
             pool.attend(query, query_offset=0), whole.attend(query, query_offset=0)
         )
+    pool.scales = dict.fromkeys(pool.scales, np.ones(KV_HEADS, np.float32))
+    expected = pool.attend(query, query_offset=0)
+    unaligned = np.frombuffer(bytes(1) + np.ones(2, "f4").tobytes(), "f4", 2, 1)
+    for scale in (1, unaligned, np.ones((), ml_dtypes.bfloat16)):
+        pool.scales = dict.fromkeys(pool.scales, scale)
+        assert np.array_equal(pool.attend(query, query_offset=0), expected)
 
 
 def test_pages_of_strides_of_their_own():
@@ -178,21 +184,14 @@ def test_tables_are_read_as_far_as_the_lengths_go():
     for filler in (-1, 10**9):
         pool.table = np.where(columns < -(-LENGTHS // 16)[:, None], pool.table, filler)
         assert np.array_equal(pool.attend(query), expected)
+    for wrong in (-1, len(pool.pages[0])):
+        pool.table[2, 1] = wrong
+        with pytest.raises(IndexError, match="entry 2, column 1"):
+            pool.attend(query)
     empty = regard.paged_attention(query[:0], *pool.pages, np.zeros((0, 3), int), [])
     assert empty.shape == (0, HEADS, 1, VALUE_DIM)
     none = regard.paged_attention(np.zeros((0, HEADS, DIM)), *pool.pages, [[0]], [0], starts=[0, 0])
     assert none.shape == (0, HEADS, VALUE_DIM)
-
-
-def test_scales_of_any_type():
-    pool = Pool(16, "NHD", "int8", scales="head")
-    query = query_of("int8", 1)
-    pool.scales = dict.fromkeys(pool.scales, np.ones(KV_HEADS, np.float32))
-    expected = pool.attend(query)
-    unaligned = np.frombuffer(bytes(1) + np.ones(2, "f4").tobytes(), "f4", 2, 1)
-    for scale in (1, unaligned, np.ones((), ml_dtypes.bfloat16)):
-        pool.scales = dict.fromkeys(pool.scales, scale)
-        assert np.array_equal(pool.attend(query), expected)
 
 
 @pytest.mark.parametrize(

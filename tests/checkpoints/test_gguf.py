@@ -113,8 +113,11 @@ def test_what_the_package_writes(tmp_path):
 
 
 @pytest.mark.parametrize("weight_dtype", [None, "float16", "int8"])
-@pytest.mark.parametrize("shape", [(0,), (0, 64), (3, 0), (0, 0), (2, 0, 64), (0, 2**40)])
-@pytest.mark.parametrize("kind", [F32, F16, Q8_0, 24])  # 24: 8-bit integers
+@pytest.mark.parametrize(
+    ("shape", "kind"),  # 24: 8-bit integers
+    [((0,), F32), ((0, 64), Q8_0), ((3, 0), F16), ((0, 0), 24), ((2, 0, 64), F32),
+     ((0, 2**40), Q8_0)],
+)  # fmt: skip
 def test_empty_tensors(load, kind, shape, weight_dtype):
     """A tensor without elements has no bytes: any place is its place."""
     tensors = [tensor(), tensor("none", shape, kind, 0), tensor("end", shape, kind, 2**20)]
@@ -197,24 +200,21 @@ def test_a_tensor_that_cannot_be_decoded_does_not_refuse_the_others(load, tmp_pa
     assert list(load(data, "a")[0]) == ["a"]
 
 
-@pytest.mark.parametrize("place", ["/dev/null", "/dev/zero", "pipe"])
-@pytest.mark.parametrize("reader", ["load_gguf", "load_safetensors"])
-def test_what_is_no_plain_file(reader, place, tmp_path, output_of):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
+def test_what_is_no_plain_file(tmp_path, output_of):
     """The test runs in a separate process, since opening a pipe may wait forever."""
-    if sys.platform == "win32":
-        pytest.skip("Windows has no such files")
-    if place == "pipe":
-        place = str(tmp_path / place)
-        os.mkfifo(place)
+    os.mkfifo(tmp_path / "pipe")
     script = f"""
     import regard
-    try:
-        regard.checkpoints.{reader}({place!r})
-    except ValueError as error:
-        print(error)
+    for place in ("/dev/null", "/dev/zero", {str(tmp_path / "pipe")!r}):
+        for load in (regard.checkpoints.load_gguf, regard.checkpoints.load_safetensors):
+            try:
+                load(place)
+            except ValueError as error:
+                assert str(error).startswith(place + ": is not a plain file")
+                print("refused")
     """
-    told = f"{place}: is not a plain file, but a device, a pipe or a socket"
-    assert output_of(script).strip() == told
+    assert output_of(script).split() == ["refused"] * 6
 
 
 def test_bytes_and_strings_are_paths(tmp_path):

@@ -134,19 +134,6 @@ def test_parameters_whose_names_begin_so(prefix, path):
         assert_same_bits(array, arrays[name])
 
 
-@pytest.mark.parametrize("prefix", ["", "encoder.1.attention"])
-def test_a_layer_of_a_file(prefix, path):
-    from safetensors.numpy import save_file
-
-    layer = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=1)
-    save_file(layer.state_dict("bert", "encoder.1.attention"), path)
-    other = regard.MultiHeadAttention(8, 2, qkv_bias=True, out_bias=True, rng=2)
-    state, _ = regard.checkpoints.load_safetensors(path, prefix)
-    other.load_state_dict(state, "encoder.1.attention")
-    x = np.random.default_rng(3).standard_normal((3, 8))
-    assert_same_bits(other(x), layer(x))
-
-
 FLOAT8 = {
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",

@@ -212,41 +212,38 @@ def of_mask(**fields):
     return lambda facts: facts["layers"][0]["masks"]["bool"].update(fields)
 
 
-DAMAGES = {
-    "no JSON": lambda data: data.replace(b'\\"version\\"', b'"version\\"'),
-    "no list": lambda data: changed(data, lambda facts: [1]),
-    "no version": lambda data: changed(data, lambda facts: {"layers": []}),
-    "another version": lambda data: changed(data, lambda facts: facts | {"version": 2}),
-    "no layers": lambda data: changed(data, lambda facts: {"version": 1, "tokens": []}),
-    "a name that is none": lambda data: changed(data, of_layer(name=3)),
-    "no such array": lambda data: changed(data, of_layer(query="9.query")),
-    "arrays that disagree": lambda data: changed(data, of_layer(query="0.sinks")),
-    "integers": lambda data: changed(data, of_layer(key="0.bool_mask.spans")),
-    "an unknown option": lambda data: changed(data, of_layer(options={"speed": 1})),
-    "a wrong option": lambda data: changed(data, of_layer(options={"window": "wide"})),
-    "an option out of range": lambda data: changed(data, of_layer(options={"key_lengths": 9})),
-    "too few tokens": lambda data: changed(data, lambda facts: facts["tokens"][0].pop() and None),
-    "no such tokens": lambda data: changed(data, of_layer(key_tokens=4)),
-    "other tokens": lambda data: changed(data, lambda facts: facts.update(tokens=[[1.5] * 5])),
-    "an unknown mask": lambda data: changed(data, of_mask(sparse="Dots")),
-    "a mask of another size": lambda data: changed(data, of_mask(shape=[6, 9])),
-    "a mask of negative size": lambda data: changed(data, of_mask(shape=[-6, 5])),
-    "no rows of queries": lambda data: changed(data, of_mask(numbers=[0, 0, 0])),
-    "negative numbers": lambda data: changed(data, of_mask(numbers=[2, -1, 0])),
-    "far numbers": lambda data: changed(data, of_mask(numbers=[2, 2**40, 0])),
-    "other planes": lambda data: changed(data, of_mask(planes=[-3])),
-    "starts of another type": lambda data: changed(data, of_mask(starts="0.bool_mask.bits")),
-    "spans of another type": lambda data: changed(data, of_mask(spans="0.sinks")),
-    "bits of another type": lambda data: changed(data, of_mask(bits="0.bool_mask.spans")),
-}
+DAMAGES = [
+    lambda facts: [1],
+    lambda facts: {"layers": []},
+    lambda facts: facts | {"version": 2},
+    lambda facts: {"version": 1, "tokens": []},
+    of_layer(name=3),
+    of_layer(query="9.query"),
+    of_layer(query="0.sinks"),
+    of_layer(key="0.bool_mask.spans"),
+    of_layer(options={"speed": 1}),
+    of_layer(options={"window": "wide"}),
+    of_layer(options={"key_lengths": 9}),
+    lambda facts: facts["tokens"][0].pop() and None,
+    of_layer(key_tokens=4),
+    lambda facts: facts.update(tokens=[[1.5] * 5]),
+    of_mask(sparse="Dots"),
+    of_mask(shape=[6, 9]),
+    of_mask(shape=[-6, 5]),
+    of_mask(numbers=[0, 0, 0]),
+    of_mask(numbers=[2, -1, 0]),
+    of_mask(numbers=[2, 2**40, 0]),
+    of_mask(planes=[-3]),
+    of_mask(starts="0.bool_mask.bits"),
+    of_mask(spans="0.sinks"),
+    of_mask(bits="0.bool_mask.spans"),
+]
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_noticed(name, saved, tmp_path):
-    damaged = DAMAGES[name](saved)
-    assert damaged != saved
+@pytest.mark.parametrize("number", range(len(DAMAGES)))
+def test_damage_is_noticed(number, saved, tmp_path):
     path = tmp_path / "one"
-    path.write_bytes(damaged)
+    path.write_bytes(changed(saved, DAMAGES[number]))
     with pytest.raises(ValueError, match=r"one: is (a damaged recording|not a)"):
         regard.Recording.load(path)
 
@@ -257,36 +254,31 @@ def test_damaged_sparse_masks_are_refused_or_harmless(field, number, saved, tmp_
     """Any element of their arrays may be damaged: kernels must not read beyond an array."""
     header, arrays = header_of(saved)
     begin, end = header[f"0.bool_mask.{field}"]["data_offsets"]
-    refused = 0
+    refused = []
     for place in range(begin, end, 8):
         data = bytearray(arrays)
         data[place : place + 8] = struct.pack("<q", number)
         path = tmp_path / "one"
         path.write_bytes(with_header(header, bytes(data)))
-        error = None
         try:
             loaded = regard.Recording.load(path)
-        except ValueError as raised:
-            error = raised
-            refused += 1
+        except ValueError as error:
+            refused.append(str(error))
         else:
             loaded.summarize(statistics="max")
-        assert error is None or "is a damaged recording" in str(error)
     assert refused
+    assert all("is a damaged recording" in reason for reason in refused)
 
 
 def test_files_that_are_no_recordings(saved, tmp_path):
     path = tmp_path / "one"
     header, arrays = header_of(saved)
-    for data in (b"", b"hello", saved[:20], saved[:-1], saved + b"x", with_header({}, b"")):
+    ends = [saved[: len(saved) * cut // 100] for cut in range(0, 100, 7)]
+    for data in (*ends, b"hello", saved[:-1], saved + b"x", with_header({}, b"")):
         path.write_bytes(data)
         with pytest.raises(ValueError, match="one: is not a"):
             regard.Recording.load(path)
     del header["__metadata__"]
     path.write_bytes(with_header(header, arrays))
-    with pytest.raises(ValueError, match=r"is not a recording: Recording\.save writes such files"):
+    with pytest.raises(ValueError, match="is not a recording"):
         regard.Recording.load(path)
-    with pytest.raises(FileNotFoundError):
-        regard.Recording.load(tmp_path / "none")
-    with pytest.raises(TypeError, match="path must be a str or a path"):
-        regard.Recording.load(3)
