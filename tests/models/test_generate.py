@@ -1,56 +1,24 @@
 """Language models continue texts: the API and the command, with models of random numbers."""
 
-import json
-
 import numpy as np
 import pytest
 
 import regard
 import tiny_llama
-from llama_models import DIM, HEADS, KV_HEADS, LAYERS, WIDTH, WORDS, computed, parameters
+from llama_models import DIM, HEADS, KV_HEADS, LAYERS, computed, parameters, write_folder
 from regard._cli import main
 
-safetensors = pytest.importorskip("safetensors.numpy")
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+pytest.importorskip("tokenizers")
 pytest.importorskip("gguf")
-
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": DIM,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500.0,
-    "eos_token_id": [],
-}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a function that writes a model's folder, in one or more safetensors files."""
-
-    def write(own, parts=1, **changes):
-        path = tmp_path / "model"
-        path.mkdir()
-        names = [f"model-{part}.safetensors" for part in range(parts)]
-        if parts == 1:
-            names = ["model.safetensors"]
-        else:
-            index = {name: names[i % parts] for i, name in enumerate(own)}
-            (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-        for number, name in enumerate(names):
-            part = {each: own[each] for each in list(own)[number::parts]}
-            safetensors.save_file(part, path / name)
-        (path / "config.json").write_text(json.dumps(CONFIG | changes))
-        encoder = tokenizers.models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0")
-        tokenizer = tokenizers.Tokenizer(encoder)
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-        tokenizer.save(str(path / "tokenizer.json"))
-        return path
-
-    return write
+    """Return a function that writes a model's folder."""
+    return lambda own, parts=1, **changes: write_folder(
+        tmp_path / "model", own, parts, **{"eos_token_id": []} | changes
+    )
 
 
 def own_parameters(head=False):

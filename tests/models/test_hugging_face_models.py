@@ -1,28 +1,16 @@
 """Models of Hugging Face's files: their queries and keys against a float64 forward pass."""
 
-import json
-
 import numpy as np
 import pytest
 
 from explorer_pages import Page
-from llama_models import DIM, HEADS, KV_HEADS, LAYERS, TEXT, WIDTH, WORDS, forward, parameters
+from llama_models import TEXT, WORDS, forward, parameters, write_folder
 from regard._cli import main
 from regard.models import load
 
-safetensors = pytest.importorskip("safetensors.numpy", reason='pip install ".[models]"')
-tokenizers = pytest.importorskip("tokenizers", reason='pip install ".[models]"')
+pytest.importorskip("safetensors", reason='pip install ".[models]"')
+pytest.importorskip("tokenizers", reason='pip install ".[models]"')
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": DIM,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500.0,
-}
 ROPE = {"rope_type": "default", "rope_theta": 500.0}
 
 
@@ -31,16 +19,9 @@ def folder(tmp_path):
     """Return a function that writes a model, with changes to its configuration."""
 
     def write(own=None, **changes):
-        model_type = changes.get("model_type", "llama")
-        own = parameters(np.random.default_rng(0), model_type) if own is None else own
-        safetensors.save_file(own, tmp_path / "model.safetensors")
-        config = {key: value for key, value in (CONFIG | changes).items() if value is not None}
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        encoder = tokenizers.models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0")
-        tokenizer = tokenizers.Tokenizer(encoder)
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-        tokenizer.save(str(tmp_path / "tokenizer.json"))
-        return own, tmp_path / "model.safetensors"
+        if own is None:
+            own = parameters(np.random.default_rng(0), changes.get("model_type", "llama"))
+        return own, write_folder(tmp_path, own, **changes) / "model.safetensors"
 
     return write
 

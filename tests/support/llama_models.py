@@ -1,5 +1,7 @@
 """Small models of the Llama family, their files, and their results by the book."""
 
+import json
+
 import numpy as np
 
 WIDTH, HEADS, KV_HEADS, DIM, INNER, LAYERS, WORDS = 24, 4, 2, 8, 40, 3, 11
@@ -82,6 +84,42 @@ def computed(own, numbers, window=None):
         x = x + inner @ own[f"{start}mlp.down_proj.weight"].T
     head = own.get("lm_head.weight", own["model.embed_tokens.weight"])
     return found, norm(x, own["model.norm.weight"]) @ head.T
+
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": DIM,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+}
+
+
+def write_folder(path, own, parts=1, **changes):
+    """Write a model as Hugging Face does, in one or more files, with changes to its configuration;
+    None leaves an entry out."""
+    import tokenizers
+    from safetensors.numpy import save_file
+
+    path.mkdir(exist_ok=True)
+    names = [f"model-{part}.safetensors" for part in range(parts)]
+    if parts == 1:
+        names = ["model.safetensors"]
+    else:
+        index = {name: names[i % parts] for i, name in enumerate(own)}
+        (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    for number, name in enumerate(names):
+        save_file({each: own[each] for each in list(own)[number::parts]}, path / name)
+    config = {key: value for key, value in (CONFIG | changes).items() if value is not None}
+    (path / "config.json").write_text(json.dumps(config))
+    encoder = tokenizers.models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0")
+    tokenizer = tokenizers.Tokenizer(encoder)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
 
 
 def write_gguf(path, architecture, facts, tensors, kind=None):
