@@ -149,23 +149,6 @@ def test_an_existing_file_stays_unless_it_may_be_replaced(tmp_path):
     assert os.listdir(tmp_path) == ["one"]
 
 
-def test_an_interrupted_write_leaves_what_was_there(tmp_path, monkeypatch):
-    whole, path = regard.Recording([layer(str(i)) for i in range(3)]), tmp_path / "one"
-    whole.save(path)
-    before, write = path.read_bytes(), safetensors.serialize_file
-
-    def interrupted(*arguments, **keywords):
-        write(*arguments, **keywords)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(safetensors, "serialize_file", interrupted)
-    for name in ("one", "two"):
-        with pytest.raises(KeyboardInterrupt):
-            whole.save(tmp_path / name, overwrite=True)
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["one"]
-
-
 def test_a_score_function_is_refused(tmp_path):
     @regard.ScoreFunction.c_type("float32")
     def unchanged(*_):
