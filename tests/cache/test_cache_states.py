@@ -182,9 +182,12 @@ class Caches(RuleBasedStateMachine):
             min(length, data.draw(place)) if far else data.draw(st.integers(length // 2, length))
             for length in model.lengths
         ]
-        before = told(cache)
+        given, before = to, told(cache)
+        if data.draw(st.booleans()):  # one number, which leaves shorter entries as they are
+            given = data.draw(st.sampled_from([int, np.int64]))(max(to))
+            to = [min(length, max(to)) for length in model.lengths]
         try:
-            cache.truncate(to)
+            cache.truncate(given)
         except ValueError:  # its window is gone
             assert told(cache) == before
             assert max(model.lengths) > model.keep_last + model.keep_first
@@ -210,6 +213,9 @@ class Caches(RuleBasedStateMachine):
         entry = data.draw(st.integers(0, model.batch - 1))
         drafted = range(model.before[entry], model.lengths[entry])
         kept = sorted(data.draw(st.sets(st.sampled_from(drafted)))) if drafted else []
+        for other in (drafted.start - 1, drafted.stop):
+            with pytest.raises(ValueError, match="positions"):
+                cache.keep(entry, [other])
         for each in (cache, model):
             each.keep(entry, kept)
 
