@@ -64,6 +64,7 @@ def test_a_sequence_of_layers():
         (-1, [4]),
         ([3, 0, 3], [0, 3]),
         (slice(1, None, 2), [1, 3]),
+        (slice(-2, None), [3, 4]),
         ("encoder", [0, 1, 2]),
         ("encoder.", [0, 1, 2]),
         ("encoder.1", [1]),
