@@ -5,7 +5,7 @@ from planted_bug import Bug
 KERNELS = "cpp/kernels/"
 SIMD = "cpp/simd/"
 OPTIONS = ("tests/attention/test_options.py",)
-DROPOUT = ("tests/attention/test_dropout.py", "tests/attention/test_stream.py")
+DROPOUT = ("tests/attention/test_dropout.py", "tests/streams/test_stream.py")
 CACHE = ("tests/cache",)
 SPARSE = ("tests/attention/test_mask_forms.py",)
 FUNCTION = ("tests/attention/test_score_function.py",)

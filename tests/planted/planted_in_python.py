@@ -98,7 +98,7 @@ BUGS = [
         REGARD + "_stream/chunks.py",
         "if start < end and stop > max(begin, start) and",
         "if start < end and start >= begin and",
-        ("tests/attention/test_stream.py",),
+        ("tests/streams/test_stream.py",),
         "attend_stream where the first visible key lies within a chunk",
     ),
     Bug(

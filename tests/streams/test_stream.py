@@ -1,0 +1,295 @@
+"""Attention to keys that come in chunks is right, and has the bits of the order that attend_stream
+documents, whatever the chunks are made of."""
+
+import functools
+import warnings
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import reference
+import regard
+from cases import Problem
+from drawn_problems import TARGETS, examples, on_target, problems
+from gradient_reference import offset_of
+from reference import assert_same_bits
+from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, WHOLE, normal, stream
+
+attend = regard.scaled_dot_product_attention
+INF = np.inf
+LENGTHS = st.sampled_from([1, 2, 7, 20, 96, 311, 1000])
+
+
+def cut(key, value, length):
+    return regard.KeyValueChunks(key, value, length=length)
+
+
+# In float64 a merge rounds as much as a chunk does, so scores are small: Gaussian.
+MEASURED = st.one_of(
+    problems(types=["float32", "float16"], mixed=False, dropout=False),
+    problems(dropout=False, gaussian=True),
+)
+
+
+@hypothesis.given(problem=MEASURED, length=LENGTHS, target=TARGETS)
+@examples(200)
+def test_any_cut_gives_what_a_single_call_may(problem, length, target):
+    options = dict(problem.options)
+    offset = offset_of(problem.query, problem.key, options)
+    expected = reference.expected(*problem.arrays, **options | {"query_offset": offset})
+    mask = options.pop("mask", None)
+    with on_target(target):
+        output, lse = stream(
+            problem.query, cut(*problem.arrays[1:], length), mask, return_lse=True, **options
+        )
+    reference.assert_matches(expected, output=output, lse=lse)
+
+
+def merge(first, second):
+    return regard.merge_attention_states([first[0], second[0]], [first[1], second[1]])
+
+
+def documented(problem, length):
+    """Compute what the notes of attend_stream promise, state by state."""
+    query, dtype = problem.query, reference.result_type(*problem.arrays)
+    if query.dtype.itemsize == 2:
+        query = query.astype(np.float32)
+    states, kv_len = [], problem.key.shape[-2]
+    for start in range(0, kv_len, length):
+        keys = slice(start, min(start + length, kv_len))
+
+        def of_chunk(mask, keys=keys):
+            return mask[..., keys] if mask.ndim and mask.shape[-1] == kv_len else mask
+
+        options = problem.with_masks(of_chunk)
+        options.pop("sinks", None)
+        for name in options.keys() & {"key_lengths", "left_padding"}:
+            options[name] = np.clip(np.asarray(options[name]) - start, 0, keys.stop - start)
+        options["query_offset"] = np.asarray(options.get("query_offset", 0)) - start
+        if "dropout_p" in options:
+            *origin, position = options.get("dropout_origin", (0, 0, 0))
+            options["dropout_origin"] = (*origin, position + start)
+        state = attend(
+            *(query, problem.key[..., keys, :], problem.value[..., keys, :]),
+            **options,
+            return_lse=True,
+            _wide_lse=True,
+        )
+        states.append(tuple(each.astype(float) for each in state))
+    while len(states) > 1:
+        states = [functools.reduce(merge, states[i : i + 16]) for i in range(0, len(states), 16)]
+    (state,) = states
+    if "sinks" in problem.options:
+        sinks = problem.options["sinks"].astype(float)[:, None]
+        state = merge(state, (np.zeros_like(state[0]), np.broadcast_to(sinks, state[1].shape)))
+    with np.errstate(all="ignore"):
+        return state[0].astype(dtype), state[1].astype(reference.arithmetic(dtype))
+
+
+def streamed(problem, length, **extra):
+    chunks = cut(problem.key, problem.value, length)
+    return stream(problem.query, chunks, **problem.options, return_lse=True, **extra)
+
+
+@hypothesis.given(problem=problems(ends=False), length=LENGTHS, target=TARGETS)
+@examples(200)
+def test_the_bits_are_those_of_the_documented_order(problem, length, target):
+    """This includes the weights that dropout drops, and chunks that no query sees."""
+    with on_target(target):
+        wanted = documented(problem, length)
+        for threads in (1, 3):
+            assert_same_bits(streamed(problem, length, threads=threads), wanted)
+
+
+@pytest.mark.parametrize(
+    "count", [1, 2, 15, 16, 17, 255, 256, 257, 272, 273, pytest.param(4097, marks=pytest.mark.slow)]
+)
+def test_groups_of_groups(count):
+    """The last groups may be incomplete in every possible way."""
+    arrays = normal(1, 3, 4), normal(1, count, 4, seed=1), normal(1, count, 2, seed=2)
+    problem = Problem(*arrays, {})
+    assert_same_bits(streamed(problem, 1), documented(problem, 1))
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_thousands_of_chunks_are_as_exact_as_one_call(mean, dtype):
+    query, key = normal(4, 32, dtype=dtype), normal(2000, 32, seed=1, dtype=dtype)
+    value = (mean + normal(2000, 8, seed=2)).astype(dtype)
+    expected = reference.expected(query, key, value)
+    output, lse = stream(query, cut(key, value, 1), return_lse=True)
+    reference.assert_matches(expected, output=output, lse=lse)
+
+
+def test_one_chunk_has_the_bits_of_a_single_call(storage):
+    arrays = [normal(2, 3, 50, 24, seed=i).astype(storage) for i in range(3)]
+    options = {"is_causal": True, "query_offset": "end", "return_lse": True}
+    assert_same_bits(stream(arrays[0], [arrays[1:]], **options), attend(*arrays, **options))
+
+
+def relative(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
+    """Add a term that depends on every argument."""
+    for k in range(keys):
+        for q in range(queries):
+            distance = positions[q] - (first_key + k)
+            scores[k * stride + q] += 0.01 * distance + 0.1 * head - 0.2 * (entry % 3)
+
+
+@pytest.mark.parametrize("query_type", ["float32", "float64", "float16"])
+def test_a_score_function_gets_the_positions_of_a_single_call(query_type):
+    """This holds wherever the cuts are, and in a part of a larger call too. The function is of the
+    type in which scores are computed, which keys may make wider than the query's."""
+    wide = "float32" if query_type == "float16" else "float64"
+    function = regard.ScoreFunction(regard.ScoreFunction.c_type(wide)(relative))
+    query = normal(2, 2, 3, 8, dtype=query_type)
+    key, value = normal(2, 1, 23, 8, seed=1), normal(2, 1, 23, 5, seed=2)
+    if query_type == "float16":
+        key, value = key.astype(query_type), value.astype(query_type)
+    options = {"score_function": function, "query_offset": [9, 20], "is_causal": True}
+    for origin in ((0, 0, 0), (1, 2, 40)):
+        whole = attend(query, key, value, dropout_origin=origin, **options)
+        for length in (1, 5, 23):
+            parts = stream(query, cut(key, value, length), dropout_origin=origin, **options)
+            assert parts.dtype == whole.dtype
+            limit = 2e-3 if query_type == "float16" else 1e-14
+            np.testing.assert_allclose(parts, whole, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("origin", [(0, 0, 0), (3, 2, 5), (1, 0, 2**63 - 3)], ids=str)
+def test_dropout_drops_what_a_single_call_drops(origin, dtype):
+    query, key = normal(2, 4, 9, 8, dtype=dtype), normal(2, 2, 103, 8, seed=1, dtype=dtype)
+    value = np.broadcast_to(np.eye(103, dtype=dtype), (2, 2, 103, 103))
+    options = {"dropout_p": 0.5, "dropout_seed": 11, "query_offset": 20, "dropout_origin": origin}
+    whole = attend(query, key, value, **options)
+    for length in (1, 5, 50):
+        parts = stream(query, cut(key, value, length), **options)
+        assert np.array_equal(parts == 0, whole == 0)
+
+
+class Iterable:
+    def __iter__(self):
+        return iter(CHUNKS)
+
+
+class OldIterable:
+    def __getitem__(self, number):
+        return CHUNKS[number]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        tuple(CHUNKS),
+        (chunk for chunk in CHUNKS),
+        map(list, CHUNKS),
+        Iterable(),
+        OldIterable(),
+        cut(KEY, VALUE, SIZE),
+        ((key.tolist(), value.tolist()) for key, value in CHUNKS),
+        ((key.astype(">f8"), np.asfortranarray(value)) for key, value in CHUNKS),
+        [(key, value, None) for key, value in CHUNKS],
+        ((key, value, np.ones(SIZE, bool)) for key, value in CHUNKS),
+    ],
+)
+def test_any_iterable(chunks):
+    assert_same_bits(stream(QUERY, chunks, return_lse=True), WHOLE)
+
+
+def test_chunks_without_keys_change_no_bit():
+    nothing = (KEY[:, :0], VALUE[:, :0])
+    some = CHUNKS[:9]  # with the others one group, since numbers count all chunks
+    chunks = [nothing, *some[:1], nothing, *some[1:], nothing]
+    assert_same_bits(stream(QUERY, chunks), stream(QUERY, some))
+    output, lse = stream(QUERY, [nothing, nothing], return_lse=True, sinks=[1.5, -INF])
+    assert_same_bits(output, np.zeros((2, 3, 4)))
+    assert_same_bits(lse, np.repeat([[1.5], [-INF]], 3, axis=1))
+    empty = regard.KeyValueChunks(*nothing)
+    assert len(empty) == 1
+    assert_same_bits(stream(QUERY, empty), np.zeros((2, 3, 4)))
+
+
+def test_a_mask_of_zeros_and_ones_is_warned_about(monkeypatch):
+    monkeypatch.setattr("regard._arguments.hints._has_warned", False)
+    with pytest.warns(UserWarning, match="zeros and ones") as caught:
+        stream(QUERY, CHUNKS, (np.arange(200) % 2).astype(float))
+    assert caught[0].filename == __file__
+
+
+def test_a_mask_of_two_sequences_is_one_array():
+    """A tuple of two rows is one array, as in a single call, unless the two differ in kind or
+    shape."""
+    query, key = normal(2, 2, 4), normal(2, 3, 4)
+    rows = (True, False, True), (False, True, True)
+    wanted = attend(query, key, key, rows)
+    assert_same_bits(stream(query, [(key, key)], rows), wanted)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "strided", "float32", "between keys"])
+def test_out(layout):
+    dtype = "f4" if layout == "float32" else "f8"
+    key, query = KEY.astype(dtype), QUERY.astype(dtype)
+    out = np.full((2, 3, 4), np.nan, dtype)
+    if layout == "strided":
+        out = np.full((4, 3, 4), np.nan).transpose(2, 1, 0)[::2]
+    elif layout == "between keys":  # interleaved with an input, but not over it
+        memory = np.zeros((2, 200, 16))
+        memory[..., :8] = KEY
+        key, out = memory[..., :8], memory[:, :3, 8:12]
+    chunks = [(key, VALUE.astype(dtype))]
+    wanted = stream(query, chunks)
+    assert stream(query, chunks, out=out) is out
+    assert_same_bits(out.copy(), wanted)
+
+
+def test_overflow_to_a_narrower_type_is_silent():
+    """A single call is silent too. Two chunks of the largest float16 give the largest float16."""
+    value = np.full((1, 4, 2), 65504, np.float16)
+    key = np.zeros((1, 4, 2), np.float16)
+    with warnings.catch_warnings(action="error"):
+        assert (stream(key, cut(key, value, 2)) == 65504).all()
+        output = stream(key, cut(key, value, 2), dropout_p=0.9, dropout_seed=1)
+    assert np.isinf(output).any()
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        *(-(2**63), -(2**63) + 1, -(2**62), -41, 2**40, 2**62, 2**63 - 1 - 40),
+        [-(2**63) + 1, -(2**61), 3],
+        [-(2**63) + 12, -(2**63) + 30, 2**62],
+    ],
+    ids=str,
+)
+def test_offsets_at_the_ends_of_64_bits(offset):
+    """There are as many queries as keys, so each chunk may have some queries that see a part of
+    it."""
+    query = normal(*([3] if isinstance(offset, list) else []), 2, 40, 8)
+    arrays = KEY[:, :40], VALUE[:, :40]
+    sides = [None, (0, 0), (3, 5), (2**62, None), (None, 2**63 - 1), (50, 2**62), (4, 2**63 - 20)]
+    for window in sides:
+        for is_causal in (False, True):
+            options = {"query_offset": offset, "window": window, "is_causal": is_causal}
+            wanted = attend(query, *arrays, return_lse=True, **options)
+            actual = stream(query, cut(*arrays, 15), return_lse=True, **options)
+            for mine, whole in zip(actual, wanted, strict=True):
+                np.testing.assert_allclose(mine, whole, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("offset", [-(2**62), -(2**61) - 2**60, 2**61 + 2**60, 2**63 - 99])
+def test_chunks_far_from_all_queries_drop_the_same_weights(offset):
+    """Offsets within 64 bits are moved exactly, since dropout counts from them."""
+    options = {"query_offset": offset, "window": (2**63 - 1, 2**63 - 1)}
+    options |= {"dropout_p": 0.5, "dropout_seed": 3}
+    wanted = attend(QUERY, KEY, VALUE, **options)
+    np.testing.assert_allclose(stream(QUERY, CHUNKS, **options), wanted, rtol=0, atol=1e-14)
+
+
+def test_rows_of_special_numbers_merge_as_states_do():
+    """Scores are -inf in one chunk and +inf in another: a state has no output there, or outweighs
+    all others."""
+    key, value = np.zeros((1, 6, 1)), np.arange(6.0).reshape(1, 6, 1)
+    key[0, 1], key[0, 4] = -INF, INF
+    problem = Problem(np.array([[[1.0], [-1.0], [np.nan]]]), key, value, {})
+    with np.errstate(all="raise"):
+        assert_same_bits(streamed(problem, 1)[0], documented(problem, 1)[0])

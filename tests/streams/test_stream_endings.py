@@ -1,0 +1,341 @@
+"""How attend_stream ends: after exceptions, Ctrl-C and forks, and how it reports its progress."""
+
+import contextlib
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import streams
+from reference import assert_same_bits
+from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, stream
+
+
+class Ended(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 7, 20])
+@pytest.mark.parametrize("error", [Ended("read"), StopIteration, KeyError(3), SystemExit(4)])
+def test_exceptions_of_the_iterator_are_raised_as_they_are(error, at):
+    class Chunks:
+        def __iter__(self):
+            self.given = 0
+            return self
+
+        def __next__(self):
+            if self.given == at:
+                raise error
+            self.given += 1
+            return CHUNKS[self.given - 1]
+
+    if error is StopIteration and at:
+        assert_same_bits(stream(QUERY, Chunks()), stream(QUERY, CHUNKS[:at]))
+        return
+    with pytest.raises(ValueError if error is StopIteration else type(error)) as raised:
+        stream(QUERY, Chunks())
+    if error is not StopIteration:
+        assert raised.value is error
+        names = [entry.name for entry in raised.traceback]
+        assert "__next__" in names
+        assert "test_exceptions_of_the_iterator_are_raised_as_they_are" in names
+
+
+class Reader:
+    """A generator of chunks that records when it was closed."""
+
+    def __init__(self, error=None):
+        self.closed, self.error = [], error
+
+    def chunks(self):
+        try:
+            yield from CHUNKS
+        finally:
+            self.closed.append(threading.current_thread())
+            if self.error:
+                raise self.error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"key_lengths": 30},
+        {"key_lengths": 0},
+        {"is_causal": True, "query_offset": 15},
+        {"key_lengths": 201},
+        {"mask": np.zeros((9, 200))},
+        {"progress": lambda done, total: 1 / (done < 50)},
+        {"progress": lambda done, total: 1 / 0},
+    ],
+)
+def test_a_generator_is_closed_where_it_ran(options):
+    reader = Reader()
+    with contextlib.suppress(ValueError, ZeroDivisionError):
+        stream(QUERY, reader.chunks(), **options)
+    assert len(reader.closed) == 1
+    assert threading.current_thread() not in reader.closed
+
+
+def test_what_closing_raises():
+    """An error on closing is raised if nothing else was raised; otherwise it is a note on the other
+    error."""
+    for options in ({}, {"key_lengths": 30}):
+        with pytest.raises(Ended):
+            stream(QUERY, Reader(Ended()).chunks(), **options)
+    with pytest.raises(ZeroDivisionError) as raised:
+        stream(QUERY, Reader(Ended("late")).chunks(), progress=lambda done, total: 1 / 0)
+    assert raised.value.__notes__ == ["Closing chunks raised Ended('late')"]
+
+
+def test_an_error_in_the_middle_leaves_out_as_it_was():
+    out = np.full((2, 3, 4), 7.0)
+    with pytest.raises(ValueError, match="chunk 5"):
+        stream(QUERY, iter([*CHUNKS[:5], (KEY, VALUE[:, 1:])]), out=out)
+    assert (out == 7).all()
+
+
+# Progress
+
+
+@pytest.mark.parametrize(
+    ("chunks", "options", "wanted"),
+    [
+        (lambda: CHUNKS, {}, [(SIZE * (i + 1), 200) for i in range(20)]),
+        (lambda: iter(CHUNKS), {}, [(SIZE * (i + 1), None) for i in range(20)]),
+        (lambda: iter(CHUNKS), {"key_lengths": 25}, [(10, 25), (20, 25), (25, 25)]),
+    ],
+    ids=["list", "iterator", "key_lengths"],
+)
+def test_progress_is_told_where_the_call_was(chunks, options, wanted):
+    told, threads = [], set()
+
+    def progress(done, total):
+        told.append((done, total))
+        threads.add(threading.current_thread())
+
+    stream(QUERY, chunks(), progress=progress, **options)
+    assert told == wanted
+    assert threads == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("progress", [None, False])
+def test_no_progress(progress, silence):
+    stream(QUERY, CHUNKS, progress=progress)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_bar(known, capfd):
+    pytest.importorskip("tqdm", reason="pip install tqdm")
+    stream(QUERY, CHUNKS if known else iter(CHUNKS), progress=True)
+    told = capfd.readouterr().err
+    assert ("200/200" if known else "200") in told
+    assert told.endswith("\n")
+
+
+# Separate processes
+
+
+FORKED = """
+import os, sys, warnings
+import numpy as np, regard
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+x = np.random.default_rng(0).standard_normal((2, 50, 8))
+chunks = [(x[:, i : i + 5], x[:, i : i + 5]) for i in range(0, 50, 5)]
+wanted = regard.attend_stream(x, chunks)
+
+def child():
+    "A process that computes a stream of its own, in the middle of another."
+    pid = os.fork()
+    if pid == 0:
+        same = np.array_equal(regard.attend_stream(x, iter(chunks)), wanted)
+        os._exit(0 if same else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+def forking():
+    for chunk in chunks:
+        child()
+        yield chunk
+
+assert np.array_equal(regard.attend_stream(x, forking()), wanted)
+assert np.array_equal(regard.attend_stream(x, chunks, progress=lambda *_: child()), wanted)
+
+parent, children = os.getpid(), []
+def leave(done, total):
+    if done == 25 and os.getpid() == parent:
+        children.append(os.fork())
+
+try:
+    same = np.array_equal(regard.attend_stream(x, chunks, progress=leave), wanted)
+    assert same and os.getpid() == parent
+    assert os.waitpid(children[0], 0)[1] == 0
+    print("parent ended well")
+except RuntimeError as error:
+    assert os.getpid() != parent and "forked process" in str(error), error
+    os._exit(0)
+"""
+
+
+def test_forks(output_of):
+    assert output_of(FORKED) == "parent ended well"
+
+
+def test_the_module_needs_no_package_and_starts_no_thread(output_of):
+    script = """
+    import sys, threading, regard
+    print([name for name in ("tqdm", "zarr", "h5py", "queue", "concurrent") if name in sys.modules],
+          threading.active_count())
+    """
+    assert output_of(script) == "[] 1"
+
+
+# One process for all endings. What must happen is waited for, however slow the machine is; what
+# must not be waited for would be waited for forever, and is shown after some minutes.
+INTERRUPTS = """
+import faulthandler, os, signal, sys, threading, time
+import numpy as np, regard
+faulthandler.dump_traceback_later(300, exit=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, SUPPORT)
+from streams import is_reading
+query, main = np.zeros((1, 3, 64), "f4"), threading.main_thread().ident
+
+def chunk(length):
+    return tuple(np.zeros((2, 1, length, 64), "f4"))
+
+def press_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+def ending(chunks, query=query, **options):
+    "Return the error of a call, and an event that tells when its generator was closed."
+    closed = threading.Event()
+    def closing():
+        try:
+            yield from chunks
+        finally:
+            closed.set()
+    try:
+        regard.attend_stream(query, closing(), **options)
+    except BaseException as error:
+        return error, closed
+
+def assert_all_is_over(closed):
+    "The generator was closed, the thread has ended, and the next call is right."
+    assert closed.wait()
+    while is_reading():
+        time.sleep(0.001)
+    key = np.ones((1, 5, 64), "f4")
+    assert (regard.attend_stream(query, [(key, key)]) == 1).all()
+
+def many_chunks():
+    given = 0
+    def chunks():
+        nonlocal given
+        while True:
+            if given == 20:
+                press_ctrl_c()
+            given += 1
+            yield chunk(100)
+    error, closed = ending(chunks())
+    assert type(error) is KeyboardInterrupt
+    assert_all_is_over(closed)
+    assert given <= 23, given  # one is computed, and one that was read or is asked for
+
+def a_long_read():
+    go_on = threading.Event()
+    def chunks():
+        yield chunk(100)
+        press_ctrl_c()
+        go_on.wait()
+        yield chunk(100)
+    error, closed = ending(chunks())
+    assert type(error) is KeyboardInterrupt
+    assert is_reading() and not closed.is_set()
+    go_on.set()
+    assert_all_is_over(closed)
+
+def a_long_product():
+    endless = np.broadcast_to(np.zeros(64, "f4"), (1, 1 << 27, 64))
+    def chunks():
+        yield chunk(100)
+        yield endless, endless
+        press_ctrl_c()  # the chunk before is computed
+        yield chunk(100)
+    error, closed = ending(chunks(), np.zeros((1, 1 << 14, 64), "f4"))
+    assert type(error) is KeyboardInterrupt
+    assert_all_is_over(closed)
+
+def hidden_chunks():
+    def chunks():
+        yield chunk(100)
+        press_ctrl_c()
+        while True:
+            yield chunk(0)
+    error, closed = ending(chunks(), left_padding=200)
+    assert type(error) is KeyboardInterrupt
+    assert_all_is_over(closed)
+
+def an_error_beside_hidden_chunks():
+    def chunks():
+        for _ in range(3):
+            yield chunk(100)
+        while True:
+            yield chunk(0)
+    error, closed = ending(chunks(), progress=lambda done, total: 1 / (done < 300))
+    assert type(error) is ZeroDivisionError
+    assert_all_is_over(closed)
+
+def names(frame):
+    return {frame.f_code.co_name} | names(frame.f_back) if frame else set()
+
+def an_error_beside_a_long_read():
+    go_on = threading.Event()
+    def chunks():
+        for _ in range(3):
+            yield chunk(100)
+        while "__exit__" not in names(sys._current_frames()[main]):
+            time.sleep(0.001)
+        press_ctrl_c()
+        go_on.wait()
+    error, closed = ending(chunks(), progress=lambda done, total: 1 / (done < 300))
+    assert type(error) is KeyboardInterrupt
+    assert type(error.__context__) is ZeroDivisionError
+    del error
+    go_on.set()
+    assert_all_is_over(closed)
+
+def no_thread_to_start():
+    key = np.ones((1, 5, 64), "f4")
+    def refuses(thread):
+        raise RuntimeError("can't start new thread")
+    start, threading.Thread.start = threading.Thread.start, refuses
+    error, closed = ending([(key, key)])
+    assert type(error) is MemoryError, repr(error)
+    threading.Thread.start = start
+    closed.set()  # the generator never ran
+    assert_all_is_over(closed)
+
+def a_read_without_end():
+    def chunks():
+        yield chunk(100)
+        press_ctrl_c()
+        threading.Event().wait()
+    error, _ = ending(chunks())
+    assert type(error) is KeyboardInterrupt
+
+many_chunks()
+a_long_read()
+a_long_product()
+hidden_chunks()
+an_error_beside_hidden_chunks()
+an_error_beside_a_long_read()
+no_thread_to_start()
+a_read_without_end()  # and the process ends
+print("over")
+"""
+
+
+def test_interrupts_and_errors_while_the_thread_reads(output_of):
+    script = f"SUPPORT = {os.path.dirname(streams.__file__)!r}\n" + INTERRUPTS
+    assert output_of(script) == "over"

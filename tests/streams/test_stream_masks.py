@@ -1,0 +1,143 @@
+"""Masks over all keys of a stream and masks of its chunks give the same bits, and chunks that a
+sparse mask hides are never read. tests/attention/test_sparse_masks.py compares sparse and dense
+masks over all keys."""
+
+import numpy as np
+import pytest
+
+import reference
+import regard
+from reference import assert_same_bits
+from regard._arguments.masks import SeenKeys
+from regard.masks import Blocks, Ranges
+from sparse_cases import NAMES, sparse_masks
+from streams import normal, stream
+
+BATCH, HEADS, Q_LEN, KV_LEN = 2, 4, 21, 90
+QUERY = normal(BATCH, HEADS, Q_LEN, 8)
+KEY, VALUE = normal(BATCH, 2, KV_LEN, 8, seed=1), normal(BATCH, 2, KV_LEN, 5, seed=2)
+MASKS = sparse_masks(BATCH, HEADS, Q_LEN, KV_LEN)
+BIAS = normal(Q_LEN, KV_LEN, seed=3)
+
+
+def chunks_of(length, mask=None):
+    """Yield chunks of keys, each with its own part of the mask if there is one."""
+
+    def part(array, keys):
+        return array if array.shape[-1:] in ((), (1,)) else array[..., keys]
+
+    for start in range(0, KV_LEN, length):
+        keys = slice(start, start + length)
+        chunk = KEY[..., keys, :], VALUE[..., keys, :]
+        if mask is None:
+            yield chunk
+        elif isinstance(mask, tuple):
+            yield *chunk, tuple(part(each, keys) for each in mask)
+        else:
+            yield *chunk, part(mask, keys)
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (KV_LEN,), (Q_LEN, 1), (Q_LEN, KV_LEN), (2, 1, 1, KV_LEN)]
+)
+@pytest.mark.parametrize("kind", ["bool", "float", "pair"])
+def test_masks_over_all_keys_and_of_chunks(kind, shape):
+    bias = normal(*shape, seed=5)
+    shown = np.asarray(bias < 1)
+    mask = {"bool": shown, "float": bias, "pair": (shown, normal(KV_LEN))}[kind]
+    output, lse = stream(QUERY, chunks_of(32), mask, return_lse=True)
+    reference.assert_matches(reference.expected(QUERY, KEY, VALUE, mask), output=output, lse=lse)
+    assert_same_bits(stream(QUERY, chunks_of(32, mask), return_lse=True), (output, lse))
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_masks_of_chunks(name, with_bias):
+    mask = (MASKS[name], BIAS) if with_bias else MASKS[name]
+    chunks = regard.KeyValueChunks(KEY, VALUE, length=32)
+    wanted = stream(QUERY, chunks, mask)
+    assert_same_bits(stream(QUERY, list(chunks_of(32, mask))), wanted)
+    assert_same_bits(stream(QUERY, chunks_of(32, mask)), wanted)
+
+
+class Counted:
+    """An array that is not in memory, and the first keys of the parts that were read."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype, self.read = array, array.shape, array.dtype, []
+
+    def __getitem__(self, index):
+        self.read.append(index[1].start)
+        return self.array[index]
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("the whole array was read")
+
+
+BLOCKS = Blocks([0, 3], [2, 3, 7], shape=(Q_LEN, KV_LEN), block=(32, 10))
+READ = [
+    (Ranges(25, 48, kv_len=KV_LEN), {}, [20, 30, 40]),
+    (Ranges(0, 1) | Ranges(80, 81, kv_len=KV_LEN), {}, [0, 80]),
+    (Ranges([*[5] * 20, 70], [*[6] * 20, 71], kv_len=KV_LEN), {}, [0, 70]),
+    (BLOCKS, {}, [20, 30, 70]),
+    (BLOCKS, {"key_lengths": 40}, [20, 30]),
+    (BLOCKS, {"left_padding": 75}, [70]),
+    (BLOCKS[:, 25:], {}, [0, 10, 40, 50]),
+    ((BLOCKS, BIAS), {"is_causal": True, "query_offset": 10}, [20, 30]),
+    (regard.masks.stack([Ranges([n], [n + 1], kv_len=9) for n in (1, 3, 3, 1)]), {}, [0]),
+    (Ranges(0, np.zeros(Q_LEN, int), kv_len=KV_LEN), {}, []),
+]
+
+
+@pytest.mark.parametrize(("mask", "options", "wanted"), READ)
+def test_chunks_that_no_query_sees_are_not_read(mask, options, wanted):
+    key, value = Counted(KEY), Counted(VALUE)
+    stream(QUERY, regard.KeyValueChunks(key, value, length=10), mask, **options)
+    assert key.read == value.read == wanted
+
+
+@pytest.mark.parametrize("shape", [(20, 90), (3, 21, 90), (21, 91)])
+def test_shapes_are_checked_before_any_chunk_is_read(shape):
+    key = Counted(KEY)
+    with pytest.raises(ValueError, match="mask"):
+        stream(
+            QUERY,
+            regard.KeyValueChunks(key, key, length=10),
+            Ranges(0, np.ones(shape[:-1], int), kv_len=shape[-1]),
+        )
+    assert not key.read
+
+
+def test_no_chunk_is_requested_after_the_last_that_a_query_sees():
+    requested, told = [], []
+
+    def chunks():
+        for chunk in chunks_of(10):
+            requested.append(len(requested))
+            yield chunk
+
+    mask = BLOCKS[:, :34]
+    actual = stream(QUERY, chunks(), mask, progress=lambda *numbers: told.append(numbers))
+    assert requested == [0, 1, 2, 3]
+    assert told == [(30, 34), (34, 34)]
+    np.testing.assert_allclose(actual, stream(QUERY, [(KEY, VALUE)], mask), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_keys_that_a_mask_shows(name):
+    """The visible keys of ranges are exact; blocks give at least the visible keys. The same holds
+    for views."""
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        query, key = random.integers(0, Q_LEN), random.integers(0, KV_LEN)
+        view = MASKS[name][..., query : query + random.integers(12), key : key + 30]
+        seen, shown = SeenKeys(view), view.to_dense().any(axis=tuple(range(view.ndim - 1)))
+        is_exact = isinstance(view, Ranges)
+        for start in range(0, 30, 5):
+            for length in (1, 7):
+                some = bool(shown[start : start + length].any())
+                told = seen.any(start, start + length)
+                assert told == some if is_exact else told >= some
+        if is_exact:
+            keys = np.nonzero(shown)[0]
+            assert (seen.first, seen.end) == ((keys[0], keys[-1] + 1) if len(keys) else (0, 0))
