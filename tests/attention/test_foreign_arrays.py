@@ -206,40 +206,33 @@ def test_bfloat16_of_jax_is_read():
     assert_same_bits(sdpa(*map(jax_array, arrays)), sdpa(*arrays))
 
 
-@each_call
-@pytest.mark.parametrize("wrap", [dask_array, lambda x: xarray_array(dask_array(x))])
-def test_dask_arrays_are_refused_for_every_argument(call, wrap):
-    """Dask would compute them as a whole, in this process."""
-    function, arrays = CALLS[call]
-    for i in range(len(arrays)):
-        mixed = [wrap(x) if j == i else x for j, x in enumerate(arrays)]
-        with pytest.raises(TypeError, match=says("regard.dask", "chunks")):
-            function(*mixed)
+def with_gradient(array):
+    return torch_tensor(array).clone().requires_grad_()
+
+
+REFUSED = {
+    # Dask would compute them as a whole, in this process.
+    "dask": (dask_array, r"regard\.dask"),
+    "dask in xarray": (lambda array: xarray_array(dask_array(array)), r"regard\.dask"),
+    "a GPU": (lambda array: Exporter(array, (2, 0)), "in host memory"),
+    "ROCm": (lambda array: Exporter(array, (10, 0)), "in host memory"),
+    "gradient": (with_gradient, r"regard\.torch.*\.detach\(\)"),
+}
 
 
 @each_call
-@pytest.mark.parametrize("device", [(2, 0), (4, 1), (8, 0), (10, 0), (14, 0)])
-def test_arrays_on_other_devices_are_refused(call, device):
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_would_be_misread_is_refused_for_every_argument(call, kind):
     function, arrays = CALLS[call]
-    for i in range(len(arrays)):
-        mixed = [Exporter(x, device) if j == i else x for j, x in enumerate(arrays)]
-        if device == (2, 0) and i < 3 and call in ("attention", "masked", "pair", "ragged"):
-            continue  # these go to regard.cuda
-        with pytest.raises(TypeError, match=says("host")):
-            function(*mixed)
-
-
-@each_call
-def test_tensors_that_need_a_gradient_are_refused(call):
-    function, arrays = CALLS[call]
+    make, advice = REFUSED[kind]
     for i, array in enumerate(arrays):
-        if array.dtype.kind != "f":
+        if kind == "gradient" and array.dtype.kind != "f":
             continue
-        mixed = list(arrays)
-        mixed[i] = torch_tensor(array).clone().requires_grad_()
-        with pytest.raises(TypeError, match=says("gradient", "regard.torch")) as caught:
+        if kind == "a GPU" and i < 3 and call in ("attention", "masked", "pair", "ragged"):
+            continue  # these go to regard.cuda
+        mixed = [make(x) if j == i else x for j, x in enumerate(arrays)]
+        with pytest.raises(TypeError, match=advice):
             function(*mixed)
-        assert ".detach()" in str(caught.value)
 
 
 @each_call
@@ -312,10 +305,8 @@ class Failing:
 
 ERRORS = (
     OSError("closed"),
-    KeyError("closed"),
     RuntimeError("closed"),
     UnicodeDecodeError("utf-8", b"closed", 0, 1, "closed"),  # a ValueError
-    MemoryError("closed"),
     KeyboardInterrupt("closed"),
 )
 
@@ -334,48 +325,24 @@ def test_errors_of_an_object_that_is_read_propagate(call, error):
 @pytest.mark.parametrize("name", ["query", "mask", "sinks"])
 def test_objects_that_fail_are_named(name):
     def call(thing):
-        given = {"query": QUERY, "key": KEY, "value": VALUE} | {name: thing}
-        return sdpa(**given)
+        return sdpa(**{"query": QUERY, "key": KEY, "value": VALUE} | {name: thing})
 
     with pytest.raises(OSError, match="closed") as raised:
         call(Failing(OSError("closed")))
     assert raised.value.__notes__ == [f"raised while {name} was read"]
     error = TypeError("closed")
-    with pytest.raises(TypeError, match=says(name, "Failing", "closed")) as caught:
+    with pytest.raises(TypeError, match=f"{name} must be an array .* Failing: closed") as caught:
         call(Failing(error))
     assert caught.value.__cause__ is error
-    with pytest.raises(TypeError, match=name):
-        call(object())
 
 
 def test_an_array_interface_of_cuda_alone_is_seen():
     class Device:
-        @property
-        def __cuda_array_interface__(self):
-            return {"shape": (9, 9)}
+        __cuda_array_interface__ = {"shape": (9, 9)}  # noqa: RUF012
 
     for name in ("mask", "sinks"):
-        with pytest.raises(TypeError, match=says(name, "host", "regard.cuda")):
+        with pytest.raises(TypeError, match=f"{name} must be in host memory"):
             sdpa(*ARRAYS, **{name: Device()})
-
-
-@pytest.mark.parametrize("make", [torch_tensor, jax_array, Exporter])
-def test_out_must_be_an_array_of_numpy(make):
-    out = make(np.zeros_like(OUTPUT))
-    with pytest.raises(TypeError, match=says("out")):
-        sdpa(*ARRAYS, out=out)
-    with pytest.raises(TypeError, match=says("out")):
-        regard.scaled_dot_product_attention_backward(
-            OUTPUT, *ARRAYS, OUTPUT, LSE, out=regard.AttentionGradients(out)
-        )
-
-
-def test_layers_read_foreign_arrays():
-    layer = regard.MultiHeadAttention(16, 4, rng=0)
-    x = np.random.default_rng(3).standard_normal((2, 5, 16)).astype(np.float32)
-    assert_same_bits(layer(torch_tensor(x)), layer(x))
-    with pytest.raises(TypeError, match=says("query", "regard.dask")):
-        layer(dask_array(x))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")

@@ -1,7 +1,7 @@
 """Test functions of scores, in every call that accepts one, against the same formula in NumPy.
 
-The functions are ctypes callbacks, which need no compiler. test_score_function_class.py tests the
-different kinds of functions.
+The functions are ctypes callbacks, which need no compiler. test_score_function_handles.py tests
+the different kinds of functions.
 """
 
 import ctypes
@@ -11,7 +11,6 @@ import pytest
 
 import regard
 from gradient_cases import drawn
-from messages import says
 from reference import assert_same_bits
 
 HEADS, KV_HEADS, Q_LEN, KV_LEN, DIM = 4, 2, 9, 21, 8
@@ -238,19 +237,3 @@ def test_positions_and_numbers_of_a_part_count_from_its_origin(arrays, dtype):
     merged = regard.merge_attention_states(*zip(*parts, strict=True))
     near(merged[0], whole, dtype)
     near(merged[1], lse, dtype)
-
-
-@pytest.mark.parametrize("call", ["backward", "jvp"])
-def test_derivatives_need_the_functions(call, arrays, dtype):
-    options = {"score_function": function_of(dtype, derivative=None)}
-    state = regard.scaled_dot_product_attention(*arrays, **options, return_lse=True)
-    given = (*arrays, *arrays) if call == "jvp" else (state[0], *arrays, *state)
-    derive = getattr(regard, f"scaled_dot_product_attention_{call}")
-    with pytest.raises(ValueError, match=says("score_function", "derivative")):
-        derive(*given, **options)
-
-
-def test_a_function_of_another_type_is_refused(arrays, dtype):
-    other = {"float32": "float64", "float64": "float32"}[dtype.name]
-    with pytest.raises(TypeError, match=says("score_function", "float32", "float64")):
-        regard.scaled_dot_product_attention(*arrays, score_function=function_of(other))

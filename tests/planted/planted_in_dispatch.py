@@ -13,7 +13,7 @@ BUGS = [
         DISPATCH + "attention/chunks.cpp",
         "for (std::size_t i = 0; i < chunks.size(); ++i)\n      kernels.decode.merge",
         "for (std::size_t i = chunks.size(); i-- > 0;)\n      kernels.decode.merge",
-        ("tests/attention/test_decode.py", "tests/attention/test_threads.py"),
+        ("tests/attention/test_decode.py", "tests/process/test_threads.py"),
         "bits of a decode whose keys several threads share",
     ),
     Bug(
@@ -29,7 +29,7 @@ BUGS = [
         DISPATCH + "threads/parallel_for.cpp",
         "ranges[i].end = tasks * (i + 1) / range_count;",
         "ranges[i].end = tasks / range_count * (i + 1);",
-        ("tests/attention/test_stages.py", "tests/attention/test_threads.py"),
+        ("tests/attention/test_stages.py", "tests/process/test_threads.py"),
         "matmul on several threads, whose number does not divide the number of tasks",
     ),
     Bug(

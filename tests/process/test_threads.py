@@ -1,5 +1,5 @@
-"""Test how many threads a call uses, what happens if there are fewer, and several callers at
-once."""
+"""How many threads a call uses, what happens if there are fewer, and several callers at once.
+tests/attention/test_same_bits.py draws problems for some threads of every layer."""
 
 import os
 import sys
@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 import regard
+from call_families import with_families
 from reference import assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="as Linux counts or sets it")
+has_affinity = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="the system has no affinity"
+)
 
 
 def normal(*shape, seed=0, dtype=np.float32):
@@ -28,58 +33,40 @@ def restore_threads():
 
 
 def test_set_and_get(restore_threads):
-    for n in (1, 3, 2):
+    """The argument of a call is for this call."""
+    for n in (1, 3, np.int64(2)):
         regard.set_num_threads(n)
         assert regard.get_num_threads() == n
-    regard.set_num_threads(np.int64(2))
-    assert regard.get_num_threads() == 2
-
-
-@pytest.mark.parametrize("n", [0, -1, -(2**31)])
-def test_set_refuses_less_than_one(n, restore_threads):
-    regard.set_num_threads(2)
-    with pytest.raises(ValueError, match=rf"(?<!\d){n}\b"):
-        regard.set_num_threads(n)
-    assert regard.get_num_threads() == 2
-
-
-def test_argument_is_for_one_call(restore_threads, target):
-    regard.set_num_threads(2)
     sdpa(*[normal(2, 40, 8)] * 3, threads=3)
     regard.softmax(normal(50, 50), threads=1)
+    with pytest.raises(ValueError, match="got 0"):
+        regard.set_num_threads(0)
     assert regard.get_num_threads() == 2
 
 
 @pytest.mark.parametrize(
-    ("environment", "wanted"),
+    "environment",
     [
-        ({"REGARD_NUM_THREADS": "3"}, 3),
-        ({"OMP_NUM_THREADS": "3"}, 3),
-        ({"OMP_NUM_THREADS": "3,2"}, 3),
-        ({"REGARD_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
-        ({"REGARD_NUM_THREADS": "5", "OMP_NUM_THREADS": "3"}, 5),
+        {"REGARD_NUM_THREADS": "3"},
+        {"OMP_NUM_THREADS": "3,2"},
+        {"REGARD_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"},
     ],
     ids=str,
 )
-def test_environment(environment, wanted, output_of):
-    script = "import regard; print(regard.get_num_threads())"
-    assert output_of(script, **environment) == str(wanted)
-    script = "import regard; regard.set_num_threads(2); print(regard.get_num_threads())"
-    assert output_of(script, **environment) == "2"
+def test_environment(environment, output_of):
+    script = """
+    import regard
+    print(regard.get_num_threads())
+    regard.set_num_threads(2)
+    print(regard.get_num_threads())
+    """
+    assert output_of(script, **environment).split() == ["3", "2"]
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
-def test_default_is_what_the_process_may_use(output_of):
-    cpus = os.sched_getaffinity(0)
-    script = "import regard; print(regard.get_num_threads())"
-    assert 1 <= int(output_of(script)) <= len(cpus)
-    pinned = f"import os; os.sched_setaffinity(0, {{{min(cpus)}}}); {script}"
-    assert output_of(pinned) == "1"
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
-def test_a_new_affinity_counts(output_of):
-    """Also after the first call: the number is asked for again, though not in every call."""
+@has_affinity
+def test_the_default_is_what_the_process_may_use(output_of):
+    """A new affinity counts after the first call too: the number is asked for again, though not in
+    every call."""
     script = """
     import os, time
     import numpy as np, regard
@@ -90,15 +77,20 @@ def test_a_new_affinity_counts(output_of):
         regard.scaled_dot_product_attention(x, x, x)
         return regard.explain(x, x, x).threads, regard.get_num_threads()
     before = threads()
+    assert 1 <= before[1] <= len(cpus)
     os.sched_setaffinity(0, {min(cpus)})
-    bound = threads()
+    assert threads() == (1, 1)
     os.sched_setaffinity(0, cpus)
-    print(bound == (1, 1), threads() == before)
+    assert threads() == before
+    print("done")
     """
-    assert output_of(script) == "True True"
+    assert output_of(script) == "done"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+# More threads than processors
+
+
+@on_linux
 def test_threads_without_processors_end(output_of):
     """A call with far more threads than processors leaves at most 64 workers in the process."""
     script = """
@@ -117,7 +109,7 @@ def test_threads_without_processors_end(output_of):
     assert output_of(script, timeout=60) == "few are left"
 
 
-def test_absurd_number_of_threads(target, layer, run_python):
+def test_absurd_number_of_threads(target, layer, output_of):
     """More threads than the system can start give the right answer or a ValueError."""
     script = """
     import numpy as np, regard
@@ -131,45 +123,31 @@ def test_absurd_number_of_threads(target, layer, run_python):
             assert "threads" in str(refusal)
     print("done")
     """
-    done = run_python(script, REGARD_TARGET=target, REGARD_THREADING_LAYER=layer)
-    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux counts it")
-def test_memory_for_some_of_the_threads(target, layer, output_of):
-    """The system has room for only some of the threads and the memory they need: a call computes
-    with the threads that it gets, or raises MemoryError."""
-    if not (regard.threading_layer().runtime or "libgomp").startswith("libgomp"):
-        pytest.skip("LLVM's runtime ends a process that has no memory left for it")
-    script = """
-    import os, resource
-    import numpy as np, regard
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    x = np.random.default_rng(0).standard_normal((64, 1000, 8))  # enough for 8 threads
-    out = np.empty_like(x)
-    regard.softmax(x, out=out, threads=1)
-    wanted = out.tobytes()
-    endings = set()
-    for room in range(0, 40 << 20, 640 << 10):
-        child = os.fork()
-        if child == 0:
-            pages = int(open("/proc/self/statm").read().split()[0])
-            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, -1))
-            try:
-                regard.softmax(x, out=out, threads=8)
-            except MemoryError:
-                os._exit(1)
-            resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
-            os._exit(0 if out.tobytes() == wanted else 2)
-        endings.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    assert endings <= {0, 1}, endings
-    print("done")
-    """
     environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
     assert output_of(script, **environment) == "done"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sets how a thread rounds through glibc")
+def test_same_bits_on_any_number_of_threads(target, layer, output_of):
+    """Small machines run as many threads as large machines have, on one CPU too."""
+    script = """
+    affinity = hasattr(os, "sched_setaffinity")
+    for name, call in call_families(256).items():
+        wanted = [array.tobytes() for array in call(1)]
+        for threads in (3, 64, 256):
+            for _ in range(2):  # with fresh and with kept memory
+                assert [array.tobytes() for array in call(threads)] == wanted, (name, threads)
+        if affinity:
+            cpus = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, {min(cpus)})
+            assert [array.tobytes() for array in call(64)] == wanted, name
+            os.sched_setaffinity(0, cpus)
+    print("done")
+    """
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    assert output_of(with_families(script), **environment) == "done"
+
+
+@on_linux
 @pytest.mark.parametrize("starts_workers", [True, False], ids=["of the starter", "of the caller"])
 def test_how_threads_round(starts_workers, target, layer, output_of):
     """All threads of a call round like the calling thread, whoever started them and in whichever
@@ -181,7 +159,7 @@ def test_how_threads_round(starts_workers, target, layer, output_of):
     modes = {{"x86_64": (0x400, 0x800, 0xC00, 0)}}.get(
         platform.machine(), (0x400000, 0x800000, 0xC00000, 0)
     )
-    x = np.random.default_rng(0).standard_normal((4, 300, 64))
+    x = np.random.default_rng(0).standard_normal((4, 200, 64))
 
     def call(threads):
         return regard.scaled_dot_product_attention(x, x, x, threads=threads).tobytes()
@@ -196,7 +174,7 @@ def test_how_threads_round(starts_workers, target, layer, output_of):
         assert libm.fesetround(mode) == 0
         wanted = call(1)
         alone.add(wanted)
-        for _ in range(30):
+        for _ in range(20):
             assert call(3) == wanted, mode
         assert libm.fegetround() == mode
     print(len(alone))
@@ -266,11 +244,10 @@ def test_other_python_threads_run_meanwhile(target, output_of):
     assert output_of(script, REGARD_TARGET=target) == "seen"
 
 
-def test_exception_in_a_parallel_region_reaches_python(target, layer, capfd):
+def test_an_exception_in_a_parallel_region_reaches_python(target, layer, silence):
     x = normal(2, 40, 8)
     wanted = sdpa(x, x, x)
     for _ in range(3):
         with pytest.raises(RuntimeError):
             regard._core.testing.raise_in_parallel_region()
         assert_same_bits(sdpa(x, x, x, threads=2), wanted)
-    assert capfd.readouterr() == ("", "")

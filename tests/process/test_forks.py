@@ -142,3 +142,31 @@ def test_a_signal_handler_forks(threads, nested, layer, output_of):
     else:
         assert told["child"]["again"]
         assert "forked by a signal handler" in told["child"]["outcome"]
+
+
+def test_forks_during_first_uses(output_of):
+    """Threads name functions for the first time while the process forks."""
+    script = """
+    import os, random, threading
+    import regard
+    names = [each for each in regard.__all__ if each != "plot"]
+    random.Random(0).shuffle(names)
+    def name_all(names):
+        for each in names:
+            getattr(regard, each)
+    threads = [threading.Thread(target=name_all, args=(names[i:] + names[:i],)) for i in (0, 20)]
+    for thread in threads:
+        thread.start()
+    children = []
+    while any(thread.is_alive() for thread in threads) or len(children) < 8:
+        children.append(os.fork())
+        if not children[-1]:
+            name_all(names)
+            os._exit(0)
+        if len(children) >= 10:
+            break
+    for thread in threads:
+        thread.join()
+    print({os.waitpid(child, 0)[1] for child in children})
+    """
+    assert output_of(script, timeout=120) == "{0}"

@@ -16,7 +16,7 @@ def imports(request):
     return ORDERS[request.param] + "\nimport numpy as np\n"
 
 
-def test_limits(imports, output_of):
+def test_limits_are_regards_too(imports, output_of):
     script = """
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 def of_regard():
@@ -47,27 +47,13 @@ regard.set_num_threads(2)
 with threadpool_limits(1):
     pass
 assert (of_regard(), regard.show_config(mode="dicts")["threads_reason"]) == (2, "set_num_threads")
-print("done")
-"""
-    assert output_of(imports + script, REGARD_NUM_THREADS="3") == "done"
-
-
-def test_info(imports, output_of):
-    script = """
-found = [each for each in threadpoolctl.threadpool_info() if each["user_api"] == "regard"]
-(told,) = found
-assert told["filepath"] == regard._core.__file__, told
-assert told["num_threads"] == regard.get_num_threads()
+import os
+(told,) = [each for each in threadpool_info() if each["user_api"] == "regard"]
+assert os.path.samefile(told["filepath"], regard._core.__file__), told
+assert told["num_threads"] == 2
 assert (told["internal_api"], told["version"]) == ("regard", regard.__version__)
-print("done")
-"""
-    assert output_of(imports + script) == "done"
 
-
-def test_no_trace_is_left(imports, output_of):
-    """Once threadpoolctl has been imported, its module and the finders are the same as without
-    regard."""
-    script = """
+# threadpoolctl's module and the finders are the same as without regard.
 import inspect, sys
 assert not [each for each in sys.meta_path if type(each).__module__.startswith("regard")]
 assert threadpoolctl.__loader__ is threadpoolctl.__spec__.loader
@@ -75,7 +61,7 @@ assert type(threadpoolctl.__loader__).__module__.startswith(("importlib", "_froz
 assert "def threadpool_info" in inspect.getsource(threadpoolctl)
 print("done")
 """
-    assert output_of(imports + script) == "done"
+    assert output_of(imports + script, REGARD_NUM_THREADS="3") == "done"
 
 
 def test_regard_does_not_import_it(output_of):
@@ -109,19 +95,19 @@ def test_without_threadpoolctl(tmp_path, output_of):
         print(error)
     """
     missing = "No module named 'threadpoolctl'"
-    old = "threadpoolctl must be version 3.2 or later to accept other libraries"
-    assert output_of(script).splitlines() == [missing, missing, "True", old]
+    *first, old = output_of(script).splitlines()
+    assert first == [missing, missing, "True"]
+    assert "threadpoolctl must be version 3.2 or later" in old
 
 
-def test_a_wrong_number_in_the_environment_stays_wrong(imports, output_of):
+def test_a_wrong_number_in_the_environment_stays_wrong(output_of):
     script = """
-with threadpoolctl.threadpool_limits(1):
-    print(regard.get_num_threads())
-try:
-    regard.get_num_threads()
-except ValueError as error:
-    print(error)
-"""
-    limited, told = output_of(imports + script, REGARD_NUM_THREADS="many").splitlines()
-    assert limited == "1"
-    assert told == "REGARD_NUM_THREADS must be a whole number from 1 to 65536, got 'many'"
+    import threadpoolctl, regard
+    with threadpoolctl.threadpool_limits(1):
+        print(regard.get_num_threads())
+    try:
+        regard.get_num_threads()
+    except ValueError as error:
+        print("REGARD_NUM_THREADS" in str(error) and "'many'" in str(error))
+    """
+    assert output_of(script, REGARD_NUM_THREADS="many").split() == ["1", "True"]

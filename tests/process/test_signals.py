@@ -1,4 +1,4 @@
-"""Test signals during a call, and the end of the interpreter: a call gives way and ends cleanly."""
+"""Signals during a call: it looks for them often, gives way to their handlers, and ends cleanly."""
 
 import json
 import signal
@@ -62,9 +62,7 @@ def long_sums(n):
     long = np.broadcast_to(x[0, :16, :1], (16, 1024 * n))
     regard.matmul(long, long.T, threads=threads)
 
-call = OPERATION
-
-def cost_of(n):
+def cost_of(call, n):
     # The looks and seconds of one thread: of several, the one that looks may do any part.
     # The seconds are those of a processor, which other programs do not lengthen.
     global threads
@@ -92,8 +90,9 @@ MULTIPLICATIONS = {
 LONG_CALL = (
     OPERATIONS
     + """
+call = OPERATION
 n = 1
-while (cost := cost_of(n))[1] < 0.1:
+while (cost := cost_of(call, n))[1] < 0.1:
     n *= 2
 looks = testing.looks()
 call(n)  # its threads may divide the work into smaller pieces than one does
@@ -127,22 +126,16 @@ print(json.dumps({
 )
 
 
-# All targets check in the same places of their shared source, so each operation runs on the best of
-# them. Operations that are divided like another operation are exhaustive.
-INTERRUPTED_CALLS = [("attention", 2, target) for target in regard.cpu_targets()]
+# All targets check in the same places of their shared source, and operations are divided like one
+# of these.
+TARGETS = regard.cpu_targets()
+INTERRUPTED_CALLS = [("attention", 2, TARGETS[0])]
 INTERRUPTED_CALLS += [
-    pytest.param(operation, threads, regard.cpu_targets()[0], marks=mark)
-    for operation, threads, mark in [
-        ("attention", 1, pytest.mark.slow),
-        ("one_row", 2, pytest.mark.slow),
-        ("uneven", 2, pytest.mark.exhaustive),
-        ("backward", 2, pytest.mark.slow),
-        ("mask_gradient", 1, pytest.mark.slow),
-        ("count_of_mask", 2, pytest.mark.exhaustive),
-        ("count_of_decode", 1, pytest.mark.slow),
-        ("tangent", 2, pytest.mark.exhaustive),
-        ("matmul", 2, pytest.mark.slow),
-        ("long_sums", 2, pytest.mark.exhaustive),
+    pytest.param(operation, threads, target, marks=pytest.mark.slow)
+    for operation, threads, target in [
+        *(("attention", 2, target) for target in TARGETS[1:]),
+        *((each, 1, TARGETS[0]) for each in ("attention", "mask_gradient", "count_of_decode")),
+        *((each, 2, TARGETS[0]) for each in ("one_row", "backward", "matmul")),
     ]
 ]
 
@@ -160,15 +153,17 @@ def test_interrupt_of_a_long_call(operation, threads, target, layer, output_of):
     assert told["beyond"]
 
 
-@pytest.mark.parametrize("operation", MULTIPLICATIONS)
-def test_a_call_looks_for_signals_between_pieces_of_a_few_milliseconds(
-    operation, target, output_of
-):
+def test_a_call_looks_for_signals_between_pieces_of_a_few_milliseconds(target, output_of):
     """A piece has some 10 million multiplications on average."""
-    n = 10**9 // MULTIPLICATIONS[operation]
-    script = OPERATIONS.replace("OPERATION", operation).replace("THREADS", "1")
-    made = int(output_of(script + f"print(cost_of({n})[0])", REGARD_TARGET=target))
-    assert n * MULTIPLICATIONS[operation] < made * 2**26
+    counts = {name: 3 * 10**8 // each for name, each in MULTIPLICATIONS.items()}
+    script = (
+        OPERATIONS.replace("THREADS", "1")
+        + f"""
+print(json.dumps({{name: cost_of(globals()[name], n)[0] for name, n in {counts}.items()}}))
+"""
+    )
+    for name, looks in json.loads(output_of(script, REGARD_TARGET=target)).items():
+        assert counts[name] * MULTIPLICATIONS[name] < looks * 2**26, name
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="the system has no SIGALRM")
@@ -261,54 +256,3 @@ print(json.dumps({"handled": len(during), "right": right, "outcome": outcome, "s
     assert told["right"]
     assert told["outcome"] == "ended"
     assert told["share"] < 1 / 20
-
-
-@pytest.mark.parametrize("size", [5, 5000])
-def test_exit_while_daemon_threads_compute(size, target, layer, output_of):
-    """Threads return from a kernel, or check for signals, while the interpreter shuts down. An
-    object that is torn down late keeps the interpreter alive long enough for this to happen."""
-    script = f"""
-    import threading, time
-    import numpy as np, regard
-    class Late:
-        def __del__(self, sleep=time.sleep):
-            sleep(0.5)
-    late = Late()
-    x = np.random.default_rng(0).standard_normal((4, {size}, 64)).astype("f4")
-    def work(has_computed):
-        while True:
-            regard.scaled_dot_product_attention(x, x, x, threads=2)
-            regard.softmax(x)
-            has_computed.set()
-    events = [threading.Event() for _ in range(2)]
-    for event in events:
-        threading.Thread(target=work, args=(event,), daemon=True).start()
-    for event in events:
-        event.wait()
-    print("left")
-    """
-    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
-    assert output_of(script, **environment) == "left"
-
-
-def test_a_finalizer_computes_at_exit(target, layer, output_of):
-    """The thread that finalizes the interpreter may still compute; the others sleep."""
-    script = """
-    import threading
-    import numpy as np, regard
-    x = np.random.default_rng(0).standard_normal((4, 2000, 64)).astype("f4")
-    class Late:
-        def __del__(self, compute=regard.scaled_dot_product_attention, x=x, write=print):
-            two, one = (compute(x, x, x, threads=threads).tobytes() for threads in (2, 1))
-            write("same" if two == one else "different")
-    regard.late = Late()
-    has_computed = threading.Event()
-    def work():
-        while True:
-            regard.scaled_dot_product_attention(x, x, x, threads=2)
-            has_computed.set()
-    threading.Thread(target=work, daemon=True).start()
-    has_computed.wait()
-    """
-    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
-    assert output_of(script, **environment) == "same"

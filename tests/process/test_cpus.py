@@ -1,5 +1,5 @@
-"""Test how many CPUs regard counts: the affinity on machines of any size, and the quotas of
-cgroups."""
+"""How many CPUs regard counts, by the affinity on machines of any size and the quotas of cgroups,
+and how large their L2 caches are."""
 
 import math
 import os
@@ -11,6 +11,7 @@ import textwrap
 import pytest
 
 import regard
+from call_families import with_families
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts CPUs as Linux does")
 testing = regard._core.testing
@@ -19,17 +20,15 @@ THREADS = "import regard; print(regard.get_num_threads())"
 
 
 @pytest.mark.parametrize("kernel", [64, 1024, 1025, 4096, 8192, 2**20])
-@pytest.mark.parametrize("allowed", [1, 33, 64])
-def test_machines_of_any_size(kernel, allowed):
+def test_machines_of_any_size(kernel):
     """A kernel that was built for more CPUs than a mask has bits refuses the mask."""
-    assert testing.count_cpus(kernel, allowed) == allowed
-    assert testing.count_cpus(kernel, kernel) == kernel
+    for allowed in (1, 33, 64, kernel):
+        assert testing.count_cpus(kernel, allowed) == allowed
 
 
 def test_an_affinity_that_cannot_be_read():
     """The count is 0 rather than 1, so that the next source is asked."""
-    assert testing.count_cpus(0, 0) == 0
-    assert testing.count_cpus(2**21, 1) == 0
+    assert testing.count_cpus(0, 0) == testing.count_cpus(2**21, 1) == 0
 
 
 @pytest.mark.parametrize(
@@ -203,3 +202,59 @@ def test_quota(files, quota, tmp_path):
 )
 def test_quotas_are_rounded_up(cpus, quota, threads):
     assert testing.cpus_within(cpus, quota) == threads
+
+
+# Caches
+
+
+def write_cache(root, index, **facts):
+    cache = root / f"sys/devices/system/cpu/cpu0/cache/index{index}"
+    cache.mkdir(parents=True)
+    for name, text in facts.items():
+        (cache / name).write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"), [("512K", 512 << 10), ("2M", 2 << 20), ("262144", 262144), ("", 0)]
+)
+def test_the_l2_cache_of_linux(size, wanted, tmp_path):
+    assert testing.l2_cache_of_linux(str(tmp_path)) == 0  # a system that says nothing
+    write_cache(tmp_path, 0, level=1, type="Data", size="32K")
+    write_cache(tmp_path, 1, level=1, type="Instruction", size="32K")
+    write_cache(tmp_path, 2, level=2, type="Unified", size=size)
+    write_cache(tmp_path, 3, level=3, type="Unified", size="32M")
+    assert testing.l2_cache_of_linux(str(tmp_path)) == wanted
+
+
+def test_the_size_that_calls_use(run_python):
+    """The variable replaces what the system says, of which only sizes that CPUs have count."""
+    script = "from regard import _core; print(_core.l2_cache_bytes())"
+    assert 128 << 10 <= int(run_python(script).stdout) <= 2 << 20
+    assert int(run_python(script, REGARD_L2_CACHE="4096").stdout) == 4096
+    for text in ("512K", "0"):
+        done = run_python(script, REGARD_L2_CACHE=text)
+        assert f"REGARD_L2_CACHE must be a positive number of bytes, got '{text}'" in done.stderr
+
+
+def test_no_bits_depend_on_the_l2_cache(output_of):
+    """With several pieces of keys or one, the gradients of queries, and of masks that keys or
+    queries share, are summed in the same order."""
+    script = """
+    import hashlib
+    calls = call_families(512)
+    results = [a for f in calls.values() for a in f(2)]
+    random = np.random.default_rng(0)
+    query, key = random.normal(size=(2, 4, 130, 16)), random.normal(size=(2, 4, 2000, 16))
+    for shape in ((4, 1, 1), (130, 1), (2000,), (1, 1)):
+        mask = np.zeros(shape)
+        given = query, key, key
+        output, lse = regard.scaled_dot_product_attention(*given, mask, return_lse=True)
+        results.append(
+            regard.scaled_dot_product_attention_backward(
+                query, *given, output, lse, mask, with_respect_to=["mask"]
+            ).mask
+        )
+    print(hashlib.sha256(b"".join(a.tobytes() for a in results)).hexdigest())
+    """
+    sizes = ("1", "300000", "100000000")
+    assert len({output_of(with_families(script), REGARD_L2_CACHE=size) for size in sizes}) == 1

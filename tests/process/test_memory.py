@@ -1,5 +1,6 @@
-"""Test the memory that threads work in: how much a call needs, and what is kept for the next."""
+"""The memory that calls work in: how much they need, and what is kept for the next."""
 
+import json
 import platform
 import sys
 
@@ -10,8 +11,10 @@ import regard
 from call_families import call_families, sdpa, with_families
 
 testing = regard._core.testing
-THREADS = (1, 3, 16, 64)
 MIB = 1 << 20
+on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="reads /proc, sets limits as on Linux"
+)
 
 
 def is_kept():
@@ -26,18 +29,6 @@ def is_kept():
 needs_keeping = pytest.mark.skipif(not is_kept(), reason="this build keeps no memory")
 
 
-@pytest.fixture(scope="module")
-def calls():
-    return call_families()
-
-
-FAMILIES = ("forward", "int8", "decode", "backward", "tangent", "summary", "matmul", "products")
-
-
-def test_the_table_is_complete(calls):
-    assert tuple(calls) == FAMILIES
-
-
 def bytes_of(call, threads):
     """Return how much the call takes from the system."""
     testing.release_scratch()
@@ -46,12 +37,12 @@ def bytes_of(call, threads):
     return testing.scratch_use()["most_bytes"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_memory_of_each_thread(family, calls, target):
+def test_memory_of_each_thread(target):
     """The design's limit is 2 MB for each thread. The threads share what one head needs, and the
     packed blocks of `matmul`."""
-    for threads in (*THREADS, 128):
-        assert bytes_of(calls[family], threads) <= 2 * MIB * threads + 9 * MIB, threads
+    for name, call in call_families().items():
+        for threads in (1, 16, 128):
+            assert bytes_of(call, threads) <= 2 * MIB * threads + 9 * MIB, (name, threads)
 
 
 def many_heads(q_len, kv_len, head_dim=64):
@@ -83,7 +74,12 @@ def summary_of_many_heads(threads):
 
 
 @pytest.mark.parametrize(
-    "call", [backward_of_many_heads, int8_of_many_heads, summary_of_many_heads]
+    "call",
+    [
+        pytest.param(backward_of_many_heads, marks=pytest.mark.slow),
+        pytest.param(int8_of_many_heads, marks=pytest.mark.slow),
+        summary_of_many_heads,
+    ],
 )
 def test_waves_of_heads(call, target):
     """The memory that belongs to heads is 2 MiB for each thread, however many heads there are, if
@@ -119,20 +115,20 @@ def test_explained_workspaces(shape, target):
 
 
 @needs_keeping
-@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults as Linux does")
+@on_linux
 def test_a_second_call_takes_no_pages(output_of):
     """No new memory comes from the system, at any number of threads. A thread that computes for the
     first time may touch its workspace late, so the best of some calls is counted."""
-    script = f"""
-    calls = call_families()
+    script = """
+    calls = call_families(512)
     def faults():
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for threads in {THREADS}:
+    for threads in (1, 16):
         for name, call in calls.items():
             kept = call(threads), call(threads)
             regard._core.testing.scratch_use()
             counts = []
-            for _ in range(5):
+            for _ in range(4):
                 before = faults()
                 kept = call(threads)
                 counts.append(faults() - before)
@@ -156,15 +152,15 @@ def test_results_of_later_calls_are_not_new_pages(output_of):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         regard.scaled_dot_product_attention_backward(x, x, x, x, output, lse, threads=1)
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    for _ in range(3):
+    for _ in range(2):
         faults()
-    print(sum(faults() for _ in range(4)))
+    print(faults() + faults())
     """
     assert int(output_of(script)) < 500
 
 
 @needs_keeping
-@pytest.mark.skipif(sys.platform != "linux", reason="reads resident memory as Linux shows it")
+@on_linux
 @pytest.mark.parametrize("callers", [1, 4])
 def test_what_is_kept_is_bounded(callers, output_of):
     """This holds after many sizes and numbers of threads, from one thread and from several at
@@ -180,9 +176,9 @@ def test_what_is_kept_is_bounded(callers, output_of):
     def storm(seed):
         choose = random.Random(seed)
         try:
-            for step in range(120):
+            for step in range(50):
                 call = choose.choice(list(choose.choice(sizes).values()))
-                call(choose.choice({THREADS}))
+                call(choose.choice((1, 3, 16, 64)))
                 use = testing.scratch_use()
                 assert use["kept"] <= use["most_kept"] <= 10 * 64 << 20, use
         except BaseException as failure:
@@ -209,3 +205,71 @@ def test_what_is_kept_is_bounded(callers, output_of):
     print("done")
     """
     assert output_of(with_families(script)) == "done"
+
+
+GROWTH = """
+import json, resource
+import numpy as np, regard
+sdpa = regard.scaled_dot_product_attention
+random = np.random.default_rng(0)
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def growth(call):
+    before = peak()
+    call()
+    return peak() - before
+query = random.standard_normal((1, 3000, 8), dtype="f4")
+stored = random.standard_normal((1, 40000, 4, 64), dtype="f4")
+sparse = random.standard_normal((2, 100000, 3, 32), dtype="f4")[:, ::2, :, ::2].swapaxes(1, 2)
+few = random.standard_normal((1, 4, 4, 64), dtype="f4")
+key = stored.swapaxes(1, 2)
+wide = np.lib.stride_tricks.as_strided(stored, (40000, 160), (1024, 4))
+half, half_key = query.astype("f2"), key.astype("f2")
+slopes, sinks = np.ones((2, 4), "f4")
+many = dict(window=(50, 50), softcap=3.0, alibi_slopes=slopes[:1], sinks=sinks[:1], threads=2)
+for array in (query, few, half):
+    sdpa(array[:, :64], array[:, :64], array[:, :64], threads=2)
+out, half_out, ends = np.empty_like(query), np.empty_like(half), np.array([0, 1000, 3000])
+print(json.dumps({
+    "scores": growth(lambda: sdpa(query, query, query, threads=2, out=out)),
+    "causal": growth(lambda: sdpa(query, query, query, is_causal=True, threads=2, out=out)),
+    "long rows": growth(lambda: sdpa(few, key, key, threads=2)),
+    "strided": growth(lambda: sdpa(few[:, :3, :, :16], sparse, sparse, threads=2)),
+    "options": growth(lambda: sdpa(query, query, query, **many, out=out)),
+    "halves": growth(lambda: sdpa(half, half, half, **many, out=half_out)),
+    "long halves": growth(lambda: sdpa(few.astype("f2"), half_key, half_key, threads=2)),
+    "ragged": growth(lambda: regard.scaled_dot_product_attention_ragged(
+        query[0][:, None], query[0][:, None], query[0][:, None], ends, ends, **many)),
+    "columns": growth(lambda: regard.matmul(few[0, 0], wide.swapaxes(0, 1)[:64], threads=2)),
+}))
+"""
+
+
+@on_linux
+def test_workspace_is_a_few_tiles(target, output_of):
+    """Scores of 36 MB and copies of keys of 41, 20, 19 and 10 MB would show. The promise is < 2 MB
+    per thread, the results are below 1 MB, and the pages of stacks and heap count too."""
+    grown = json.loads(output_of(GROWTH, REGARD_TARGET=target))
+    assert max(grown.values()) < 8 << 20, grown
+
+
+CLEARED = """
+import resource
+import numpy as np, regard
+def growth_of_mask_gradient(length, n):
+    x = np.broadcast_to(np.float32(1), (n, 2))
+    lse, mask = np.zeros(n, "f4"), np.broadcast_to(np.float32(0), (n, n))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gradients = regard.scaled_dot_product_attention_backward(
+        x, x, x, x, x, lse, mask, key_lengths=length, with_respect_to=["mask"])
+    assert gradients.mask.dtype == np.float32 and not gradients.mask[:: n // 8].any()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+growth_of_mask_gradient(100, 200)
+print(growth_of_mask_gradient(0, 2**13))
+"""
+
+
+@on_linux
+def test_a_mask_gradient_is_not_cleared_before_the_call_looks_at_signals(target, output_of):
+    """A page of the 256 MiB is cleared when a task first adds to it. Here nothing is added."""
+    assert int(output_of(CLEARED, REGARD_TARGET=target)) < 64 << 20

@@ -1,0 +1,412 @@
+"""Handles to C score functions: every kind of function and user data is called with the right
+arguments, wrong signatures are refused, and memory stays alive."""
+
+import copy
+import ctypes
+import gc
+import pickle
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import weakref
+from ctypes import POINTER, c_double, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
+from functools import partial
+
+import numpy as np
+import pytest
+
+from regard import ScoreFunction
+
+QUERIES, KEYS, STRIDE, FIRST_KEY, HEAD, ENTRY = 3, 5, 7, 40, 2, 6
+POSITIONS = np.array([50, 41, 77], np.int64)
+PARAMETERS = (
+    *("scores", "queries", "keys", "stride", "query_positions", "first_key", "head", "entry"),
+    "user_data",
+)
+CTYPES = [POINTER(c_float), *[c_int64] * 3, POINTER(c_int64), *[c_int64] * 3, c_void_p]
+# 2 * score plus all other arguments, so that an argument in the wrong place shows.
+C_SOURCE = """
+#include <stdint.h>
+#define FUNCTIONS(function, derivative, real)                                                   \\
+  void function(real* scores, int64_t queries, int64_t keys, int64_t stride,                    \\
+                const int64_t* query_positions, int64_t first_key, int64_t head, int64_t entry, \\
+                void* user_data) {                                                              \\
+    for (int64_t q = 0; q < queries; ++q)                                                       \\
+      for (int64_t k = 0; k < keys; ++k)                                                        \\
+        scores[k * stride + q] = 2 * scores[k * stride + q] + query_positions[q]                \\
+            - (first_key + k) + 10 * head + 100 * entry + (user_data ? *(real*)user_data : 0);  \\
+  }                                                                                             \\
+  void derivative(real* scores, int64_t queries, int64_t keys, int64_t stride,                  \\
+                  const int64_t* query_positions, int64_t first_key, int64_t head,              \\
+                  int64_t entry, void* user_data) {                                             \\
+    for (int64_t q = 0; q < queries; ++q)                                                       \\
+      for (int64_t k = 0; k < keys; ++k) scores[k * stride + q] = 2;                            \\
+  }
+FUNCTIONS(function_float32, derivative_float32, float)
+FUNCTIONS(function_float64, derivative_float64, double)
+"""
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """Return the path of a shared library of C_SOURCE, by the compiler that built Python."""
+    command = shlex.split(sysconfig.get_config_var("LDSHARED") or "")
+    if not command or shutil.which(command[0]) is None:
+        pytest.skip("there is no C compiler")
+    source = tmp_path_factory.mktemp("library") / "functions.c"
+    source.write_text(C_SOURCE, encoding="utf-8")
+    built = str(source.with_suffix(".so"))
+    subprocess.run([*command, "-w", "-fPIC", source, "-o", built], check=True, timeout=600)
+    return built
+
+
+def call(address, dtype, user_data=None):
+    """Return a tile, (queries, keys), before and after a call of the function. The numbers between
+    its rows must not change."""
+    scores = np.arange(KEYS * STRIDE, dtype=dtype)
+    before = scores.copy()
+    ScoreFunction.c_type(dtype)(address)(
+        *(np.ctypeslib.as_ctypes(scores), QUERIES, KEYS, STRIDE),
+        *(np.ctypeslib.as_ctypes(POSITIONS), FIRST_KEY, HEAD, ENTRY, user_data or None),
+    )
+    before, after = before.reshape(KEYS, STRIDE), scores.reshape(KEYS, STRIDE)
+    assert np.array_equal(after[:, QUERIES:], before[:, QUERIES:])
+    return before[:, :QUERIES].T, after[:, :QUERIES].T
+
+
+def assert_computes(score_function, dtype, addend=0):
+    """Check that the function, and the derivative if there is one, compute what C_SOURCE
+    computes."""
+    assert score_function.dtype == np.dtype(dtype)
+    data = score_function.user_data_address
+    before, after = call(score_function.address, dtype, data)
+    distances = POSITIONS[:, None] - (FIRST_KEY + np.arange(KEYS))
+    assert np.array_equal(after, 2 * before + distances + 10 * HEAD + 100 * ENTRY + addend)
+    if score_function.derivative_address:
+        _, after = call(score_function.derivative_address, dtype, data)
+        assert np.array_equal(after, np.full((QUERIES, KEYS), 2))
+
+
+def in_python(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
+    addend = ctypes.cast(user_data, POINTER(c_float))[0] if user_data else 0
+    for q in range(queries):
+        for k in range(keys):
+            distance = positions[q] - (first_key + k)
+            scores[k * stride + q] = (
+                2 * scores[k * stride + q] + distance + 10 * head + 100 * entry + addend
+            )
+
+
+# Functions
+
+
+def address_in(library, dtype, kind="function"):
+    return ctypes.cast(ctypes.CDLL(library)[f"{kind}_{np.dtype(dtype)}"], c_void_p).value
+
+
+def with_argtypes(library, dtype, restype=None):
+    function = ctypes.CDLL(library)[f"function_{dtype}"]
+    function.argtypes = ScoreFunction.c_type(dtype)._argtypes_
+    function.restype = restype
+    return function
+
+
+def of_cffi(library, dtype):
+    cffi = pytest.importorskip("cffi", reason="cffi is not installed").FFI()
+    return int(cffi.cast("uintptr_t", cffi.cast("void*", address_in(library, dtype))))
+
+
+# Every kind of function, made from the path of a library and a dtype, and whether its types are
+# known.
+FUNCTIONS = {
+    "address": (address_in, False),
+    "np.uint64": (lambda *given: np.uint64(address_in(*given)), False),
+    "c_void_p": (lambda *given: c_void_p(address_in(*given)), False),
+    "cffi": (of_cffi, False),
+    "CDLL": (lambda library, dtype: ctypes.CDLL(library)[f"function_{dtype}"], False),
+    "CDLL with argtypes": (with_argtypes, True),
+    "CDLL with a result not set": (partial(with_argtypes, restype=c_int), True),
+    "CFUNCTYPE": (lambda *given: ScoreFunction.c_type(given[1])(address_in(*given)), True),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_functions_of_every_library(kind, dtype, library):
+    make, is_typed = FUNCTIONS[kind]
+    function, derivative = make(library, dtype), address_in(library, dtype, "derivative")
+    assert_computes(ScoreFunction(function, dtype=dtype), dtype)
+    assert_computes(ScoreFunction(function, derivative, dtype=np.dtype(dtype)), dtype)
+    if not is_typed:
+        with pytest.raises(TypeError, match="dtype must be float32 or float64"):
+            ScoreFunction(function)
+        return
+    assert_computes(ScoreFunction(function), dtype)
+    other = "float64" if dtype == "float32" else "float32"
+    with pytest.raises(TypeError, match=r"function must take .* scores"):
+        ScoreFunction(function, dtype=other)
+    with pytest.raises(TypeError, match=r"derivative must take .* scores"):
+        ScoreFunction(address_in(library, other), function, dtype=other)
+
+
+def test_functions_of_numba():
+    numba = pytest.importorskip("numba", reason="Numba is not installed")
+
+    @numba.cfunc(ScoreFunction.numba_signature("float32"))
+    def function(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
+        addends = numba.carray(user_data, 1, np.float32)
+        for q in range(queries):
+            for k in range(keys):
+                distance = positions[q] - (first_key + k)
+                scores[k * stride + q] = (
+                    2 * scores[k * stride + q] + distance + 10 * head + 100 * entry + addends[0]
+                )
+
+    addend = np.array([0.5], np.float32)
+    assert_computes(ScoreFunction(function.ctypes, None, addend), "float32", 0.5)
+    assert_computes(ScoreFunction(function.address, None, addend, dtype="f4"), "float32", 0.5)
+    with pytest.raises(TypeError, match=r"Numba .* pass its \.ctypes"):
+        ScoreFunction(function)
+    with pytest.raises(TypeError, match=r"numba\.cfunc\(.*float64.* pass its \.ctypes"):
+        ScoreFunction(numba.njit(in_python), dtype="float64")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_functions_of_python_by_ctypes(dtype):
+    function = ScoreFunction.c_type(dtype)(in_python)
+    assert_computes(ScoreFunction(function), dtype)
+    assert_computes(ScoreFunction(function, None, c_float(3)), dtype, 3)
+
+
+# What is no function of the signature
+
+
+@pytest.mark.parametrize("name", ["function", "derivative"])
+@pytest.mark.parametrize(
+    "thing", [in_python, print, dict, None, True, 1.5, "0x1000", b"f", [1], np.ones(2)]
+)
+def test_other_objects_are_refused(name, thing):
+    """If they can be called, there is advice how to compile them."""
+    if name == "derivative" and thing is None:
+        return  # there is no derivative
+    given = {"function": 1} | {name: thing}
+    advice = r".*GIL.*numba\.cfunc.*numba_signature\(.float32" if callable(thing) else ""
+    with pytest.raises(TypeError, match=f"{name} must be a C function{advice}"):
+        ScoreFunction(**given, dtype="float32")
+
+
+@pytest.mark.parametrize("name", ["function", "derivative", "user_data"])
+@pytest.mark.parametrize(
+    "address", [0, -1, 2**64, np.int64(-5), c_void_p(), ScoreFunction.c_type()()], ids=repr
+)
+def test_addresses_out_of_range_are_refused(name, address):
+    with pytest.raises(ValueError, match=f"{name} must have an address"):
+        ScoreFunction(**{"function": 1} | {name: address}, dtype="float32")
+
+
+INTEGERS = [name for name, each in zip(PARAMETERS, CTYPES, strict=True) if each is c_int64]
+# Types that an argument must not have.
+WRONG = [
+    *(("scores", each) for each in (c_float, POINTER(c_int32), POINTER(POINTER(c_float)))),
+    ("scores", POINTER(ctypes.c_longdouble)),
+    *((name, each) for name in INTEGERS for each in (c_int32, c_uint64, c_double, c_void_p)),
+    *(("query_positions", each) for each in (c_int64, POINTER(c_int32), POINTER(c_uint64))),
+    *(("user_data", each) for each in (c_int64, c_double, ctypes.py_object)),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), WRONG)
+def test_every_argument_is_checked(name, kind):
+    number = PARAMETERS.index(name)
+    function = ctypes.CFUNCTYPE(None, *CTYPES[:number], kind, *CTYPES[number + 1 :])(1)
+    for dtype in (None, "float32"):
+        with pytest.raises(TypeError, match=f"{name} as argument {number + 1}, got"):
+            ScoreFunction(function, dtype=dtype)
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 10])
+def test_the_number_of_arguments_is_checked(count):
+    types = [*CTYPES, c_void_p][:count]
+    with pytest.raises(TypeError, match=f"9 arguments, got {count}"):
+        ScoreFunction(ctypes.CFUNCTYPE(None, *types)(1))
+
+
+def test_functions_return_nothing_and_do_not_need_the_gil(library):
+    functions = [ctypes.CFUNCTYPE(each, *CTYPES)(1) for each in (c_int, c_void_p)]
+    for function in (*functions, with_argtypes(library, "float32", c_double)):
+        with pytest.raises(TypeError, match="function must return void"):
+            ScoreFunction(function)
+    for function in (ctypes.PYFUNCTYPE(None, *CTYPES)(1), ctypes.pythonapi.Py_IncRef):
+        with pytest.raises(TypeError, match="must not need the GIL"):
+            ScoreFunction(function, dtype="float32")
+
+
+def test_pointers_without_types_are_accepted():
+    """Someone in a hurry may write argtypes in this way."""
+    types = [each if each is c_int64 else c_void_p for each in CTYPES]
+    function = ctypes.CFUNCTYPE(None, *types)(1)
+    assert ScoreFunction(function, dtype="float64").dtype == np.float64
+    with pytest.raises(TypeError, match="dtype must be"):
+        ScoreFunction(function)
+    types = [np.ctypeslib.ndpointer(np.float64), *CTYPES[1:4], np.ctypeslib.ndpointer(np.int64)]
+    assert ScoreFunction(ctypes.CFUNCTYPE(None, *types, *CTYPES[5:])(1)).dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32", ">f4", "text", object, 3.5])
+def test_other_types_are_refused(dtype):
+    for make in (
+        ScoreFunction.c_type,
+        ScoreFunction.numba_signature,
+        lambda dtype: ScoreFunction(1, dtype=dtype),
+    ):
+        with pytest.raises(TypeError, match="dtype must be float32 or float64"):
+            make(dtype)
+
+
+# User data
+
+
+class Pair(ctypes.Structure):
+    _fields_ = (("first", c_float), ("second", c_int))
+
+
+class Either(ctypes.Union):
+    _fields_ = (("first", c_float), ("second", c_int))
+
+
+KEPT = np.array([2.5, 1.0], np.float32)  # which an address does not keep alive
+TEXT = ctypes.create_string_buffer(np.float32(2.5).tobytes())
+# User data whose first number is 2.5.
+USER_DATA = {
+    "array": KEPT,
+    "matrix": np.full((2, 3), 2.5, np.float32),
+    "array without axes": np.array(2.5, np.float32),
+    "structured array": np.array([(2.5, 1)], [("first", "f4"), ("second", "i8")]),
+    "read-only array": np.frombuffer(KEPT.tobytes(), np.float32),
+    "int": KEPT.ctypes.data,
+    "np.uint64": np.uint64(KEPT.ctypes.data),
+    "c_void_p": c_void_p(KEPT.ctypes.data),
+    "data_as": KEPT.ctypes.data_as(POINTER(c_float)),
+    "number": c_float(2.5),
+    "ctypes array": (c_float * 2)(2.5, 1),
+    "structure": Pair(2.5, 1),
+    "union": Either(2.5),
+    "c_char_p": ctypes.cast(TEXT, ctypes.c_char_p),
+}
+
+
+@pytest.mark.parametrize("kind", USER_DATA)
+def test_user_data_of_every_kind(kind, library):
+    function = ScoreFunction(with_argtypes(library, "float32"), user_data=USER_DATA[kind])
+    assert type(function.user_data_address) is int
+    assert_computes(function, "float32", 2.5)
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        *(1.5, "text", b"bytes", bytearray(4), memoryview(b"four"), [1.0], True, object()),
+        *(np.float32(1), ctypes.byref(c_float(1)), ctypes.py_object([]), c_float, in_python),
+        *(np.array(["text", None], object), np.ones(2, ">f4")),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_other_user_data_are_refused(thing):
+    with pytest.raises(TypeError, match="user_data must be"):
+        ScoreFunction(1, user_data=thing, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.ones((4, 4))[:, :2], np.ones(4)[::-1], np.zeros(17, np.uint8)[1:].view(np.float64)],
+)
+def test_arrays_with_gaps_are_refused(array):
+    with pytest.raises(ValueError, match="user_data must be C-contiguous and aligned"):
+        ScoreFunction(1, user_data=array, dtype="float32")
+
+
+# The handle
+
+
+class Tracked(np.ndarray):
+    pass
+
+
+class TrackedFloats(c_float * 2):
+    pass
+
+
+def test_functions_and_user_data_stay_alive():
+    array = np.array([2.5], np.float32).view(Tracked)
+    function, derivative = (ScoreFunction.c_type()(in_python) for _ in range(2))
+    gone = [weakref.ref(each) for each in (array, function, derivative)]
+    handle = ScoreFunction(function, derivative, array)
+    del array, function, derivative
+    gc.collect()
+    assert all(each() is not None for each in gone)
+    del handle
+    gc.collect()
+    assert all(each() is None for each in gone)
+
+
+@pytest.mark.parametrize("way", [lambda memory: memory, ctypes.pointer], ids=["itself", "pointer"])
+def test_memory_of_ctypes_stays_alive(way):
+    memory = TrackedFloats(2.5, 1)
+    gone = weakref.ref(memory)
+    handle = ScoreFunction(1, user_data=way(memory), dtype="float32")
+    del memory
+    gc.collect()
+    assert handle.user_data_address == ctypes.addressof(gone())
+    del handle
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_handle_is_immutable_and_equal_to_itself():
+    one, other = (ScoreFunction(1, 2, 3, dtype="float32") for _ in range(2))
+    for name in ("dtype", "address", "derivative_address", "user_data_address", "other"):
+        with pytest.raises(AttributeError):
+            setattr(one, name, 5)
+        with pytest.raises(AttributeError):
+            delattr(one, name)
+    assert (one.address, one.derivative_address, one.user_data_address) == (1, 2, 3)
+    assert ScoreFunction(1, dtype="f4").user_data_address == 0
+    assert one != other
+    assert len({one, other, one}) == 2
+    assert copy.copy(one) is copy.deepcopy([one])[0] is one
+    with pytest.raises(TypeError, match="another process"):
+        pickle.dumps(one)
+
+
+def test_representation():
+    assert repr(ScoreFunction(4096, dtype="f4")) == "ScoreFunction(0x1000, dtype='float32')"
+    shown = repr(ScoreFunction(4096, 8192, 256, dtype="f8"))
+    again = eval(shown)
+    assert (again.address, again.derivative_address, again.user_data_address) == (4096, 8192, 256)
+    assert again.dtype == "float64"
+
+
+def test_the_types_of_other_libraries():
+    assert ScoreFunction.c_type() is ScoreFunction.c_type(np.float32)
+    assert list(ScoreFunction.c_type("float32")._argtypes_) == CTYPES
+    assert ScoreFunction.c_type("float64")._argtypes_[0] is POINTER(c_double)
+    of_float32 = (
+        "void(CPointer(float32), int64, int64, int64, CPointer(int64), int64, int64, int64, "
+        "voidptr)"
+    )
+    assert ScoreFunction.numba_signature() == of_float32
+    assert ScoreFunction.numba_signature("f8") == of_float32.replace("float32", "float64")
+
+
+def test_no_other_library_is_imported(output_of):
+    script = """
+        import sys
+        import regard
+        function = regard.ScoreFunction.c_type("float32")(lambda *arguments: None)
+        regard.ScoreFunction(function, user_data=regard.ScoreFunction.c_type("float64")(1))
+        regard.ScoreFunction.numba_signature("float64")
+        print([name for name in ("numba", "cffi", "_cffi_backend", "scipy", "Cython")
+               if name in sys.modules])
+        """
+    assert output_of(script) == "[]"

@@ -1,0 +1,201 @@
+"""A process with regard: its imports, its end while threads compute, and subinterpreters."""
+
+import textwrap
+
+import pytest
+
+SETUP = """
+import sys, threading, time
+import numpy as np, regard
+
+class Late:
+    # An object that is torn down late keeps the interpreter alive while threads request the GIL.
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+
+class Loads:
+    def __init__(self, array):
+        self.array = array
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+late = Late()
+rng = np.random.default_rng(0)
+x = rng.standard_normal((2, 5, 8)).astype("f4")
+wide = rng.standard_normal((2, 300, 64)).astype("f4")
+packed, numbers = x.swapaxes(0, 1), np.array([0, 5], "u8")
+sdpa, ragged = regard.scaled_dot_product_attention, regard.scaled_dot_product_attention_ragged
+lengths, slopes, table = np.array([4], "u8"), np.ones(2, "f2"), np.ones((2, 9), "f2")
+output, lse = sdpa(x, x, x, return_lse=True)
+many = np.broadcast_to(np.array(4, "u2"), (3000,))
+entries = np.broadcast_to(x, (3000, *x.shape))
+cache, sparse = regard.KVCache(1, 2, 8), regard.masks.sliding(5, window=(2, 0))
+"""
+
+CALLS = {
+    "small": "sdpa(x, x, x)",
+    "large": "sdpa(wide, wide, wide, threads=2)",
+    "foreign arrays": "sdpa(Loads(x), Loads(x), Loads(x), mask=np.ones((5, 5), bool).tolist())",
+    "lengths": "sdpa(x[None], x[None], x[None], key_lengths=lengths)",
+    "many lengths": "sdpa(entries, entries, entries, key_lengths=many)",
+    "lists": "sdpa(x, x, x, alibi_slopes=[0.5, 1.0], sinks=[0.0, 1.0], scale=[1.0, 2.0])",
+    "slopes": "sdpa(x, x, x, alibi_slopes=slopes, distance_bias=table)",
+    "sparse mask": "sdpa(x, x, x, sparse)",
+    "results": "sdpa(x, x, x, out=np.empty_like(x))",
+    "ragged": "ragged(packed, packed, packed, numbers, numbers)",
+    "backward": "regard.scaled_dot_product_attention_backward(output, x, x, x, output, lse)",
+    "jvp": "regard.scaled_dot_product_attention_jvp(x, x, x, x, x, x)",
+    "summary": "regard.summarize_attention(x, x)",
+    "explain": "regard.explain(x, x, x)",
+    "cache": "c = regard.KVCache(1, 2, 8); c.append(x, x); c.attend(x)",
+    "merge": "regard.merge_attention_states([output] * 3, [lse] * 3)",
+    "stages": "regard.softmax(regard.apply_mask(regard.matmul(x, x.mT), [[True]]))",
+    "errors": """
+        try:
+            sdpa(x, x[..., :3], x)
+        except ValueError:
+            pass
+    """,
+}
+
+
+def threads_of(calls):
+    """Return a script whose process ends while a thread is in each of the calls."""
+    works = [
+        f"""
+def work_{number}(has_computed):
+    while True:
+{textwrap.indent(textwrap.dedent(call).strip(), " " * 8)}
+        has_computed.set()
+"""
+        for number, call in enumerate(calls)
+    ]
+    return f"""
+{SETUP}
+{"".join(works)}
+sys.setswitchinterval(1e-4)  # so that all compute soon
+events = [threading.Event() for _ in range({len(calls)})]
+for number, event in enumerate(events):
+    threading.Thread(target=globals()[f"work_{{number}}"], args=(event,), daemon=True).start()
+for event in events:
+    event.wait()
+print("left")
+"""
+
+
+def test_exit_in_calls(output_of):
+    """Daemon threads are in calls of every kind, in whatever Python and NumPy code they run."""
+    assert output_of(threads_of(CALLS.values())) == "left"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS)
+def test_exit_in_a_call(call, output_of):
+    assert output_of(threads_of([CALLS[call]] * 3)) == "left"
+
+
+@pytest.mark.parametrize("size", [5, 2000])
+def test_exit_while_daemon_threads_compute(size, target, layer, output_of):
+    """Threads return from a kernel, or check for signals, while the interpreter shuts down. An
+    object that is torn down late keeps the interpreter alive long enough for this to happen."""
+    script = f"""
+    import threading, time
+    import numpy as np, regard
+    class Late:
+        def __del__(self, sleep=time.sleep):
+            sleep(0.5)
+    late = Late()
+    x = np.random.default_rng(0).standard_normal((4, {size}, 64)).astype("f4")
+    def work(has_computed):
+        while True:
+            regard.scaled_dot_product_attention(x, x, x, threads=2)
+            regard.softmax(x)
+            has_computed.set()
+    events = [threading.Event() for _ in range(2)]
+    for event in events:
+        threading.Thread(target=work, args=(event,), daemon=True).start()
+    for event in events:
+        event.wait()
+    print("left")
+    """
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    assert output_of(script, **environment) == "left"
+
+
+def test_a_finalizer_computes_at_exit(target, layer, output_of):
+    """The thread that finalizes the interpreter may still compute; the others sleep."""
+    script = """
+    import threading
+    import numpy as np, regard
+    x = np.random.default_rng(0).standard_normal((4, 2000, 64)).astype("f4")
+    class Late:
+        def __del__(self, compute=regard.scaled_dot_product_attention, x=x, write=print):
+            two, one = (compute(x, x, x, threads=threads).tobytes() for threads in (2, 1))
+            write("same" if two == one else "different")
+    regard.late = Late()
+    has_computed = threading.Event()
+    def work():
+        while True:
+            regard.scaled_dot_product_attention(x, x, x, threads=2)
+            has_computed.set()
+    threading.Thread(target=work, daemon=True).start()
+    has_computed.wait()
+    """
+    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
+    assert output_of(script, **environment) == "same"
+
+
+# The calls whose functions are imported when they are first named.
+NO_IMPORTS = """
+import sys
+for each in regard.__all__:
+    if each != "plot":
+        getattr(regard, each)
+class Refuses:
+    def find_spec(name, path=None, target=None):
+        raise AssertionError(f"a call imports {name}")
+sys.meta_path.insert(0, Refuses)
+"""
+
+
+def test_calls_import_nothing(output_of):
+    """A child that is forked while another thread imports a module would wait forever for it."""
+    calls = "\n".join(
+        f"def call_{number}():\n    {call.strip()}\ncall_{number}()"
+        for number, (name, call) in enumerate(CALLS.items())
+        if name != "errors"  # messages are imported with the first error
+    )
+    assert output_of(f"{SETUP}\n{NO_IMPORTS}\n{calls}\nprint('nothing')") == "nothing"
+
+
+SUBINTERPRETER = """
+import sys, warnings
+warnings.simplefilter("ignore")  # NumPy warns of subinterpreters
+if sys.version_info >= (3, 13):
+    import _interpreters as interpreters
+else:
+    import _xxsubinterpreters as interpreters
+IMPORT = '''
+import warnings
+warnings.simplefilter("ignore")
+try:
+    MODULE
+except ImportError as error:
+    print(type(error).__name__, error, flush=True)
+'''
+FIRST
+number = interpreters.create()
+failure = interpreters.run_string(number, IMPORT.replace("MODULE", "import regard"))
+interpreters.destroy(number)
+import regard, numpy as np
+print(regard.softmax(np.zeros(2)))
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import regard"], ids=["before", "after"])
+def test_import_in_a_subinterpreter(first, output_of):
+    """It raises, and never waits forever, whether or not the main interpreter has imported regard.
+    That one goes on computing."""
+    *refused, computed = output_of(SUBINTERPRETER.replace("FIRST", first), timeout=60).splitlines()
+    assert computed == "[0.5 0.5]"
+    assert refused[0].startswith("ImportError")

@@ -1,0 +1,191 @@
+"""Too little memory: a result is right, or the call raises MemoryError and writes nothing. It never
+crashes."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import regard
+from call_families import with_families
+
+sdpa = regard.scaled_dot_product_attention
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="sets limits as on Linux")
+
+
+# Results and workspaces that fit nowhere
+
+
+def ones(*shape):
+    return np.broadcast_to(np.float32(1), shape)
+
+
+TOO_LARGE = {
+    "rows": lambda: sdpa(ones(1, 2**48, 2), ones(1, 3, 2), ones(1, 3, 2)),
+    "columns": lambda: sdpa(ones(1, 2**25, 2), ones(1, 2**25, 2), ones(1, 2**25, 2**25)),
+    "batch": lambda: sdpa(*(ones(2**50, 1, 2, 2) for _ in range(3))),
+    "matmul": lambda: regard.matmul(ones(2**50, 2, 2), ones(2, 2)),
+    "matmul, beyond 64 bits": lambda: regard.matmul(ones(2**40, 1), ones(1, 2**40)),
+    "scale": lambda: regard.scale(ones(2**25, 2**25), 2.0),
+    "apply_mask": lambda: regard.apply_mask(ones(2**50), np.ones(1, bool)),
+    "softmax": lambda: regard.softmax(ones(2**25, 2**25)),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_result_that_fits_nowhere(name, target):
+    size = "more bytes than 64 bits can count" if "64" in name else r"\d{16,17} bytes"
+    with pytest.raises(MemoryError, match=rf"^cannot allocate {size} of output, shape \(\d.*\)$"):
+        TOO_LARGE[name]()
+
+
+def test_weights_that_fit_nowhere_leave_out_alone(target):
+    keys, out = ones(1, 2**45, 2), np.full((1, 2**10, 2), 7, np.float32)
+    with pytest.raises(MemoryError, match=rf"{2**57} bytes of weights, shape"):
+        sdpa(ones(1, 2**10, 2), keys, keys, out=out, return_weights=True)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("exponent", [40, 41, 57, 58, 60])
+def test_a_head_dim_beyond_memory(exponent, target):
+    """The workspace has this many numbers for each row of a strip, and for the keys next to
+    them."""
+    x, value = ones(1, 2**exponent), np.ones((1, 1), np.float32)
+    for call in (sdpa, regard.explain)[: 1 + (exponent > 40)]:  # `explain` allocates nothing
+        with pytest.raises(MemoryError, match=r"^cannot allocate \d+ bytes of workspace") as raised:
+            call(x, x, value, threads=3)
+        assert int(str(raised.value).split()[2]) >= 2**exponent * 4
+
+
+# Small machines
+
+
+# 512 MB for everything that a process writes to: heap, stacks, NumPy's arrays.
+SMALL = """
+import resource
+resource.setrlimit(resource.RLIMIT_DATA, (512 << 20, 512 << 20))
+"""
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@on_linux
+@pytest.mark.slow
+def test_the_main_job_in_512_mb(output_of):
+    # With more threads, NumPy's BLAS, which the demo times, would need this memory for itself.
+    script = SMALL + "import runpy, sys\nsys.argv[1:] = ['demo', '--threads', '4']\n"
+    script += "runpy.run_module('regard', run_name='__main__')"
+    printed = output_of(script, **ONE_BLAS_THREAD)
+    assert "regard" in printed
+    assert "NumPy" in printed
+
+
+@on_linux
+def test_decoding_and_training_in_512_mb(layer, output_of):
+    """With 256 threads, stacks of the usual size would leave no room for arrays."""
+    script = """
+    query, key, value = (
+        np.random.default_rng(i).standard_normal((1, 8, 1024, 64)).astype("f4") for i in range(3)
+    )
+
+    def train(threads):
+        output, lse = regard.scaled_dot_product_attention(
+            query, key, value, is_causal=True, return_lse=True, threads=threads
+        )
+        gradients = regard.scaled_dot_product_attention_backward(
+            output, query, key, value, output, lse, is_causal=True, threads=threads
+        )
+        return b"".join(gradient.tobytes() for gradient in gradients[:3])
+
+    def decode(threads):
+        cache = regard.KVCache(1, 8, 64, capacity=1024)
+        cache.append(key, value)
+        return b"".join(
+            cache.attend(query[:, :, i : i + 1], threads=threads).tobytes() for i in range(4)
+        )
+
+    for job in (train, decode):
+        wanted = job(1)
+        for threads in (None, 3, 256):
+            assert job(threads) == wanted, (job, threads)
+    long = np.ones((1, 16384, 64), "f4")
+    try:
+        regard.scaled_dot_product_attention(long, long, long, return_weights=True, threads=256)
+    except MemoryError:
+        print("weights do not fit")
+    """
+    printed = output_of(
+        SMALL + with_families(script), REGARD_THREADING_LAYER=layer, **ONE_BLAS_THREAD
+    )
+    assert printed == "weights do not fit"
+
+
+@on_linux
+def test_256_threads_with_little_memory(layer, output_of):
+    """Whatever memory is left when a call begins, it computes with the threads that it gets, or
+    raises MemoryError."""
+    if not (regard.threading_layer().runtime or "libgomp").startswith("libgomp"):
+        pytest.skip("LLVM's runtime ends a process that has no memory left for it")
+    script = """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    calls = call_families(512)
+    names = ("forward", "backward", "decode", "products")
+    wanted = {name: [array.tobytes() for array in calls[name](1)] for name in names}
+    endings = set()
+    for room in range(0, 64 << 20, 8 << 20):
+        for name in names:
+            child = os.fork()
+            if child == 0:
+                regard._core.testing.release_scratch()
+                status = open("/proc/self/status").read()
+                data = int(status.split("VmData:")[1].split()[0]) << 10
+                resource.setrlimit(resource.RLIMIT_DATA, (data + room, -1))
+                try:
+                    arrays = calls[name](256)
+                except MemoryError:
+                    os._exit(1)
+                resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))
+                os._exit(0 if [array.tobytes() for array in arrays] == wanted[name] else 2)
+            endings.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    assert endings == {0, 1}, endings
+    print("done")
+    """
+    assert output_of(with_families(script), REGARD_THREADING_LAYER=layer) == "done"
+
+
+@pytest.mark.slow
+@on_linux
+def test_out_of_memory_at_any_point(target, output_of):
+    """With less and less memory, each call is right, or raises a MemoryError and writes nothing."""
+    script = """
+    import resource
+    import numpy as np, regard
+    random = np.random.default_rng(0)
+    query = random.standard_normal((4, 256, 4000), dtype="f4")
+    key = random.standard_normal((4, 300, 8000), dtype="f4")[..., ::2]
+    inputs = [query, key, key]
+    wanted = regard.scaled_dot_product_attention(*inputs, threads=2)
+    product = regard.matmul(query, key.swapaxes(-1, -2), threads=2)
+    smooth = regard.softmax(key, axis=1, threads=2)
+    calls = [
+        (wanted, lambda out: regard.scaled_dot_product_attention(*inputs, threads=2, out=out)),
+        (product, lambda out: regard.matmul(query, key.swapaxes(-1, -2), threads=2, out=out)),
+        (smooth, lambda out: regard.softmax(key, axis=1, threads=2, out=out)),
+    ]
+    outs = [np.full_like(right, 7) for right, _ in calls]
+    for size in [16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10, 0]:
+        pages = int(open("/proc/self/statm").read().split()[0])
+        limit = pages * resource.getpagesize() + size
+        for (right, call), out in zip(calls, outs):
+            out[...] = 7
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            try:
+                call(out)
+                ok = True
+            except MemoryError:
+                ok = False
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+            assert (out == (right if ok else 7)).all(), (size, ok)
+    assert (regard.scaled_dot_product_attention(*inputs, threads=2) == wanted).all()
+    print("done")
+    """
+    assert output_of(script, REGARD_TARGET=target) == "done"
