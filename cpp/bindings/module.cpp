@@ -73,7 +73,7 @@ double measure_read_bandwidth(py::handle bytes, py::handle threads) {
 // keeps state for the whole process, and before Python 3.12 pybind11 waits forever for the GIL if a
 // subinterpreter imports a module.
 //
-// No mutable state but atomics: see tests/attention/test_threads.py.
+// No mutable state but atomics: see tests/process/test_threads.py.
 #define PyInit__core regard_init_core
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   using namespace regard;

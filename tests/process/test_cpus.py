@@ -50,9 +50,6 @@ def test_the_list_in_status(allowed, cpus, tmp_path):
         f"Name:\tcat\nCpus_allowed:\tff\nCpus_allowed_list:\t{allowed}\nMems_allowed:\t1\n"
     )
     assert testing.cpus_of_status(str(tmp_path)) == cpus
-
-
-def test_the_list_of_this_process():
     assert testing.cpus_of_status("") == len(os.sched_getaffinity(0))
     assert testing.cpus_of_status("/nowhere") == 0
 
@@ -127,8 +124,6 @@ SERVICE = "/system.slice/job.service"
 QUOTAS = {
     "no files at all": ({}, math.inf),
     "no limit": (unified("/", {"": "max 100000\n"}), math.inf),
-    "half a CPU": (unified("/", {"": "50000 100000\n"}), 0.5),
-    "one and a half": (unified("/", {"": "150000 100000\n"}), 1.5),
     "a service's own": (unified(SERVICE, {SERVICE: "150000 100000"}), 1.5),
     "of the slice": (
         unified(SERVICE, {SERVICE: "max 100000", "/system.slice": "300000 100000"}),
@@ -150,24 +145,12 @@ QUOTAS = {
     "a namespace's parent": (unified("/../job", {"": "75000 100000"}), 0.75),
     "a group that is gone": (unified("/a/gone", {"/a": "100000 50000"}), 2.0),
     "a mount point with a space": (unified("/", {"": "50000 100000"}, mount="/my cgroups"), 0.5),
-    "version 1": (version_1("/", {"": (50000, 100000)}), 0.5),
     "version 1, none": (version_1("/", {"": (-1, 100000)}), math.inf),
-    "version 1, a container": (
-        version_1("/docker/a1", {"": (150000, 100000)}, root="/docker/a1"),
-        1.5,
-    ),
     "version 1, the parent's": (
         version_1("/pod/box", {"/pod/box": (-1, 100000), "/pod": (25000, 10000)}),
         2.5,
     ),
     "without /proc": ({"sys/fs/cgroup/cpu.max": "50000 100000"}, 0.5),
-    "version 1, without /proc": (
-        {
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-        },
-        1.5,
-    ),
     "lines that say nothing": (
         {
             "proc/self/cgroup": "\nnothing\n0:\n",

@@ -22,22 +22,16 @@ def test_forked_children_compute(threads, target, layer, output_of):
         return regard.scaled_dot_product_attention(x, x, x, threads={threads}).tobytes()
     wanted = compute()
     context = multiprocessing.get_context("fork")
-    def child(queue, deeper):
-        queue.put(compute() == wanted and regard.softmax(x, threads={threads}).any())
+    def child(deeper):
+        assert compute() == wanted and regard.softmax(x, threads={threads}).any()
         if deeper:
             fork(False)
     def fork(deeper=True):
-        queue = context.SimpleQueue()
-        process = context.Process(target=child, args=(queue, deeper))
+        process = context.Process(target=child, args=(deeper,))
         process.start()
         process.join(60)
-        alive = process.is_alive()
-        if alive:
-            process.kill()
-        assert not alive and process.exitcode == 0, "the child hangs or died"
-        assert queue.get()
+        assert process.exitcode == 0, "the child hangs or died"
     fork()
-    assert compute() == wanted
     thread = threading.Thread(target=fork)
     thread.start()
     thread.join()

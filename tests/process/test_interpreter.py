@@ -94,34 +94,6 @@ def test_exit_in_a_call(call, output_of):
     assert output_of(threads_of([CALLS[call]] * 3)) == "left"
 
 
-@pytest.mark.parametrize("size", [5, 2000])
-def test_exit_while_daemon_threads_compute(size, target, layer, output_of):
-    """Threads return from a kernel, or check for signals, while the interpreter shuts down. An
-    object that is torn down late keeps the interpreter alive long enough for this to happen."""
-    script = f"""
-    import threading, time
-    import numpy as np, regard
-    class Late:
-        def __del__(self, sleep=time.sleep):
-            sleep(0.5)
-    late = Late()
-    x = np.random.default_rng(0).standard_normal((4, {size}, 64)).astype("f4")
-    def work(has_computed):
-        while True:
-            regard.scaled_dot_product_attention(x, x, x, threads=2)
-            regard.softmax(x)
-            has_computed.set()
-    events = [threading.Event() for _ in range(2)]
-    for event in events:
-        threading.Thread(target=work, args=(event,), daemon=True).start()
-    for event in events:
-        event.wait()
-    print("left")
-    """
-    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
-    assert output_of(script, **environment) == "left"
-
-
 def test_a_finalizer_computes_at_exit(target, layer, output_of):
     """The thread that finalizes the interpreter may still compute; the others sleep."""
     script = """

@@ -195,11 +195,9 @@ def test_a_machine_without_a_runtime(tmp_path, output_of):
         regard.set_threading_layer("openmp")
     except ImportError as error:
         print(error)
-    regard.set_threading_layer("pool")
     """
     told = output_of(script)
     assert "libgone.so" in told or "libone.so" in told
-    assert "apt-get install libgomp1" in told
 
 
 def test_explain_shows_the_threads_of_the_layer(layer):
@@ -207,30 +205,7 @@ def test_explain_shows_the_threads_of_the_layer(layer):
     assert regard.explain(x, x, x, threads=2).threads == (1 if layer == "serial" else 2)
 
 
-# Under pressure
-
-
-def test_many_short_calls_of_several_threads(layer, output_of):
-    script = """
-    failures, wanted = [], compute(1)
-    small = x[:, :40, :8].astype("f4")
-    wanted_small = regard.softmax(small, threads=1).tobytes()
-    def work():
-        try:
-            for repeat in range(150):
-                assert regard.softmax(small, threads=2).tobytes() == wanted_small
-                if repeat % 3 == 0:
-                    assert compute(2 + repeat % 2) == wanted
-        except BaseException as failure:
-            failures.append(failure)
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for worker in workers: worker.start()
-    for worker in workers: worker.join()
-    assert not failures, failures
-    print("done")
-    """
-    script = PREAMBLE + textwrap.dedent(script)
-    assert output_of(script, REGARD_THREADING_LAYER=layer) == "done"
+# Other code in the process
 
 
 @pytest.fixture

@@ -96,18 +96,6 @@ def test_chunks_that_no_query_sees_are_not_read(mask, options, wanted):
     assert key.read == value.read == wanted
 
 
-@pytest.mark.parametrize("shape", [(20, 90), (3, 21, 90), (21, 91)])
-def test_shapes_are_checked_before_any_chunk_is_read(shape):
-    key = Counted(KEY)
-    with pytest.raises(ValueError, match="mask"):
-        stream(
-            QUERY,
-            regard.KeyValueChunks(key, key, length=10),
-            Ranges(0, np.ones(shape[:-1], int), kv_len=shape[-1]),
-        )
-    assert not key.read
-
-
 def test_no_chunk_is_requested_after_the_last_that_a_query_sees():
     requested, told = [], []
 
