@@ -172,16 +172,6 @@ def test_ragged(arrays, dtype):
     assert_same_bits(packed, dense.swapaxes(1, 2).reshape(packed.shape))
 
 
-def test_the_bits_do_not_depend_on_neighbors(arrays, dtype, target):
-    options = {"score_function": function_of(dtype), "query_offset": OFFSET}
-    query, key, value = arrays
-    whole = regard.scaled_dot_product_attention(*arrays, **options)
-    part = regard.scaled_dot_product_attention(
-        query[:, :, 3:7], key, value, **options | {"query_offset": OFFSET + 3}
-    )
-    assert_same_bits(part, whole[:, :, 3:7])
-
-
 def test_hidden_keys_do_not_matter(arrays, dtype, target):
     """Hidden keys do not matter, whatever a function returns for them."""
     query, key, value = arrays
@@ -216,24 +206,3 @@ def test_minus_infinity_is_a_score_that_is_seen(dtype):
     function = function_of(dtype, lambda scores, *_: np.full_like(scores, -np.inf))
     _, lse = regard.scaled_dot_product_attention(x, x, x, score_function=function, return_lse=True)
     assert (lse == -np.inf).all()
-
-
-def test_positions_and_numbers_of_a_part_count_from_its_origin(arrays, dtype):
-    query, key, value = arrays
-    options = {"score_function": function_of(dtype), "is_causal": True}
-    whole, lse = regard.scaled_dot_product_attention(
-        *arrays, **options, query_offset=OFFSET, return_lse=True
-    )
-    parts = [
-        regard.scaled_dot_product_attention(
-            *(query, key[..., keys, :], value[..., keys, :]),
-            **options,
-            query_offset=OFFSET - keys.start,
-            dropout_origin=(0, 0, keys.start),
-            return_lse=True,
-        )
-        for keys in (slice(0, 8), slice(8, KV_LEN))
-    ]
-    merged = regard.merge_attention_states(*zip(*parts, strict=True))
-    near(merged[0], whole, dtype)
-    near(merged[1], lse, dtype)

@@ -225,14 +225,10 @@ def test_every_argument_is_checked(name, kind):
             ScoreFunction(function, dtype=dtype)
 
 
-@pytest.mark.parametrize("count", [0, 1, 8, 10])
-def test_the_number_of_arguments_is_checked(count):
-    types = [*CTYPES, c_void_p][:count]
-    with pytest.raises(TypeError, match=f"9 arguments, got {count}"):
-        ScoreFunction(ctypes.CFUNCTYPE(None, *types)(1))
-
-
-def test_functions_return_nothing_and_do_not_need_the_gil(library):
+def test_functions_take_nine_arguments_return_nothing_and_do_not_need_the_gil(library):
+    for count in (0, 8, 10):
+        with pytest.raises(TypeError, match=f"9 arguments, got {count}"):
+            ScoreFunction(ctypes.CFUNCTYPE(None, *[*CTYPES, c_void_p][:count])(1))
     functions = [ctypes.CFUNCTYPE(each, *CTYPES)(1) for each in (c_int, c_void_p)]
     for function in (*functions, with_argtypes(library, "float32", c_double)):
         with pytest.raises(TypeError, match="function must return void"):
@@ -253,25 +249,10 @@ def test_pointers_without_types_are_accepted():
     assert ScoreFunction(ctypes.CFUNCTYPE(None, *types, *CTYPES[5:])(1)).dtype == np.float64
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int32", ">f4", "text", object, 3.5])
-def test_other_types_are_refused(dtype):
-    for make in (
-        ScoreFunction.c_type,
-        ScoreFunction.numba_signature,
-        lambda dtype: ScoreFunction(1, dtype=dtype),
-    ):
-        with pytest.raises(TypeError, match="dtype must be float32 or float64"):
-            make(dtype)
-
-
 # User data
 
 
 class Pair(ctypes.Structure):
-    _fields_ = (("first", c_float), ("second", c_int))
-
-
-class Either(ctypes.Union):
     _fields_ = (("first", c_float), ("second", c_int))
 
 
@@ -280,18 +261,15 @@ TEXT = ctypes.create_string_buffer(np.float32(2.5).tobytes())
 # User data whose first number is 2.5.
 USER_DATA = {
     "array": KEPT,
-    "matrix": np.full((2, 3), 2.5, np.float32),
     "array without axes": np.array(2.5, np.float32),
     "structured array": np.array([(2.5, 1)], [("first", "f4"), ("second", "i8")]),
     "read-only array": np.frombuffer(KEPT.tobytes(), np.float32),
     "int": KEPT.ctypes.data,
-    "np.uint64": np.uint64(KEPT.ctypes.data),
     "c_void_p": c_void_p(KEPT.ctypes.data),
     "data_as": KEPT.ctypes.data_as(POINTER(c_float)),
     "number": c_float(2.5),
     "ctypes array": (c_float * 2)(2.5, 1),
     "structure": Pair(2.5, 1),
-    "union": Either(2.5),
     "c_char_p": ctypes.cast(TEXT, ctypes.c_char_p),
 }
 
@@ -391,22 +369,8 @@ def test_the_types_of_other_libraries():
     assert ScoreFunction.c_type() is ScoreFunction.c_type(np.float32)
     assert list(ScoreFunction.c_type("float32")._argtypes_) == CTYPES
     assert ScoreFunction.c_type("float64")._argtypes_[0] is POINTER(c_double)
-    of_float32 = (
-        "void(CPointer(float32), int64, int64, int64, CPointer(int64), int64, int64, int64, "
-        "voidptr)"
-    )
-    assert ScoreFunction.numba_signature() == of_float32
-    assert ScoreFunction.numba_signature("f8") == of_float32.replace("float32", "float64")
-
-
-def test_no_other_library_is_imported(output_of):
-    script = """
-        import sys
-        import regard
-        function = regard.ScoreFunction.c_type("float32")(lambda *arguments: None)
-        regard.ScoreFunction(function, user_data=regard.ScoreFunction.c_type("float64")(1))
-        regard.ScoreFunction.numba_signature("float64")
-        print([name for name in ("numba", "cffi", "_cffi_backend", "scipy", "Cython")
-               if name in sys.modules])
-        """
-    assert output_of(script) == "[]"
+    of_float64 = ScoreFunction.numba_signature("f8")
+    assert of_float64.startswith("void(CPointer(float64), int64, int64, int64, CPointer(int64), ")
+    assert ScoreFunction.numba_signature() == of_float64.replace("float64", "float32")
+    with pytest.raises(TypeError, match="dtype must be float32 or float64"):
+        ScoreFunction.c_type("float16")
