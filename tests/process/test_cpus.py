@@ -3,10 +3,7 @@ and how large their L2 caches are."""
 
 import math
 import os
-import shutil
-import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -15,8 +12,6 @@ from call_families import with_families
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts CPUs as Linux does")
 testing = regard._core.testing
-
-THREADS = "import regard; print(regard.get_num_threads())"
 
 
 @pytest.mark.parametrize("kernel", [64, 1024, 1025, 4096, 8192, 2**20])
@@ -52,45 +47,6 @@ def test_the_list_in_status(allowed, cpus, tmp_path):
     assert testing.cpus_of_status(str(tmp_path)) == cpus
     assert testing.cpus_of_status("") == len(os.sched_getaffinity(0))
     assert testing.cpus_of_status("/nowhere") == 0
-
-
-@pytest.fixture
-def preload(tmp_path):
-    """Compile a library whose `sched_getaffinity` runs the given statements, and return the
-    environment that loads it."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-
-    def build(statements):
-        source, library = tmp_path / "affinity.c", tmp_path / "affinity.so"
-        source.write_text(
-            textwrap.dedent(f"""
-            #include <errno.h>
-            #include <stddef.h>
-            #include <sys/syscall.h>
-            #include <sys/types.h>
-            #include <unistd.h>
-            int sched_getaffinity(pid_t pid, size_t bytes, void* mask) {{
-              {statements}
-              return syscall(SYS_sched_getaffinity, pid, bytes, mask) < 0 ? -1 : 0;
-            }}
-            """)
-        )
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-        return {"LD_PRELOAD": str(library)}
-
-    return build
-
-
-@pytest.mark.parametrize(
-    "statements",
-    ["if (bytes * 8 < 8192) { errno = EINVAL; return -1; }", "errno = EPERM; return -1;"],
-    ids=["8192 CPUs", "a sandbox"],
-)
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU is counted as one anyway")
-def test_never_silently_one(statements, preload, output_of):
-    assert output_of(THREADS, **preload(statements)) == output_of(THREADS)
 
 
 # Quotas

@@ -99,45 +99,33 @@ def test_the_pool_is_the_default_and_final_once_threads_have_run(output_of):
 def test_unknown_name_in_the_environment(output_of):
     """Importing regard does not fail because of it, but every use does and says why."""
     script = """
-    import numpy as np, regard
-    x = np.ones((2, 3, 4))
-    for use in (
-        lambda: regard.scaled_dot_product_attention(x, x, x),
-        lambda: regard.softmax(x, threads=1),
-        lambda: regard.merge_attention_states([x, x], [x[..., 0], x[..., 0]]),
-        regard.threading_layer,
-        regard.get_num_threads,
-        regard.show_config,
-    ):
+    import regard
+    uses = [lambda: regard.softmax([1.0], threads=1), regard.threading_layer, regard.show_config]
+    for use in [*uses, regard.get_num_threads]:
         try:
             use()
         except ValueError as error:
             print("REGARD_THREADING_LAYER" in str(error) and "'tbb'" in str(error))
     """
-    assert output_of(script, REGARD_THREADING_LAYER="tbb").split() == ["True"] * 6
+    assert output_of(script, REGARD_THREADING_LAYER="tbb").split() == ["True"] * 4
 
 
 def test_choosing_beside_calls(output_of):
     """Threads choose and compute at the same time: one layer wins, and no result is wrong."""
     script = f"""
+    from concurrent.futures import ThreadPoolExecutor
     names = {["pool", "serial", *(["openmp"] if has_openmp else [])]}
-    wanted, failures, kept = compute(1), [], []
-    start = threading.Barrier(6)
+    wanted, kept, start = compute(1), [], threading.Barrier(6)
     def work(i):
-        try:
-            start.wait(30)
-            for repeat in range(40):
-                try:
-                    regard.set_threading_layer(names[(i + repeat) % len(names)])
-                except RuntimeError:
-                    kept.append(regard.threading_layer().name)
-                assert compute(2) == wanted
-        except BaseException as failure:
-            failures.append(failure)
-    workers = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for worker in workers: worker.start()
-    for worker in workers: worker.join()
-    assert not failures, failures
+        start.wait(30)
+        for repeat in range(40):
+            try:
+                regard.set_threading_layer(names[(i + repeat) % len(names)])
+            except RuntimeError:
+                kept.append(regard.threading_layer().name)
+            assert compute(2) == wanted
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
     assert set(kept) == {{regard.threading_layer().name}}, set(kept)
     print("done")
     """

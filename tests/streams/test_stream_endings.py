@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import streams
-from reference import assert_same_bits
 from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, stream
 
 
