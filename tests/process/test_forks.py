@@ -8,8 +8,7 @@ import pytest
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3))])
 def test_forked_children_compute(threads, target, layer, output_of):
     """The fork happens after the parent has computed, from a second thread, and while another
     thread computes. A grandchild computes too."""
@@ -52,24 +51,6 @@ def test_forked_children_compute(threads, target, layer, output_of):
     """
     environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
     assert output_of(script, timeout=300, **environment) == "done"
-
-
-def test_forked_pool(target, layer, output_of):
-    script = """
-    import concurrent.futures, multiprocessing, warnings
-    import numpy as np, regard
-    warnings.simplefilter("ignore", DeprecationWarning)
-    def compute(seed):
-        x = np.random.default_rng(seed).standard_normal((4, 100, 16))
-        return regard.scaled_dot_product_attention(x, x, x, threads=2).tobytes()
-    wanted = [compute(i) for i in range(8)]
-    context = multiprocessing.get_context("fork")
-    with concurrent.futures.ProcessPoolExecutor(3, context) as pool:
-        assert list(pool.map(compute, range(8), timeout=60)) == wanted
-    print("done")
-    """
-    environment = {"REGARD_TARGET": target, "REGARD_THREADING_LAYER": layer}
-    assert output_of(script, timeout=120, **environment) == "done"
 
 
 FORKED_IN_A_HANDLER = """

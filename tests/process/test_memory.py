@@ -58,28 +58,6 @@ def test_waves_of_heads(target):
         assert bytes_of(call, threads) <= 2 * (2 * MIB * threads) + 2 * MIB, threads
 
 
-# Batch, heads, kv_heads, q_len, kv_len, head_dim.
-SHAPES = [
-    (1, 8, 8, 4096, 4096, 128),
-    (2, 8, 8, 4096, 4096, 40),
-    (1, 8, 8, 2048, 2048, 512),
-    (7, 32, 8, 1, 4096, 128),
-    (1, 16, 1, 1, 200_000, 128),
-]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_explained_workspaces(shape, target):
-    """The count is for as many threads as machines have; nothing is computed."""
-    batch, heads, kv_heads, q_len, kv_len, dim = shape
-    for storage in ("f2", "f4", "f8"):
-        query = np.broadcast_to(np.zeros(1, storage), (batch, heads, q_len, dim))
-        key = np.broadcast_to(np.zeros(1, storage), (batch, kv_heads, kv_len, dim))
-        for threads in (1, 3, 64, 256):
-            plan = regard.explain(query, key, key, threads=threads)
-            assert plan.workspace_bytes < 2_000_000 * plan.threads, (storage, threads)
-
-
 @needs_keeping
 @on_linux
 def test_a_second_call_takes_no_pages(output_of):

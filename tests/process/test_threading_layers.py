@@ -172,22 +172,6 @@ def test_a_build_without_openmp(output_of):
     assert shape == "(2, 3, 4)"
 
 
-@needs_openmp
-def test_a_machine_without_a_runtime(tmp_path, output_of):
-    """The loader looks for a library that does not exist, and its message is passed on."""
-    lost = other_module(tmp_path, {b"libgomp.so": b"libgone.so", b"libomp.so": b"libone.so"})
-    script = f"""
-    import regard
-    regard.__path__.insert(0, {str(lost.parent)!r})
-    try:
-        regard.set_threading_layer("openmp")
-    except ImportError as error:
-        print(error)
-    """
-    told = output_of(script)
-    assert "libgone.so" in told or "libone.so" in told
-
-
 def test_explain_shows_the_threads_of_the_layer(layer):
     x = np.ones((4, 500, 64), np.float32)
     assert regard.explain(x, x, x, threads=2).threads == (1 if layer == "serial" else 2)
