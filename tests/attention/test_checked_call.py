@@ -53,24 +53,6 @@ def test_parts_have_the_bits_of_the_whole(problem, target, data):
         assert_same_bits(attend(some), tuple(x[(*places, heads, queries)] for x in whole))
 
 
-@hypothesis.given(problem=problems(gaussian=True), target=TARGETS, data=st.data())
-@examples(100)
-def test_chunks_of_keys_merge_to_the_whole(problem, target, data):
-    problem.options.pop("sinks", None)  # each chunk would have them
-    call, kv_len = checked(problem), problem.key.shape[-2]
-    cuts = sorted(data.draw(st.lists(st.integers(0, kv_len), max_size=3)))
-    spans = [slice(*each) for each in zip([0, *cuts], [*cuts, kv_len], strict=True)]
-    with on_target(target):
-        output, lse = attend(call)
-        states = [attend(call.chunk(slice(None), keys)) for keys in spans]
-        merged, merged_lse = regard.merge_attention_states(*zip(*states, strict=True))
-    coarse = {"float16": 4e-3, "bfloat16": 4e-2}.get(output.dtype.name, 1e-5)
-    np.testing.assert_allclose(
-        merged.astype(float), output.astype(float), rtol=coarse, atol=4 * coarse
-    )
-    np.testing.assert_allclose(merged_lse, lse, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4)])
 def test_without_a_heads_axis(shape):
     x = np.ones(shape)

@@ -233,30 +233,6 @@ def test_overflow_to_a_narrower_type_is_silent():
     assert np.isinf(output).any()
 
 
-@pytest.mark.parametrize(
-    "offset",
-    [
-        *(-(2**63), -(2**63) + 1, -(2**62), -41, 2**40, 2**62, 2**63 - 1 - 40),
-        [-(2**63) + 1, -(2**61), 3],
-        [-(2**63) + 12, -(2**63) + 30, 2**62],
-    ],
-    ids=str,
-)
-def test_offsets_at_the_ends_of_64_bits(offset):
-    """There are as many queries as keys, so each chunk may have some queries that see a part of
-    it."""
-    query = normal(*([3] if isinstance(offset, list) else []), 2, 40, 8)
-    arrays = KEY[:, :40], VALUE[:, :40]
-    sides = [None, (0, 0), (3, 5), (2**62, None), (None, 2**63 - 1), (50, 2**62), (4, 2**63 - 20)]
-    for window in sides:
-        for is_causal in (False, True):
-            options = {"query_offset": offset, "window": window, "is_causal": is_causal}
-            wanted = attend(query, *arrays, return_lse=True, **options)
-            actual = stream(query, cut(*arrays, 15), return_lse=True, **options)
-            for mine, whole in zip(actual, wanted, strict=True):
-                np.testing.assert_allclose(mine, whole, rtol=0, atol=1e-14)
-
-
 def test_rows_of_special_numbers_merge_as_states_do():
     """Scores are -inf in one chunk and +inf in another: a state has no output there, or outweighs
     all others."""

@@ -5,7 +5,6 @@ masks over all keys."""
 import numpy as np
 import pytest
 
-import reference
 import regard
 from reference import assert_same_bits
 from regard._arguments.masks import SeenKeys
@@ -37,27 +36,17 @@ def chunks_of(length, mask=None):
             yield *chunk, part(mask, keys)
 
 
-@pytest.mark.parametrize(
-    "shape", [(), (1,), (KV_LEN,), (Q_LEN, 1), (Q_LEN, KV_LEN), (2, 1, 1, KV_LEN)]
-)
-@pytest.mark.parametrize("kind", ["bool", "float", "pair"])
-def test_masks_over_all_keys_and_of_chunks(kind, shape):
-    bias = normal(*shape, seed=5)
-    shown = np.asarray(bias < 1)
-    mask = {"bool": shown, "float": bias, "pair": (shown, normal(KV_LEN))}[kind]
-    output, lse = stream(QUERY, chunks_of(32), mask, return_lse=True)
-    reference.assert_matches(reference.expected(QUERY, KEY, VALUE, mask), output=output, lse=lse)
-    assert_same_bits(stream(QUERY, chunks_of(32, mask), return_lse=True), (output, lse))
+DENSE = [(), (1,), (KV_LEN,), (Q_LEN, 1), (Q_LEN, KV_LEN), (2, 1, 1, KV_LEN)]
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-def test_sparse_masks_of_chunks(name, with_bias):
-    mask = (MASKS[name], BIAS) if with_bias else MASKS[name]
-    chunks = regard.KeyValueChunks(KEY, VALUE, length=32)
-    wanted = stream(QUERY, chunks, mask)
-    assert_same_bits(stream(QUERY, list(chunks_of(32, mask))), wanted)
-    assert_same_bits(stream(QUERY, chunks_of(32, mask)), wanted)
+@pytest.mark.parametrize("kind", [*DENSE, *NAMES], ids=str)
+def test_masks_over_all_keys_and_of_chunks(kind, with_bias):
+    mask = MASKS[kind] if isinstance(kind, str) else np.asarray(normal(*kind, seed=5) < 1)
+    mask = (mask, BIAS) if with_bias else mask
+    wanted = stream(QUERY, chunks_of(32), mask, return_lse=True)
+    assert_same_bits(stream(QUERY, list(chunks_of(32, mask)), return_lse=True), wanted)
+    assert_same_bits(stream(QUERY, chunks_of(32, mask), return_lse=True), wanted)
 
 
 class Counted:
