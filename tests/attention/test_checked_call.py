@@ -48,6 +48,8 @@ def test_parts_have_the_bits_of_the_whole(problem, target, data):
         if "dropout_p" in problem.options:
             places[1:] = [slice(None)] * len(places[1:])
         heads = some_of(data.draw, call.sizes.heads, call.sizes.group)
+        if data.draw(st.booleans()):  # a part of one group
+            heads = slice(heads.start, data.draw(st.integers(1, call.sizes.group)) + heads.start)
         queries = some_of(data.draw, call.sizes.q_len)
         some = call.part(entries=tuple(places), heads=heads, queries=queries)
         assert_same_bits(attend(some), tuple(x[(*places, heads, queries)] for x in whole))
