@@ -144,7 +144,7 @@ native_module() { # what a user's command builds: the best target and the baseli
   step "the module that is compiled for this machine"
   in_venv venv pip install -q --no-deps --no-cache-dir --target "$work/native" --config-settings=build-dir=build/native \
     --config-settings=cmake.define.REGARD_CUDA=OFF .
-  (export PYTHONPATH=$work/native && in_venv venv "${pytest[@]}" tests/attention/test_dispatch.py)
+  (export PYTHONPATH=$work/native && in_venv venv "${pytest[@]}" tests/process/test_dispatch.py)
 }
 
 lint() {
@@ -197,8 +197,8 @@ peers() { # N, pytest's arguments...: run one in N cases of each of these tests
   step "PyTorch, transformers, JAX, Dask: one in $1 cases of each test, and all pages"
   peers_venv || return 0
   in_venv peers "${pytest[@]}" "${@:2}" --one-in "$1" tests/libraries tests/conformance \
-    tests/attention/test_foreign_arrays.py tests/attention/test_score_function_*.py \
-    tests/attention/test_stream*.py tests/masks/test_sparse_scipy.py
+    tests/attention/test_foreign_arrays.py tests/attention/test_score_function_handles.py \
+    tests/streams tests/masks tests/wrong_calls tests/models tests/checkpoints
   in_venv peers "${pytest[@]}" "${@:2}" tests/house/test_documentation.py
 }
 
@@ -276,9 +276,7 @@ sanitized_module() { # N: run one in N quick tests
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
     PYTHONPATH=$work/sanitized-python "${pytest[@]}" -k "not address_space" --one-in "$1" \
-      tests/attention/test_{attention,attention_map,attention_masks,decode,errors,layouts,merge,option_errors,options,ragged,score_function,stages,summary}.py \
-      tests/attention/test_{backward,backward_containment,backward_errors,dropout,jvp,ragged_backward}.py \
-      tests/attention/test_{threading_layers,threadpoolctl}.py tests/cache
+      tests/attention tests/process/test_{threading_layers,threadpoolctl}.py tests/streams tests/cache
   )
 }
 
