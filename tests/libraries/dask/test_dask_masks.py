@@ -13,9 +13,8 @@ import dask.array as da
 import regard
 import regard.dask
 from gradient_cases import drawn
-from reference import assert_same_bits
-from regard.masks import Blocks, Ranges
-from sparse_cases import NAMES, dense, in_turn, sparse_masks
+from regard.masks import Blocks
+from sparse_cases import NAMES, dense, sparse_masks
 
 attend = regard.dask.scaled_dot_product_attention
 gradients_of = regard.dask.scaled_dot_product_attention_backward
@@ -26,17 +25,6 @@ CHUNKS = {
     "whole": ((2,), (4,), (33,), (90,)),
     "queries and keys": ((2,), (4,), (10, 0, 23), (8,) * 11 + (2,)),
     "everything": ((1, 1), (2, 2), (20, 13), (40, 1, 29, 20)),
-}
-OPTIONS = {
-    "plain": {},
-    "positions": {"is_causal": True, "query_offset": np.array([57, 3]), "left_padding": 4},
-    "scores": {
-        "softcap": [np.inf, 2.0, 0.5, 1.0],
-        "scale": drawn((2, 4), np.float64),
-        "sinks": drawn((4,), np.float32),
-        "distance_bias": drawn((4, 41), np.float32, 1),
-    },
-    "dropout": {"dropout_p": 0.3, "dropout_seed": 5},
 }
 
 
@@ -60,41 +48,6 @@ def arrays_in(chunks):
         da.from_array(drawn(shape, np.float32, i), chunks=cut)
         for i, (shape, cut) in enumerate(zip(shapes, cuts, strict=True))
     ]
-
-
-@pytest.mark.parametrize(("name", "chunks", "scores"), in_turn(NAMES, CHUNKS, OPTIONS))
-def test_the_bits_of_the_dense_mask(name, chunks, scores):
-    arrays, shown = arrays_in(chunks), dense(MASKS[name], KV_LEN)
-    for split_every, bias in ((2, None), (8, None), (3, BIAS)):
-        pair = (MASKS[name], shown) if bias is None else ((MASKS[name], bias), (shown, bias))
-        options = {"return_lse": True, "split_every": split_every, **OPTIONS[scores]}
-        actual, wanted = (dask.compute(*attend(*arrays, mask, **options)) for mask in pair)
-        assert_same_bits(actual, wanted)
-
-
-@pytest.mark.parametrize(("name", "chunks", "scores"), in_turn(NAMES, CHUNKS, OPTIONS))
-def test_the_gradients_of_the_dense_mask(name, chunks, scores):
-    arrays, options, results = arrays_in(chunks), OPTIONS[scores], []
-    wanted = ["query", "key", "value", "mask", *(options.keys() & {"sinks", "distance_bias"})]
-    for shown in (MASKS[name], dense(MASKS[name], KV_LEN)):
-        mask = shown, BIAS
-        output, lse = attend(*arrays, mask, return_lse=True, split_every=2, **options)
-        gradients = gradients_of(
-            2 * output,
-            *arrays,
-            output,
-            lse,
-            mask,
-            grad_lse=lse.map_blocks(np.isfinite, dtype=bool).astype(np.float32),
-            with_respect_to=wanted,
-            split_every=2,
-            **options,
-        )
-        results.append(dask.compute(*gradients))
-    for sparse, wanted in zip(*results, strict=True):
-        assert (sparse is None) == (wanted is None)
-        if sparse is not None:  # -0 plus the zeros of a hidden pair is +0
-            assert_same_bits(sparse + 0, wanted + 0)
 
 
 def tasks(array, prefix):
@@ -158,36 +111,3 @@ def test_equal_calls_share_their_names():
     assert [attend(*arrays, mask).name for mask in given] == names
     again = sparse_masks(BATCH, HEADS, Q_LEN, KV_LEN)
     assert [attend(*arrays, mask).name for mask in again.values()] == names[1:-2]
-
-
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_schedulers(scheduler):
-    arrays, mask = arrays_in("everything"), MASKS["blocks"]
-    wanted = attend(*arrays, mask).compute()
-    assert_same_bits(attend(*arrays, mask).compute(scheduler=scheduler), wanted)
-
-
-WRONG = {
-    "queries": (Ranges(0, np.ones(20, int)), ValueError, r"mask must .*mask of shape \(20, 1\)"),
-    "heads": (
-        Ranges(0, np.ones((3, 33), int)),
-        ValueError,
-        r"mask must .*of shape \(3, 33, 1",
-    ),
-    "keys": (Ranges(0, 91), ValueError, r"mask .*fewer keys, got .*\(1, 91\)"),
-    "a pair": ((BIAS, Ranges(0, 9)), TypeError, r"mask must be .*got a pair \(float32, bool\)"),
-    "two": ((Ranges(0, 9), Ranges(0, 8)), TypeError, r"mask must be .*got a pair \(bool, bool\)"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_masks_that_do_not_fit(case):
-    mask, kind, message = WRONG[case]
-    arrays = arrays_in("everything")
-    with pytest.raises(kind, match=message):
-        attend(*arrays, mask)
-    output, lse = attend(*arrays, return_lse=True)
-    with pytest.raises(kind, match=message):
-        gradients_of(output, *arrays, output, lse, mask)
-    with pytest.raises(TypeError, match="a bool mask has no gradient"):
-        gradients_of(output, *arrays, output, lse, Ranges(0, 9), with_respect_to=["mask"])

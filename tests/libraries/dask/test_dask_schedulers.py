@@ -109,16 +109,6 @@ def test_processes(client, wanted):
     assert_same_bits(dask.compute(*everything()), wanted)
 
 
-def test_one_process(client, wanted):
-    only = next(iter(client.scheduler_info()["workers"]))
-    with dask.annotate(workers=[only], allow_other_workers=False):
-        arrays = everything()
-    with dask.config.set({"optimization.fuse.active": False}):
-        futures = client.compute(arrays, optimize_graph=False)
-        assert_same_bits(tuple(client.gather(futures)), wanted)
-    assert {worker for held in client.who_has(futures).values() for worker in held} == {only}
-
-
 def slowly(block):
     time.sleep(0.05)
     return block
@@ -251,13 +241,3 @@ def test_an_interrupt_ends_a_computation(output_of):
         print(np.array_equal(again, wanted))
     """
     assert output_of(script).split() == ["interrupted", "True"]
-
-
-def test_an_exception_in_a_task_comes_out():
-    def fail(block):
-        raise ArithmeticError("no such block")
-
-    x = da.ones((2, 100, 8), chunks=(1, 25, 8))
-    output = regard.dask.scaled_dot_product_attention(x, x, x.map_blocks(fail, dtype=float))
-    with pytest.raises(ArithmeticError, match="no such block"):
-        output.compute(scheduler="threads")

@@ -4,12 +4,11 @@ and against `scaled_dot_product_attention_jvp`."""
 import numpy as np
 import pytest
 from test_jax_attention import named
-from test_jax_derivatives import FEW, PROBLEM, ROLES, function_of, loss
+from test_jax_derivatives import PROBLEM, ROLES, function_of, loss
 
 import gradient_reference
 import regard
-from element_types import each_in_one_type
-from gradient_cases import ALL, assert_within, build, drawn, judge
+from gradient_cases import assert_within, drawn, judge
 from reference import assert_same_bits
 
 jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
@@ -48,17 +47,6 @@ def check_tangents(problem, moved):
         return_lse=True,
     )
     assert_same_bits(tuple(map(np.asarray, tangents)), (same[1], same[3]))
-
-
-@each_in_one_type(FEW, "storage")
-def test_forward_mode(case, storage):
-    check_tangents(build(case, storage), ROLES)
-
-
-@pytest.mark.slow
-@each_in_one_type([case for case in ALL[::3] if case not in FEW], "storage")
-def test_forward_mode_of_other_cases(case, storage):
-    check_tangents(build(case, storage), ROLES)
 
 
 @pytest.mark.parametrize("moved", [("query",), ("key",), ("query", "value")])

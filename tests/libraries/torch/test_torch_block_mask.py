@@ -9,7 +9,7 @@ import regard
 from gradient_cases import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
-from regard.torch import block_mask, scaled_dot_product_attention_ragged  # isort: skip
+from regard.torch import block_mask  # isort: skip
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 # PyTorch warns that FlexAttention is slow without torch.compile.
@@ -217,49 +217,3 @@ def test_hidden_blocks_are_neither_called_nor_stored():
     assert mask.nnz == 128 * length - 128 * 127 // 2
     assert mask.nbytes < 200_000
     assert called < 100
-
-
-LISTS = {"kv_num_blocks": torch.ones(1, 1, 2), "kv_indices": torch.zeros(1, 1, 2, 2)}
-ERRORS = {
-    "tensor": (torch.ones(3, 3), TypeError, "block_mask must be a BlockMask .*, got Tensor"),
-    "function": (causal, TypeError, "block_mask must be a BlockMask .*, got function"),
-    "numbers": (
-        {"mask_mod": lambda b, h, q, k: q - k},
-        TypeError,
-        "block_mask.mask_mod must return bools .*, got torch.int64",
-    ),
-    "rows": ({"seq_lengths": (300, 256)}, ValueError, "block_mask must have 3 block rows for its"),
-    "count": (
-        {"kv_num_blocks": torch.full((1, 1, 2), 3)},
-        ValueError,
-        "block_mask.kv_num_blocks must be from 0 to 2, .* got 3 to 3",
-    ),
-    "negative": (
-        {"kv_indices": torch.full((1, 1, 2, 2), -1)},
-        ValueError,
-        "block_mask.kv_indices must not be negative, got -1",
-    ),
-}
-
-
-@pytest.mark.parametrize(("given", "error", "match"), ERRORS.values(), ids=ERRORS)
-def test_errors(given, error, match):
-    if isinstance(given, dict):
-        lists = {name: each.int() for name, each in LISTS.items()} | given
-        given = flex.BlockMask.from_kv_blocks(**lists, compute_q_blocks=False)
-    with pytest.raises(error, match=match):
-        block_mask(given)
-
-
-def test_calls_tell_what_to_do_with_one():
-    given, query = made("causal")[0], torch.zeros(2, 4, 300, 8)
-    with pytest.raises(TypeError, match=r"got BlockMask; convert it with regard.torch.block_mask"):
-        scaled_dot_product_attention(query, query, query, given)
-    with pytest.raises(TypeError, match=r"a tuple with BlockMask; convert it with"):
-        scaled_dot_product_attention(query, query, query, (given, torch.zeros(300)))
-    for call in (scaled_dot_product_attention, scaled_dot_product_attention_ragged):
-        starts = ([0, 2], [0, 2])[: 2 * (call is scaled_dot_product_attention_ragged)]
-        with pytest.raises(TypeError, match=r"block_mask: pass attn_mask=regard.torch.block_mask"):
-            call(query[0], query[0], query[0], *starts, block_mask=given)
-        with pytest.raises(TypeError, match=r"no argument score_mod: pass score_function="):
-            call(query[0], query[0], query[0], *starts, score_mod=causal)

@@ -214,17 +214,6 @@ def test_dropout_whose_inputs_need_no_gradient():
     torch.testing.assert_close(actual, (output / factor).sum((0, 1, 2)))
 
 
-def test_export():
-    class Module(torch.nn.Module):
-        def forward(self, query, key):
-            return scaled_dot_product_attention(query, key, key, is_causal=True)
-
-    query, key = torch.rand(1, 2, 5, 8), torch.rand(1, 2, 9, 8)
-    program = torch.export.export(Module(), (query, key))
-    assert "regard.attention.default" in str(program.graph)
-    assert torch.equal(program.module()(query, key), Module()(query, key))
-
-
 BROADCAST = {
     "one key head": ((2, 4, 5, 8), (2, 1, 9, 8), (2, 1, 9, 6)),
     "one query head": ((2, 1, 5, 8), (2, 4, 9, 8), (2, 4, 9, 6)),
@@ -254,19 +243,6 @@ def test_symbolic_shapes_of_heads_that_broadcast(shapes):
     longer = [torch.rand(*s[:-2], s[-2] + 3, s[-1]) for s in shapes]
     for each in (tensors, longer):
         assert torch.equal(graph(*each), Broadcast()(*each))
-
-
-@pytest.mark.parametrize("shapes", BROADCAST.values(), ids=BROADCAST)
-def test_export_with_heads_that_broadcast(shapes):
-    tensors = [torch.rand(shape) for shape in shapes]
-    dynamic = [
-        {axis: torch.export.Dim.DYNAMIC for axis in range(x.ndim - 1) if x.shape[axis] > 1}
-        for x in tensors
-    ]
-    program = torch.export.export(Broadcast(), tuple(tensors), dynamic_shapes=tuple(dynamic))
-    longer = [torch.rand(*s[:-2], s[-2] + 3, s[-1]) for s in shapes]
-    for each in (tensors, longer):
-        assert torch.equal(program.module()(*each), Broadcast()(*each))
 
 
 @pytest.mark.parametrize("dynamic", [pytest.param(None, marks=pytest.mark.slow), True])

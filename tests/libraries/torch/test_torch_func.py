@@ -134,24 +134,6 @@ def drawn(*shapes):
     return [torch.randn(s, generator=random, dtype=torch.float64) for s in shapes]
 
 
-def test_tangents_of_autograd_are_those_of_functorch():
-    *tensors, tangent = drawn((2, 4, 3), (2, 5, 3), (2, 5, 3), (2, 4, 3))
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(tensors[0], tangent)
-        output = scaled_dot_product_attention(dual, *tensors[1:])
-        actual = torch.autograd.forward_ad.unpack_dual(output).tangent
-        with torch.no_grad():
-            again = scaled_dot_product_attention(dual, *tensors[1:])
-        assert torch.equal(torch.autograd.forward_ad.unpack_dual(again).tangent, actual)
-        plain = scaled_dot_product_attention(*tensors)
-        assert torch.autograd.forward_ad.unpack_dual(plain).tangent is None
-    _, wanted = torch.func.jvp(
-        lambda query: scaled_dot_product_attention(query, *tensors[1:]), (tensors[0],), (tangent,)
-    )
-    assert float(wanted.abs().max()) > 0.01
-    assert torch.equal(actual, wanted)
-
-
 # Central differences with steps of 1e-5 lose 1e5 * eps, some 2e-11, of numbers up to some 10 to
 # rounding, and 1e-10 / 6 of third derivatives up to some 100 to the length of the step.
 OF_DIFFERENCES = 1e-8
@@ -203,12 +185,3 @@ def test_third_derivatives():
     for derive in (torch.func.jacrev, torch.func.jacfwd):
         actual = derive(second)(query).flatten(query.ndim * 2) @ query.sin().flatten()
         assert float((actual - wanted).abs().max()) <= OF_DIFFERENCES
-
-
-def test_precision_is_none_in_second_derivatives():
-    (query,) = drawn((1, 2, 2))
-    query = query.float().requires_grad_()
-    output = scaled_dot_product_attention(query, query, query, precision="bfloat16")
-    (gradient,) = torch.autograd.grad((output**2).sum(), query, create_graph=True)
-    with pytest.raises(NotImplementedError, match="precision must be None in second derivatives"):
-        torch.autograd.grad(gradient.sum(), query)

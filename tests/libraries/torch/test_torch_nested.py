@@ -212,12 +212,6 @@ def test_compiled(dynamic):
     assert counter.frame_count <= 3
 
 
-def gaps():
-    tensor = torch.zeros(3, 9, HEADS, HEAD_DIM)
-    first, length = torch.tensor([0, 1, 2]), torch.tensor([3, 2, 5])
-    return torch.nested.narrow(tensor, 1, first, length, layout=torch.jagged).transpose(1, 2)
-
-
 def heads(*lengths, dim=HEAD_DIM):
     return jagged(offsets_of(lengths), HEADS, dim).detach().transpose(1, 2)
 
@@ -225,58 +219,3 @@ def heads(*lengths, dim=HEAD_DIM):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     STRIDED = torch.nested.nested_tensor([torch.zeros(HEADS, 3, HEAD_DIM)])
-ERRORS = {
-    "strided": ({"query": STRIDED}, TypeError, "query must be .* with layout=torch.jagged, which"),
-    "dense key": (
-        {"key": torch.zeros(2, 4, 7, 8)},
-        TypeError,
-        "query must be a dense tensor, got a nested tensor: query, key and value must all be",
-    ),
-    "gaps": (
-        {"query": gaps()},
-        TypeError,
-        r"query must be a contiguous .*call .contiguous\(\)",
-    ),
-    "gaps of value": ({"value": gaps()}, TypeError, "value must be a contiguous nested tensor"),
-    "mask": ({"attn_mask": torch.ones(3, 7)}, TypeError, "attn_mask must be None for nested"),
-    "sequences": (
-        {"key": heads(3)},
-        ValueError,
-        "key must have as many sequences as query, 2, got",
-    ),
-    "lengths": (
-        {"value": heads(3, 6)},
-        ValueError,
-        r"value must have sequences of the lengths of key: its offsets are \[0, 3, 9\], and the",
-    ),
-    "axes": (
-        {"value": heads(3, 7).transpose(1, 2)},
-        ValueError,
-        "value must have the axes of query, 4 of which axis 2 is ragged, got 4 axes, of which axis",
-    ),
-    "head_dim": ({"key": heads(3, 7, dim=7)}, ValueError, "key"),
-    "types": ({"value": heads(3, 7).double()}, TypeError, "value must have the type of query"),
-    "nested option": ({"sinks": heads(3, 7)}, TypeError, "sinks must be a dense tensor, got a nes"),
-    "option": ({"window": 3}, TypeError, "window"),
-    "unknown": ({"block_size": 3}, TypeError, "no argument block_size"),
-}
-
-
-@pytest.mark.parametrize(("given", "error", "match"), ERRORS.values(), ids=ERRORS)
-def test_errors(given, error, match):
-    call = {"query": heads(3, 7), "key": heads(3, 7), "value": heads(3, 7)} | given
-    with pytest.raises(error, match=match):
-        scaled_dot_product_attention(**call)
-
-
-def test_the_last_axis_is_not_a_length():
-    tensor = heads(3, 7).transpose(2, 3)
-    with pytest.raises(ValueError, match="query must be a nested tensor of shape"):
-        scaled_dot_product_attention(tensor, tensor, tensor)
-
-
-def test_gaps_can_be_closed():
-    query = gaps().transpose(1, 2)
-    tensors = (query.contiguous().transpose(1, 2) for _ in range(3))
-    output = scaled_dot_product_attention(*tensors)
-    assert [x.shape[1] for x in output.unbind()] == [3, 2, 5]

@@ -49,23 +49,6 @@ def with_gradients(function, attn_mask):
     return output, lse, *torch.autograd.grad(loss, leaves)
 
 
-@each_kind
-@each_mask
-def test_results(mask, is_pair):
-    sparse, other = arguments(mask, is_pair)
-    options = {"is_causal": True, "query_offset": 20, "return_lse": True}
-    ours = scaled_dot_product_attention(*tensors(), sparse, **options)
-    assert_equal(ours, scaled_dot_product_attention(*tensors(), other, **options))
-
-
-@each_kind
-@each_mask
-def test_gradients(mask, is_pair):
-    sparse, other = arguments(mask, is_pair)
-    function = scaled_dot_product_attention
-    assert_equal(with_gradients(function, sparse), with_gradients(function, other))
-
-
 @each_mask
 def test_second_derivatives_and_tangents(mask):
     query, *others = tensors(np.float64)
@@ -111,16 +94,6 @@ def test_masks_of_one_kind_share_a_graph():
             expected = scaled_dot_product_attention(*tensors(), other)
             assert torch.equal(compiled(*tensors(), part), expected)
     assert counter.frame_count <= 2
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # from imports of inductor
-def test_inductor():
-    torch._dynamo.reset()
-    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True)
-    sparse, other = arguments(MASKS["blocks"], is_pair=True)
-    expected = with_gradients(scaled_dot_product_attention, other)
-    assert_equal(with_gradients(compiled, sparse), expected)
 
 
 def test_export():
@@ -170,22 +143,6 @@ def test_the_mask_is_not_copied(mask):
     for name, array in zip(("mask_starts", "mask_spans", "mask_bits"), rows[:3], strict=True):
         assert fields[name].data_ptr() == (array.ctypes.data if array.size else 0)
         assert np.array_equal(fields[name].numpy(), array)
-
-
-ERRORS = {
-    "bias first": (lambda mask, bias: (bias, mask), TypeError, "attn_mask must be bool"),
-    "two masks": (lambda mask, bias: (mask, mask), TypeError, "attn_mask must be bool"),
-    "more queries": (lambda mask, bias: mask[:, :, :5], ValueError, "mask must broadcast"),
-}
-
-
-@pytest.mark.parametrize("is_recorded", [False, True], ids=["", "gradients"])
-@pytest.mark.parametrize(("make", "error", "match"), ERRORS.values(), ids=ERRORS)
-def test_errors(make, error, match, is_recorded):
-    query, key, value = tensors()
-    attn_mask = make(MASKS["blocks"], torch.zeros(Q_LEN, KV_LEN))
-    with pytest.raises(error, match=match):
-        scaled_dot_product_attention(query.requires_grad_(is_recorded), key, value, attn_mask)
 
 
 def test_a_cuda_device_has_no_sparse_masks():

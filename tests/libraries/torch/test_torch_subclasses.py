@@ -184,18 +184,6 @@ def test_refused(make, error, match, name, call):
         call(*given.values())
 
 
-@pytest.mark.parametrize("name", ["attn_mask", "sinks", "scale", "key_lengths"])
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_a_masked_tensor_as_mask_or_option(name, requires_grad):
-    shape = {"attn_mask": (3, 5, 5)}.get(name, (3,))
-    given = masked_tensor(torch.ones(shape), torch.ones(shape) > 0)
-    query = elements().requires_grad_(requires_grad)
-    with pytest.raises(
-        TypeError, match=f"{name} must be a dense tensor, got a MaskedTensor: pass its get_data"
-    ):
-        scaled_dot_product_attention(query, query, query, **{name: given})
-
-
 @each_call
 def test_a_fake_tensor_has_a_shape_alone(call):
     mode = FakeTensorMode()

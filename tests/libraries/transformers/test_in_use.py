@@ -1,6 +1,5 @@
 """Test models in training and in evaluation: dropout, checkpoints, types, weights, switches."""
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -165,18 +164,6 @@ def test_threads():
         assert all(torch.equal(logits, wanted) for logits in found)
 
 
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(context):
-    model = build("llama")
-    model.set_attn_implementation("regard")
-    inputs = inputs_of("llama", model.config)
-    wanted = model(**inputs).logits
-    with context():
-        actual = model(**inputs).logits
-    assert torch.equal(actual, wanted)
-    assert not actual.requires_grad
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     """The error is at most twice the error of `sdpa`."""
@@ -243,28 +230,6 @@ def test_weights_are_not_returned():
             model.config.output_attentions = True
 
 
-def test_a_call_that_asks_for_weights_warns(monkeypatch):
-    said = []
-    logger = logging.getLogger("regard.transformers._attention")
-    monkeypatch.setattr(type(logger), "warning_once", lambda self, text: said.append(text))
-    query = torch.zeros(1, 2, 3, 4)
-    _, weights = attend(torch.nn.Module(), query, query, query, None, output_attentions=True)
-    assert weights is None
-    assert "'eager' for output_attentions=True" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"block_indices": torch.zeros(1)}, "Module attends to blocks that it selects"),
-    ],
-)
-def test_what_is_refused(words, message):
-    query = torch.zeros(1, 2, 3, 4)
-    with pytest.raises(NotImplementedError, match=message):
-        attend(torch.nn.Module(), query, query, query, None, **words)
-
-
 def test_sinks_of_each_query():
     """Sinks that differ between queries are one more column of the scores."""
     torch.manual_seed(0)
@@ -288,12 +253,6 @@ def test_sinks_of_each_query():
     assert (actual - wanted).abs().max() < 1e-14
     for x, y in zip(of_actual, of_wanted, strict=True):
         assert (x - y).abs().max() < 1e-13
-
-
-def test_registered_twice():
-    before = transformers.AttentionInterface()["regard"]
-    regard.transformers.register()
-    assert transformers.AttentionInterface()["regard"] is before
 
 
 @pytest.mark.slow

@@ -289,52 +289,6 @@ def test_other_threads_of_the_same_model_are_not_recorded():
     assert found[0].names == ("model.layers.0.self_attn", "model.layers.1.self_attn")
 
 
-ERRORS = {
-    "another module": (
-        lambda: torch.nn.Linear(2, 2),
-        {},
-        TypeError,
-        "model must be a transformers",
-    ),
-    "a tokenizer's name": (
-        lambda: build("llama"),
-        {"tokenizer": "llama"},
-        TypeError,
-        "tokenizer must have the method decode, got str",
-    ),
-    "a layer that does not exist": (
-        lambda: build("llama"),
-        {"layers": "model.layers.7"},
-        ValueError,
-        "there are model.layers.0.self_attn",
-    ),
-    "no interface": (
-        lambda: made(transformers.BloomConfig(vocab_size=99, hidden_size=32, n_layer=1, n_head=4)),
-        {},
-        ValueError,
-        "nothing was recorded: BloomForCausalLM computes attention by itself",
-    ),
-    "no interface, another one": (
-        lambda: made(transformers.XLNetConfig(vocab_size=99, d_model=32, n_layer=1, n_head=4)),
-        {},
-        ValueError,
-        "nothing was recorded: XLNetLMHeadModel computes attention by itself",
-    ),
-}
-
-
-def made(config):
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    make, options, error, message = ERRORS[name]
-    model = make()
-    with pytest.raises(error, match=message):
-        regard.transformers.record(model, input_ids=torch.ones(1, 5, dtype=torch.int64), **options)
-
-
 def test_models_within_a_module_and_compiled_models():
     model = build("bert")
     inputs = inputs_of("bert", model.config)

@@ -70,15 +70,6 @@ def test_no_square(model_type, side):
         result_of(model(**inputs)).sum().backward()
 
 
-def test_squares_are_found():
-    model = build("llama")
-    model.set_attn_implementation("sdpa")
-    mask = torch.ones(2, LENGTH, dtype=torch.int64)
-    mask[0, 0] = 0
-    with NoSquares(), pytest.raises(AssertionError, match=r"aten\."):
-        model(tokens(LENGTH), attention_mask=mask)
-
-
 @pytest.mark.usefixtures("no_sdpa_mask")
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma3_text", "gpt_oss"])
 @pytest.mark.parametrize("beams", [1, 2])
@@ -87,12 +78,6 @@ def test_no_square_while_writing(model_type, beams):
     inputs = inputs_of(model_type, model.config)
     model.set_attn_implementation("regard")
     model.generate(**inputs, num_beams=beams, min_new_tokens=6, max_new_tokens=6)
-
-
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma2", "llama4_text"])
-def test_packed_texts(model_type):
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]])
-    assert_same(build(model_type), input_ids=tokens(11), position_ids=positions, use_cache=False)
 
 
 def prefix_mask():

@@ -126,12 +126,6 @@ def test_same_as_eager(name, padding):
     assert_same(result_of(actual, inputs), wanted, inputs, name)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_sdpa_refuses(name):
-    with pytest.raises(ValueError, match="scaled_dot_product_attention yet"):
-        built(MODELS[name], "sdpa")
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("padding", [None, "left"])

@@ -4,7 +4,7 @@ import pytest
 
 from in_float64 import in_float64
 from outcomes import errors, outcome, widened
-from zoo import KIND_OF, build, inputs_of, torch, types
+from zoo import build, inputs_of, torch, types
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -56,7 +56,3 @@ def test_other_padding(model_type, padding):
     with in_float64():
         wanted, actual = (outcome(model, name, inputs)[0] for name in ("eager", "regard"))
     assert_near(actual, wanted)
-
-
-def test_at_least_144_types():
-    assert len(KIND_OF) >= 144
