@@ -1,8 +1,8 @@
 """PyTorch, JAX and Dask calls compute what the NumPy calls compute: output, lse, gradients and
 tangents, for the options, types and shapes of the common tables, and for sparse masks.
 
-PyTorch and JAX have the bits of the NumPy calls. Dask merges parts of the keys, and is compared with
-the reference implementation.
+PyTorch and JAX have the bits of the NumPy calls. Dask merges parts of the keys, and is compared
+with the reference implementation.
 """
 
 import dataclasses
