@@ -112,27 +112,11 @@ class OfDask:
     def __init__(self):
         self.dask = pytest.importorskip("dask", reason='pip install ".[dask]"')
         self.chunks = importlib.import_module("dask_chunks")
-        self.calls = importlib.import_module("regard.dask")
 
     def results(self, problem, name="chunks"):
-        whole = self.chunks.cut(problem, name)
-        state = self.calls.scaled_dot_product_attention(
-            *whole.arrays, **whole.options, return_lse=True, split_every=2
-        )
+        whole, state, gradients = self.chunks.call(problem, name)
         assert state[0].chunks == whole.output_chunks
         assert state[1].chunks == whole.output_chunks[:-1]
-        from_array = self.dask.array.from_array
-        grad_output, grad_lse = (
-            from_array(array, chunks=own.chunks)
-            for array, own in zip((problem.grad_output, problem.grad_lse), state, strict=True)
-        )
-        gradients = self.calls.scaled_dot_product_attention_backward(
-            *(grad_output, *whole.arrays, *state),
-            **whole.options,
-            grad_lse=grad_lse,
-            with_respect_to=tuple(problem.inputs),
-            split_every=2,
-        )
         lazy = dict(zip(RESULTS, state, strict=True)) | gradients._asdict()
         lazy = {name: array for name, array in lazy.items() if array is not None}
         for role, array in zip(ROLES, whole.arrays, strict=True):

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import dask.array as da
 import numpy as np
 
+import regard.dask
+
 
 class Cut(NamedTuple):
     """The Dask arrays of a problem, and the chunks of its output and lse."""
@@ -69,3 +71,23 @@ def cut(problem, name, most=4):
     is_flat = all(array.ndim == 2 for array in problem.arrays)
     rows = (q_chunks,) if is_flat else (*batch, head_chunks, q_chunks)
     return Cut(arrays, options, (*rows, value.shape[-1:]))
+
+
+def call(problem, name, wanted=None, *, most=4, wrap=lambda array: array, **extra):
+    """Return the cut problem, its output and lse, and the gradients of `wanted` inputs, lazily."""
+    whole = cut(problem, name, most)
+    arrays = [wrap(array) for array in whole.arrays]
+    options = {"split_every": 2} | whole.options | extra
+    state = regard.dask.scaled_dot_product_attention(*arrays, **options, return_lse=True)
+    grad_output, grad_lse = (
+        da.from_array(array, chunks=own.chunks)
+        for array, own in zip((problem.grad_output, problem.grad_lse), state, strict=True)
+    )
+    options |= {
+        "grad_lse": grad_lse,
+        "with_respect_to": tuple(problem.inputs) if wanted is None else wanted,
+    }
+    gradients = regard.dask.scaled_dot_product_attention_backward(
+        grad_output, *arrays, *state, **options
+    )
+    return whole, state, gradients

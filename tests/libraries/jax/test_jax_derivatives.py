@@ -77,7 +77,7 @@ def check_second(problem):
     assert_within(judged, np.asarray(of_lse), problem.grad_lse.dtype, "grad_lse")
 
 
-@each_in_one_type(SECOND, "storage")
+@each_in_one_type(SECOND, "storage", quick=3)
 def test_gradients_of_gradients(case, storage):
     check_second(build(case, storage))
 

@@ -51,13 +51,6 @@ def test_packed_sequences():
     assert count == sum(sdpa_backward_flop_count(each[0], *each) for each in shapes)
 
 
-def test_the_meta_device():
-    shapes = SHAPES["value_dim"]
-    tensors = [torch.empty(shape, device="meta") for shape in shapes]
-    count, _ = counted(lambda: regard.torch.scaled_dot_product_attention(*tensors))
-    assert count == sdpa_flop_count(*shapes)
-
-
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")  # PyTorch's own
 def test_derivatives_of_higher_order_are_counted():
     query, key, value = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))

@@ -139,11 +139,6 @@ def test_an_exported_program_must_not_contain_addresses():
         torch.export.export(Module(), tuple(tensors()))
 
 
-def test_addresses_of_another_process_are_not_called():
-    with pytest.raises(RuntimeError, match="score_function is unknown in this process"):
-        _options.score_function_of([1, 0, 0, 8])
-
-
 def test_derivatives_that_are_unknown():
     query, key, value = tensors()
     query.requires_grad_()

@@ -1,7 +1,5 @@
 """Tensors whose elements are not simply in memory are computed correctly, or refused by name."""
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ from gradient_cases import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # isort: skip
-from torch.masked import masked_tensor  # isort: skip
 from torch.testing._internal.two_tensor import TwoTensor  # isort: skip
 from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
@@ -126,62 +123,6 @@ def test_gradients(name, call):
     read = plain(leaf).requires_grad_()
     call(read, read, read).sum().backward()
     assert torch.equal(plain(leaf.grad), read.grad)
-
-
-def without_memory():
-    tensor = elements().clone()
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
-def bfloat16_without_memory():
-    tensor = elements().bfloat16()
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
-REFUSED = {
-    "masked": (
-        lambda: masked_tensor(elements(), elements() > 0),
-        TypeError,
-        "got a MaskedTensor: pass its get_data",
-    ),
-    "opaque": (lambda: Opaque((3, 5, 8)), TypeError, "got a Opaque: its class does not handle"),
-    "sparse": (lambda: elements().to_sparse(), TypeError, "torch.sparse_coo: pass it as .to_dense"),
-    "compressed": (lambda: elements().to_sparse_csr(), TypeError, "torch.sparse_csr: pass it as"),
-    "MKLDNN": (lambda: elements().to_mkldnn(), TypeError, "torch._mkldnn: pass it as .to_dense"),
-    "quantized": (
-        lambda: torch.quantize_per_tensor(elements(), 0.1, 0, torch.qint8),
-        TypeError,
-        "of float32, float64, float16 or bfloat16, got torch.qint8",
-    ),
-    "no memory": (without_memory, RuntimeError, r"tensor of shape \(3, 5, 8\) has no memory"),
-    "no memory, bfloat16": (
-        bfloat16_without_memory,
-        RuntimeError,
-        "has no memory: its storage was",
-    ),
-    "uninitialized": (
-        torch.nn.parameter.UninitializedParameter,
-        (RuntimeError, ValueError),
-        "uninitialized",
-    ),
-}
-
-
-@each_call
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-@pytest.mark.parametrize(("make", "error", "match"), REFUSED.values(), ids=REFUSED)
-def test_refused(make, error, match, name, call):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns about some of these
-        tensor = make()
-    others = elements() if tensor.dtype is not torch.bfloat16 else elements().bfloat16()
-    given = {each: tensor if each == name else others for each in ("query", "key", "value")}
-    if error is TypeError:
-        match = f"{name} must be .*{match}"
-    with pytest.raises(error, match=match):
-        call(*given.values())
 
 
 @each_call

@@ -1,7 +1,4 @@
-"""Test attention over Dask arrays against the oracle, for chunks of any sizes, and test the
-graph."""
-
-import itertools
+"""Results and gradients for Dask arrays, beyond the common table of `test_same_as_numpy`."""
 
 import numpy as np
 import pytest
@@ -10,18 +7,18 @@ pytest.importorskip("dask.array", reason='pip install ".[dask]"')
 
 import dask
 import dask.array as da
-from dask.base import tokenize
 
 import regard
 import regard.dask
-from cases import Problem
-from dask_chunks import cut
+from cases import Case, Problem
+from dask_chunks import call, cut
 from element_types import each_in_one_type
-from gradient_cases import drawn
+from gradient_cases import build, drawn
 from option_cases import MIXES
-from reference import assert_same_bits, expected
+from reference import assert_same_bits
 
 attend = regard.dask.scaled_dot_product_attention
+gradients_of = regard.dask.scaled_dot_product_attention_backward
 
 
 @pytest.fixture(autouse=True)
@@ -72,98 +69,6 @@ def test_what_is_hidden_may_be_anything():
     assert clean[:, 14:].all()
 
 
-def causal(length, q_chunk, kv_chunk, **options):
-    query = da.zeros((12, length, 64), chunks=(12, q_chunk, 64), dtype=np.float32)
-    key = da.ones((12, length, 64), chunks=(12, kv_chunk, 64), dtype=np.float32)
-    return attend(query, key, key, **options)
-
-
-def tasks(array, prefix=""):
-    return sum(str(key[0]).startswith(prefix) for key in array.__dask_graph__())
-
-
-def test_hidden_pairs_are_not_in_the_graph():
-    """131,072 causal keys in chunks of 4096 need no more than 1400 tasks in all."""
-    whole = causal(2**17, 4096, 4096, is_causal=True)
-    assert tasks(whole, "attention-part-") == 32 * 33 // 2
-    assert tasks(whole) <= 1400
-    assert tasks(causal(2**17, 4096, 4096), "attention-part-") == 32 * 32
-    window = causal(2**17, 4096, 4096, is_causal=True, window=(8192, 0))
-    assert tasks(window, "attention-part-") == 1 + 2 + 30 * 3
-    assert tasks(causal(2**17, 4096, 4096, key_lengths=5000), "attention-part-") == 32 * 2
-    assert tasks(causal(2**17, 4096, 4096, key_lengths=4096), "attention-part-") == 32
-    padded = causal(2**17, 4096, 4096, left_padding=2**17 - 4096)
-    assert tasks(padded, "attention-part-") == 32
-    assert tasks(causal(2**17, 4096, 4096, left_padding=2**17), "attention-part-") == 0
-    decode = attend(
-        da.zeros((12, 1, 64), chunks=-1), *[da.zeros((12, 2**17, 64), chunks=(12, 4096, 64))] * 2
-    )
-    assert tasks(decode, "attention-part-") == 32
-    assert tasks(decode, "attention-merge-") == 4
-
-
-@pytest.mark.parametrize("number", range(len(MIXES)))
-def test_the_graph_has_just_the_pairs_that_positions_leave(number):
-    """The pairs are found one by one, from the positions of every query and key."""
-    problem = MIXES[number].build(np.dtype(np.float32))
-    options = {
-        name: value
-        for name, value in problem.options.items()
-        if name in ("is_causal", "window", "query_offset", "key_lengths", "left_padding")
-    }
-    whole = cut(problem, MIXES[number].name)
-    seen = expected(*problem.arrays, **options).seen
-    *batch, heads, queries, _ = whole.output_chunks
-    axes = (*batch, heads, queries, whole.arrays[1].chunks[-2])
-    sums = np.asarray(seen)
-    for axis, chunks in enumerate(axes):
-        starts = np.cumsum([0, *chunks])
-        parts = [sums.take(range(*ends), axis) for ends in itertools.pairwise(starts)]
-        sums = np.concatenate([part.any(axis=axis, keepdims=True) for part in parts], axis)
-    graph = attend(*whole.arrays, **options)
-    assert tasks(graph, "attention-part-") == sums.sum()
-
-
-def test_equal_calls_share_their_names():
-    arrays = [da.ones((4, 20, 8), chunks=(2, 10, 8)) for _ in range(3)]
-    slopes = np.array([0.1, 0.2, 0.3, 0.4])
-    calls = [
-        {},
-        {"is_causal": True},
-        {"window": (3, 0)},
-        {"alibi_slopes": slopes},
-        {"alibi_slopes": 2 * slopes},
-        {"sinks": slopes},
-        {"dropout_p": 0.1, "dropout_seed": 1},
-        {"dropout_p": 0.1, "dropout_seed": 2},
-        {"dropout_p": 0.1, "dropout_seed": 2, "dropout_origin": (1, 0, 0)},
-        {"key_lengths": 7},
-        {"left_padding": 7},
-        {"query_offset": 7},
-        {"scale": 7.0},
-        {"softcap": 7.0},
-        {"mask": np.ones((20, 20), bool)},
-        {"mask": np.zeros((20, 20))},
-        {"split_every": 2},
-    ]
-    names = [attend(*arrays, **options).name for options in calls]
-    assert len(set(names)) == len(calls)
-    assert [attend(*arrays, **options).name for options in calls] == names
-    assert tokenize(attend(*arrays)) == tokenize(attend(*arrays))
-
-
-def test_nothing_is_computed_before_it_is_asked_for():
-    def fail(block):
-        raise RuntimeError("a chunk was computed")
-
-    arrays = [da.ones((4, 20, 8), chunks=(2, 10, 8)).map_blocks(fail, dtype=float)] * 3
-    mask = da.ones((20, 20), chunks=10, dtype=bool).map_blocks(fail, dtype=bool)
-    output, lse = attend(*arrays, mask, return_lse=True)
-    regard.dask.scaled_dot_product_attention_backward(output, *arrays, output, lse, mask)
-    with pytest.raises(RuntimeError, match="a chunk was computed"):
-        output.compute()
-
-
 def test_arrays_of_other_layouts_and_types():
     """Chunks may be views, hold integers, or have another byte order."""
     arrays = drawn((3, 2, 30, 8), np.float64)
@@ -180,16 +85,6 @@ def test_arrays_of_other_layouts_and_types():
         output = attend(*pieces)
         assert output.dtype == wanted.dtype
         assert_same_bits(output.compute(), wanted)
-
-
-def test_parts_of_results_can_be_computed_alone():
-    """A slice of the output computes only the tasks that it needs."""
-    arrays = [da.from_array(x, chunks=(2, 25, 8)) for x in drawn((3, 2, 100, 8), np.float32)]
-    output = attend(*arrays, is_causal=True)
-    part = output[:, :20]
-    (optimized,) = dask.optimize(part)
-    assert tasks(optimized, "attention-part-") <= 1
-    assert_same_bits(part.compute(), output.compute()[:, :20])
 
 
 @pytest.mark.parametrize(
@@ -234,3 +129,35 @@ def test_a_stream_of_the_parts_of_dask_arrays():
     output = regard.attend_stream(query, regard.KeyValueChunks(*lazy, length=5))
     wanted = regard.attend_stream(query, regard.KeyValueChunks(key, value, length=5))
     assert output.tobytes() == wanted.tobytes()
+
+
+SHAPES = (2, 4, 19, 8), (2, 2, 41, 8), (2, 2, 41, 6)
+EVERYTHING = Case(
+    "everything", *SHAPES, float_mask=(4, 19, 41), alibi_slopes=0.1, sinks=0.5, distance_bias=30
+)
+
+
+def test_one_gradient_has_the_bits_that_it_has_among_all():
+    problem = build(EVERYTHING, np.dtype(np.float32), 0.3)
+    _, _, together = call(problem, "cut")
+    alone = [call(problem, "cut", [name])[2] for name in together._fields]
+    for name, gradients in zip(together._fields, alone, strict=True):
+        fields = gradients._asdict()
+        assert [field for field, array in fields.items() if array is not None] == [name]
+    alone = dask.compute(
+        *(getattr(x, name) for x, name in zip(alone, together._fields, strict=True))
+    )
+    assert_same_bits(alone, dask.compute(*together))
+    assert call(problem, "cut", ())[2] == regard.AttentionGradients()
+
+
+def test_keys_that_no_query_sees_have_gradients_of_zero():
+    arrays = [da.from_array(x, chunks=(2, 25, 8)) for x in drawn((3, 2, 100, 8), np.float32)]
+    arrays[1] = da.where(da.arange(100, chunks=25)[:, None] < 60, arrays[1], np.nan)
+    output, lse = attend(*arrays, key_lengths=60, return_lse=True)
+    gradients = gradients_of(output, *arrays, output, lse, key_lengths=60)
+    of_query, of_key, of_value = dask.compute(*gradients[:3])
+    assert np.isfinite(of_query).all()
+    for gradient in (of_key, of_value):
+        assert not gradient[:, 60:].any()
+        assert gradient[:, :60].all()
