@@ -5,6 +5,7 @@ import pytest
 
 from cases import Case
 from gradient_cases import More, build, drawn
+from option_cases import MIXES
 from torch_problems import arguments_of, leaves_of, scaled_dot_product_attention, torch
 
 import regard.torch  # isort: skip
@@ -16,23 +17,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 SHAPES = (2, 4, 5, 8), (2, 2, 9, 8), (1, 2, 9, 6)
 CASES = [
     Case("plain", (2, 4, 5, 8), (2, 4, 9, 8), (2, 4, 9, 8)),
-    Case("causal", *SHAPES, is_causal=True, query_offset=4),
-    Case("window", *SHAPES, window=(3, None), query_offset=4),
-    Case("softcap", *SHAPES, softcap=3.0, scale=0.4),
-    Case("lengths", *SHAPES, key_lengths=7, left_padding=(0, 2)),
-    Case("offsets", *SHAPES, query_offset=(1, 4), is_causal=True),
-    Case("bool mask", *SHAPES, bool_mask=(5, 9)),
-    Case("float mask", *SHAPES, float_mask=(4, 1, 9)),
-    Case("distances", *SHAPES, distance_bias=6),
     Case("numbers of heads", *SHAPES, scale=(0.1, 0.2, 0.3, 0.4), softcap=(1.0, 2.0, 3.0, 4.0)),
-    Case("slopes and sinks", *SHAPES, alibi_slopes=0.3, sinks=0.5),
     More("end", Case("end", *SHAPES, is_causal=True), {"query_offset": "end"}),
     More("dropout", Case("drop", *SHAPES), {"dropout_p": 0.4, "dropout_seed": 2**64 - 9}),
+    *MIXES[::9],
 ]
-QUICK = "plain", "slopes and sinks", "numbers of heads"
 each_case = pytest.mark.parametrize(
     "case",
-    [pytest.param(c, marks=() if c.name in QUICK else pytest.mark.slow) for c in CASES],
+    [pytest.param(c, marks=pytest.mark.slow if i > 4 else ()) for i, c in enumerate(CASES)],
     ids=lambda case: case.name,
 )
 

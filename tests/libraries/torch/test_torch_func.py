@@ -129,6 +129,23 @@ def test_transforms(case, name):
         assert float((one - other).abs().max()) <= 1e-12 * largest
 
 
+# Central differences lose eps / 1e-6, some 1e-10, to rounding, and less to the length of the step.
+CHECKED = {"eps": 1e-6, "atol": 1e-8, "rtol": 1e-7, "nondet_tol": 0.0}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_pytorchs_own_checks_by_differences(case):
+    """They also pass missing gradients, strided ones and batches of them."""
+    function, _, tensors = functions_of(case)
+    inputs = [x.requires_grad_() for x in tensors]
+    assert torch.autograd.gradcheck(
+        function, inputs, check_forward_ad=True, check_batched_grad=True, **CHECKED
+    )
+    assert torch.autograd.gradgradcheck(
+        function, inputs, gen_non_contig_grad_outputs=True, **CHECKED
+    )
+
+
 def drawn(*shapes):
     random = torch.Generator().manual_seed(1)
     return [torch.randn(s, generator=random, dtype=torch.float64) for s in shapes]

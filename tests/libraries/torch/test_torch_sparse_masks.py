@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import regard
 from gradient_cases import drawn
 from sparse_cases import NAMES, dense, sparse_masks
 from torch_problems import scaled_dot_product_attention, torch
@@ -79,6 +80,20 @@ def test_compiled_calls(is_pair, is_recorded):
         else:
             assert_equal([compiled(*tensors(), sparse)], [function(*tensors(), other)])
         assert counter.frame_count <= count + 1
+
+
+def test_masks_of_one_kind_share_a_graph():
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend=counter)
+    for width in range(1, 9):
+        first = np.arange(Q_LEN)
+        mask = regard.masks.Ranges(first, first + width, kv_len=KV_LEN)
+        for part in (mask, mask & regard.masks.Ranges(first[::-1], KV_LEN, kv_len=KV_LEN)):
+            other = torch.from_numpy(dense(part, KV_LEN))
+            expected = scaled_dot_product_attention(*tensors(), other)
+            assert torch.equal(compiled(*tensors(), part), expected)
+    assert counter.frame_count <= 2
 
 
 def test_export():

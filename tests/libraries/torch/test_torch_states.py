@@ -42,11 +42,3 @@ def test_tensors_are_loaded(name, convert):
     layer.load_state_dict(state)
     for entry, array in layer.state_dict().items():
         assert_same_bits(array, state[entry].detach().float().numpy())
-
-
-def test_a_state_of_numpy_arrays_does_not_import_pytorch(output_of):
-    code = (
-        "import sys, regard; layer = regard.SelfAttention(8, 4, rng=0);"
-        "layer.load_state_dict(layer.state_dict()); print('torch' in sys.modules)"
-    )
-    assert output_of(code) == "False"

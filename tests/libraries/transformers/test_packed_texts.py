@@ -2,7 +2,7 @@
 
 import pytest
 
-from in_float64 import in_float64
+from outcomes import assert_close, in_float64
 from zoo import build, regard, torch, transformers
 
 attend = regard.transformers._attention.attend
@@ -55,11 +55,6 @@ def alone(model):
     return torch.cat(logits, dim=1), gradients(model, loss)
 
 
-def assert_close(actual, wanted):
-    assert actual.isfinite().all()
-    assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
-
-
 # transformers counts the chunks of Llama 4 by positions, and makes the masks of gpt-oss without
 # positions.
 IMPOSSIBLE = {("llama4_text", "flash"), ("gpt_oss", "positions")}
@@ -89,30 +84,6 @@ def test_texts_are_alone(model_type, way, calls):
 
 
 ROWS = [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]]
-
-
-@pytest.mark.parametrize("model_type", ["llama", "mistral"])
-def test_dropout_and_checkpoints(model_type):
-    """Recomputation drops the same weights."""
-    model = build(model_type, attention_dropout=0.4)
-    model.set_attn_implementation("regard")
-    inputs = collated(return_flash_attn_kwargs=True)
-    labels = inputs.pop("labels")
-    model.train()
-
-    def found(seed):
-        torch.manual_seed(seed)
-        logits = model(**inputs, use_cache=False).logits
-        return logits.detach(), gradients(model, loss_of(logits, labels))
-
-    wanted, other = found(0), found(1)
-    assert not torch.equal(wanted[0], other[0])
-    for use_reentrant in (False, True):
-        model.activation_checkpointing_enable({"use_reentrant": use_reentrant})
-        actual = found(0)
-        assert torch.equal(actual[0], wanted[0])
-        for name, gradient in actual[1].items():
-            assert_close(gradient, wanted[1][name])
 
 
 @pytest.mark.slow
@@ -149,14 +120,6 @@ def starts(*numbers, dtype=torch.int32):
 GOOD = starts(0, 2, 2, 6)
 
 
-def test_refused_rows():
-    """Flash attention would count the tokens of all rows."""
-    module, *tensors = one_row()
-    rows = [x.expand(2, -1, -1, -1) for x in tensors]
-    with pytest.raises(ValueError, match="one row of packed texts, got a batch of 2"):
-        attend(module, *rows, None, cu_seq_lens_q=GOOD, cu_seq_lens_k=GOOD)
-
-
 SHOWN = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(1)
 ADDED = torch.arange(36.0, dtype=torch.float64).reshape(1, 1, 6, 6) / 36
 MASKS = {
@@ -179,28 +142,6 @@ def test_masks_of_users(kind, dtype):
     texts = GOOD.to(dtype)
     actual, _ = attend(*arguments, MASKS[kind], cu_seq_lens_q=texts, cu_seq_lens_k=texts)
     assert_close(actual.transpose(1, 2), wanted)
-
-
-def test_texts_of_other_keys():
-    """Without positions, the texts of the keys may have other lengths."""
-    module, query, key, value = one_row()
-    actual, _ = attend(
-        module,
-        query[:, :, :3],
-        key,
-        value,
-        None,
-        cu_seq_lens_q=starts(0, 2, 3),
-        cu_seq_lens_k=starts(0, 1, 6),
-    )
-    within = torch.block_diag(torch.ones(2, 1), torch.ones(1, 5)).bool()
-    wanted = torch.nn.functional.scaled_dot_product_attention(
-        query[:, :, :3], key, value, attn_mask=within
-    )
-    assert_close(actual.transpose(1, 2), wanted)
-    module.is_causal = True
-    with pytest.raises(ValueError, match="must be equal if a mask is causal"):
-        attend(module, query, key, value, None, cu_seq_lens_q=GOOD, cu_seq_lens_k=starts(0, 1, 6))
 
 
 def test_starts_that_change():

@@ -93,11 +93,6 @@ def test_masks(shape, function, tokens):
         assert mask is None or mask.ndim < 4 or mask.shape[2] == 1
 
 
-def test_offsets_in_a_tensor():
-    _, actual, wanted = called((2, 12, torch.tensor(5), 0), "causal", padding("left", 7))
-    assert (actual - wanted).abs().max() < 1e-14
-
-
 def test_a_causal_mask_without_padding_is_left_to_the_module():
     for shape in ((6, 6, 0, 0), (1, 9, 8, 0)):
         assert called(shape, "causal", padding("none", shape[1]))[0] is None
@@ -109,13 +104,6 @@ def test_models_without_flash_attention_get_arrays(monkeypatch):
     mask, actual, wanted = called((6, 6, 0, 0), "causal", padding("left", 6))
     assert mask.shape == (BATCH, 1, 6, 6)
     assert (actual - wanted).abs().max() < 1e-14
-
-
-def test_rows_of_other_lengths_are_refused():
-    module, (query, key, value) = torch.nn.Module(), torch.zeros(3, 1, 2, 5, 4)
-    for length in (4, 7):
-        with pytest.raises(ValueError, match="attention_mask must have one element for each of"):
-            attend(module, query, key, value, torch.ones(1, length, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("chunk", [2, 3])
@@ -135,9 +123,3 @@ def test_a_prompt_of_an_encoder_decoder_in_parts(chunk):
         model.set_attn_implementation(implementation)
         with pytest.raises(error, match=r"must match|mask must broadcast to"):
             model.generate(**inputs, **words, prefill_chunk_size=chunk)
-
-
-def test_interface_of_transformers():
-    """The registered functions are those that transformers looks up."""
-    assert transformers.AttentionMaskInterface()["regard"] is make_mask
-    assert transformers.AttentionInterface()["regard"] is attend
