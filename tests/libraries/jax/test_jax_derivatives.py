@@ -237,24 +237,6 @@ def test_third_derivatives():
     assert float(jnp.abs(actual - wanted).max()) <= 1e-6 * float(jnp.abs(wanted).max())
 
 
-def test_a_constant_mask_allows_gradients_of_gradients():
-    query, key, value = PROBLEM.arrays
-    mask = jnp.asarray(GIVEN["float_mask"])
-
-    def penalty(query, mask):
-        def total(query):
-            output = regard.jax.scaled_dot_product_attention(
-                query, key, value, jax.lax.stop_gradient(mask)
-            )
-            return (output**2).sum()
-
-        return (jax.grad(total)(query) ** 2).sum()
-
-    of_query, of_mask = jax.jit(jax.grad(penalty, argnums=(0, 1)))(query, mask)
-    assert np.abs(of_query).max() > 0
-    assert not np.asarray(of_mask).any()
-
-
 HIDDEN = {
     "bool mask": {"mask": np.array([[True], [False], [True], [False]])},
     "float mask": {"mask": np.array([[0.0], [-np.inf], [0.5], [-np.inf]], np.float32)},

@@ -196,15 +196,6 @@ def test_compiled(name, first_within):
     assert_near(gradients, wanted[2:])
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_vmap_is_pytorchs():
-    x = torch.randn(3, 2, 4, 9, 8, dtype=torch.float64)
-    with regard.torch.replacing_sdpa() as calls:
-        output = torch.vmap(F.scaled_dot_product_attention)(x, x, x)
-    assert calls.by_regard == 0
-    assert_near([output], [F.scaled_dot_product_attention(x, x, x)])
-
-
 def test_nothing_is_kept():
     """The kernel of a block that has ended holds no tensor. Gradients come from regard."""
     with regard.torch.replacing_sdpa():

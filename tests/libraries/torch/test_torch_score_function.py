@@ -126,33 +126,3 @@ def test_compiled_calls():
     assert len(_options._KEPT) == held + 1
     for one, other in zip(ours, gradients(lambda *x: formula(*x, 2.0)), strict=True):
         assert_close(one, other)
-
-
-def test_an_exported_program_must_not_contain_addresses():
-    own = make()
-
-    class Module(torch.nn.Module):
-        def forward(self, *three):
-            return scaled_dot_product_attention(*three, score_function=own)
-
-    with pytest.raises(NotImplementedError, match=r"score_function has an address .* exported"):
-        torch.export.export(Module(), tuple(tensors()))
-
-
-def test_derivatives_that_are_unknown():
-    query, key, value = tensors()
-    query.requires_grad_()
-    own = make(has_derivative=False)
-    output = scaled_dot_product_attention(query, key, value, score_function=own)
-    with pytest.raises(ValueError, match="gradients need the derivative of score_function"):
-        torch.autograd.grad(output.sum(), query)
-    own = make()
-    output = scaled_dot_product_attention(query, key, value, score_function=own)
-    (gradient,) = torch.autograd.grad((output**2).sum(), query, create_graph=True)
-    with pytest.raises(NotImplementedError, match=r"second derivative .* with score_function"):
-        torch.autograd.grad(gradient.sum(), query)
-    hessian = torch.func.hessian(
-        lambda x: scaled_dot_product_attention(x, key, value, score_function=own).sum()
-    )
-    with pytest.raises(NotImplementedError, match=r"second derivative .* with score_function"):
-        hessian(query.detach())

@@ -84,28 +84,6 @@ def test_output_has_the_layout_of_the_query(order, value_dim, is_traced):
         assert gradient.stride() == query.stride()
 
 
-def test_tensors_that_need_care():
-    query, key, value = drawn(*SHAPES)
-    wanted = scaled_dot_product_attention(query, key, value)
-    with torch.no_grad():
-        leaves = [x.clone().requires_grad_() for x in (query, key, value)]
-        output = scaled_dot_product_attention(*leaves)
-        assert torch.equal(output, wanted)
-        assert not output.requires_grad
-    with torch.inference_mode():
-        output = scaled_dot_product_attention(*leaves)
-        assert torch.equal(output, wanted)
-        assert output.is_inference()
-    negated = torch.complex(torch.zeros_like(query), -query).conj().imag
-    assert negated.is_neg()
-    assert torch.equal(scaled_dot_product_attention(negated, key, value), wanted)
-    parameter = torch.nn.Parameter(query)
-    assert torch.equal(scaled_dot_product_attention(parameter, key, value), wanted)
-    several = query[:, :1].expand(2, 4, 7, 16)
-    alone = scaled_dot_product_attention(several.contiguous(), key, value)
-    assert torch.equal(scaled_dot_product_attention(several, key, value), alone)
-
-
 def test_autocast():
     tensors = [x.requires_grad_() for x in drawn(*SHAPES, dtype=torch.float32)]
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -164,17 +164,3 @@ def test_drawn_dropout_asks_for_its_randomness():
     different = torch.vmap(dropped, randomness="different")(query)
     assert torch.equal(same[0], same[1])
     assert not torch.equal(different[0], different[1])
-
-
-def test_batched_gradients_of_a_recorded_call():
-    """`is_grads_batched` is an older vmap than `torch.vmap`."""
-    query, key, value = torch.randn(3, 2, 3, 4, dtype=torch.float64).unbind()
-    query.requires_grad_()
-    output, lse = scaled_dot_product_attention(query, key, value, return_lse=True)
-    for result in (output, lse):
-        grads = torch.randn(5, *result.shape, dtype=torch.float64)
-        (batched,) = torch.autograd.grad(
-            result, query, grads, retain_graph=True, is_grads_batched=True
-        )
-        for one, grad in zip(batched, grads, strict=True):
-            assert torch.equal(one, torch.autograd.grad(result, query, grad, retain_graph=True)[0])

@@ -21,31 +21,6 @@ def numbers(*shape):
     return torch.randn(shape, dtype=torch.float64)
 
 
-def unet():
-    """Make a model with self-attention and attention to a text, through the older processors."""
-    model = diffusers.UNet2DConditionModel(
-        sample_size=8,
-        in_channels=4,
-        out_channels=4,
-        layers_per_block=1,
-        block_out_channels=(8, 16),
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        cross_attention_dim=12,
-        attention_head_dim=4,
-        norm_num_groups=4,
-    )
-    mask = torch.ones(2, 5, dtype=torch.bool)
-    mask[1, 3:] = False
-    inputs = {
-        "sample": numbers(2, 4, 8, 8),
-        "timestep": torch.tensor(3),
-        "encoder_hidden_states": numbers(2, 5, 12),
-        "encoder_attention_mask": mask,
-    }
-    return model, inputs
-
-
 def flux():
     """Make a model with text and image in one sequence, through the dispatch of backends."""
     model = diffusers.FluxTransformer2DModel(
@@ -69,10 +44,9 @@ def flux():
     return model, inputs
 
 
-@pytest.mark.parametrize("make", [unet, flux])
-def test_model(make):
+def test_model():
     torch.manual_seed(0)
-    model, inputs = make()
+    model, inputs = flux()
     model, outcomes = model.double().eval(), []
     for context in (contextlib.nullcontext, regard.torch.replacing_sdpa):
         model.zero_grad(set_to_none=True)
@@ -87,10 +61,9 @@ def test_model(make):
         assert_close(actual, wanted)
 
 
-@pytest.mark.parametrize("make", [unet, flux])
-def test_recording(make, monkeypatch):
+def test_recording(monkeypatch):
     torch.manual_seed(0)
-    model, inputs = make()
+    model, inputs = flux()
     model = model.double().eval()
     wanted = keep_weights(monkeypatch)
     with torch.no_grad():

@@ -56,52 +56,6 @@ def test_gradient_checkpointing(model_type, use_reentrant):
         assert_close(x, y)
 
 
-def functional(model):
-    """Return the logits as a function of the parameters and one batch entry."""
-
-    def logits(parameters, ids):
-        words = {"use_cache": False}
-        return torch.func.functional_call(model, parameters, (ids[None],), words).logits[0]
-
-    return logits, dict(model.named_parameters())
-
-
-def gradients_of_each_entry(model, ids):
-    logits, parameters = functional(model)
-    loss = torch.func.grad(lambda p, x: logits(p, x).square().mean())
-    return torch.func.vmap(loss, (None, 0))(parameters, ids)
-
-
-def derivative(model, ids):
-    logits, parameters = functional(model)
-    directions = {name: torch.ones_like(x) for name, x in parameters.items()}
-    return {"": torch.func.jvp(lambda p: logits(p, ids[0]), (parameters,), (directions,))[1]}
-
-
-def gradients_of_gradients(model, ids):
-    parameters = dict(model.named_parameters())
-    loss = model(ids, use_cache=False).logits.square().mean()
-    first = torch.autograd.grad(loss, parameters.values(), create_graph=True)
-    second = torch.autograd.grad(sum(x.square().sum() for x in first), parameters.values())
-    return dict(zip(parameters, second, strict=True))
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own
-@pytest.mark.parametrize("derive", [gradients_of_each_entry, derivative, gradients_of_gradients])
-@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
-def test_other_derivatives(model_type, derive):
-    model = build(model_type)
-    ids = inputs_of(model_type, model.config)["input_ids"]
-    found = []
-    for implementation in ("eager", "regard"):
-        model.set_attn_implementation(implementation)
-        with in_float64():
-            found.append(derive(model, ids))
-    wanted, actual = found
-    for name, x in wanted.items():
-        assert_close(actual[name], x)
-
-
 def test_an_entry_of_padding_alone():
     """The other entry keeps its results and gradients."""
     model = build("llama")
@@ -154,31 +108,6 @@ def test_a_part_of_a_model(calls):
     model(**inputs_of("llava", model.config), pixel_values=None)
     assert calls
     assert all("Llama" in type(module).__name__ for module in calls)
-
-
-def test_sinks_of_each_query():
-    """Sinks that differ between queries are one more column of the scores."""
-    torch.manual_seed(0)
-    shape = 2, 4, 5, 8
-    query, key, value = (
-        torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(3)
-    )
-    sinks = torch.randn(2, 4, 5, 1, dtype=torch.float64, requires_grad=True)
-    module = torch.nn.Module()
-    module.is_causal = True
-    actual, _ = attend(module, query, key, value, None, sinks=sinks)
-    scores = query @ key.mT * 8**-0.5
-    scores = scores.masked_fill(~torch.ones(5, 5, dtype=torch.bool).tril(), -torch.inf)
-    weights = torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :-1]
-    wanted = (weights @ value).transpose(1, 2)
-    factors = torch.randn_like(wanted)
-    inputs = query, key, value, sinks
-    of_actual, of_wanted = (
-        torch.autograd.grad((x * factors).sum(), inputs) for x in (actual, wanted)
-    )
-    assert (actual - wanted).abs().max() < 1e-14
-    for x, y in zip(of_actual, of_wanted, strict=True):
-        assert (x - y).abs().max() < 1e-13
 
 
 @pytest.mark.slow

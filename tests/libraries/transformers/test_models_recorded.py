@@ -10,7 +10,7 @@ import pytest
 
 import regard
 from outcomes import in_float64
-from zoo import BATCH, LENGTH, PADDING, TARGETS, build, inputs_of, torch
+from zoo import BATCH, LENGTH, TARGETS, build, inputs_of, torch
 
 # One model or more for each way to call attention: windows, soft caps, sinks of heads and of
 # queries, chunks, selected keys, grouped heads, position biases, encoders and decoders.
@@ -239,20 +239,6 @@ def test_models_within_a_module_and_compiled_models():
     for other in (recording, compiled):
         assert all(np.array_equal(x.key, y.key) for x, y in zip(other, wanted, strict=True))
     assert model.config._attn_implementation == "eager"
-
-
-def test_padding_of_a_text(tmp_path):
-    """One text of a batch, saved and loaded, has the weights of the whole batch."""
-    model = build("gpt_oss")
-    inputs = inputs_of("gpt_oss", model.config)
-    whole = regard.transformers.record(model, **inputs)
-    text = whole.entry(0)
-    text.save(tmp_path / "text.safetensors")
-    loaded = regard.Recording.load(tmp_path / "text.safetensors")
-    assert loaded.tokens.tolist() == inputs["input_ids"][0].tolist()
-    for layer, other in zip(whole, loaded, strict=True):
-        assert other.options["left_padding"] == PADDING
-        assert np.array_equal(weights_of(layer)[0][0], weights_of(other)[0])
 
 
 def test_recordings_of_one_model_end_in_any_order():

@@ -116,20 +116,6 @@ def test_a_text_in_parts(model_type, kind):
     assert_close(written["regard"], written["eager"])
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma2", "qwen3"])
-def test_guessed_tokens(model_type):
-    """Several tokens at once are added to a cache, and some are taken back."""
-    model, ids = build(model_type), tokens(5, batch=1).repeat(1, 3)
-    written = []
-    for implementation, words in [("eager", {}), ("regard", {"prompt_lookup_num_tokens": 3})]:
-        model.set_attn_implementation(implementation)
-        with in_float64():
-            written.append(
-                model.generate(ids, **words, do_sample=False, min_new_tokens=12, max_new_tokens=12)
-            )
-    assert torch.equal(*written)
-
-
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
 @pytest.mark.parametrize("words", [{}, {"is_causal": False}, {"is_causal": True}], ids=str)
 @pytest.mark.parametrize("is_padded", [False, True])
