@@ -1,7 +1,6 @@
 """PyTorch's FlexAttention on the CPU, without compilation: its mods against regard's masks and
 options, in float64, with gradients."""
 
-import re
 import warnings
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import pattern_cases
 import regard
 from pattern_cases import BATCH, FLEX, HEADS, KV_HEADS
-from regard import masks
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
@@ -210,29 +208,3 @@ def test_mods(name):
     arrays = pattern_cases.arrays(pattern)
     found = of_regard(arrays, pattern.mask, pattern.options)
     assert_alike(arrays, found, MODS[name], pattern.lengths)
-
-
-OF_ALL = [
-    name
-    for name, (mod, _) in MODS.items()
-    if mod is not None and "entries" not in name and name not in ("padding", "windows of heads")
-]
-
-
-@pytest.mark.parametrize("name", OF_ALL)
-def test_a_mask_mod_is_a_function_of_regard(name):
-    """If it ignores b and h, `from_function` builds the same mask from it, with the same number of
-    blocks."""
-    lengths, (mod, _) = FLEX[name].lengths, MODS[name]
-    zero = torch.tensor(0)
-
-    def rule(i, j):
-        seen = mod(zero, zero, torch.as_tensor(i), torch.as_tensor(j))
-        return np.broadcast_to(np.asarray(seen), np.broadcast_shapes(i.shape, j.shape))
-
-    mask = masks.from_function(rule, *lengths)
-    theirs = flex.create_block_mask(mod, 1, 1, *lengths, device="cpu")
-    dense = flex.create_mask(mod, 1, 1, *lengths, device="cpu")[0, 0].numpy()
-    assert np.array_equal(mask.to_dense(), dense)
-    blocks = re.search(r"(\d+) whole and (\d+) partial block", str(mask))
-    assert sum(map(int, blocks.groups())) == theirs.to_dense().sum()

@@ -197,24 +197,3 @@ def test_grouped_heads_with_norms_and_rotation(length):
     assert_near(ours.backward(grad), tensor.grad)
     for name, parameter in state.items():
         assert_near(ours.grads[name], parameter.grad)
-
-
-@pytest.mark.parametrize("shape", [(30, 8), (2, 3, 30, 8)])
-@pytest.mark.parametrize("bias", [False, True])
-def test_one_head(bias, shape):
-    ours = regard.SelfAttention(8, 5, qkv_bias=bias, rng=0, dtype=np.float64).train()
-    state = {
-        name: torch.from_numpy(array).requires_grad_() for name, array in ours.state_dict().items()
-    }
-    x, grad = normal(shape, 0), normal((*shape[:-1], 5), 1)
-    (tensor,) = tensors([x])
-    heads = (
-        torch.nn.functional.linear(tensor, state[f"W_{name}.weight"], state.get(f"W_{name}.bias"))
-        for name in ("query", "key", "value")
-    )
-    wanted = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
-    wanted.backward(torch.from_numpy(grad))
-    assert_near(ours(x, is_causal=True), wanted)
-    assert_near(ours.backward(grad), tensor.grad)
-    for name, parameter in state.items():
-        assert_near(ours.grads[name], parameter.grad)

@@ -85,11 +85,6 @@ CONFIGURATIONS = {
         },
         "max_position_embeddings": 2048,
     },
-    "Qwen 2.5, v4": {
-        "rope_scaling": {"type": "yarn", "factor": 4.0, TRAINED: 32768},
-        "rope_theta": 1000000.0,
-        "max_position_embeddings": 131072,
-    },
     "gpt-oss, v5": {
         "rope_parameters": {
             "rope_type": "yarn",
@@ -107,19 +102,6 @@ CONFIGURATIONS = {
         "rope_theta": 10000.0,
         "max_position_embeddings": 131072,
         TRAINED: 4096,
-    },
-    "longrope with an attention factor, v5": {
-        "rope_parameters": LONGROPE
-        | {"rope_theta": 10000.0, "attention_factor": 1.25, TRAINED: 4096},
-        "max_position_embeddings": 131072,
-    },
-    "proportional and slowed, v5": {
-        "rope_parameters": {
-            "rope_type": "proportional",
-            "rope_theta": 1000000.0,
-            "partial_rotary_factor": 0.25,
-            "factor": 8.0,
-        },
     },
 }
 LENGTHS = ("max_position_embeddings", TRAINED)

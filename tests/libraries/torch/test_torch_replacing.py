@@ -146,18 +146,6 @@ def test_install_is_for_all_threads():
     regard.torch.uninstall()
 
 
-def test_dropout_and_autocast():
-    x = torch.randn(2, 4, 9, 8)
-    with regard.torch.replacing_sdpa() as calls:
-        torch.manual_seed(1)
-        one = by_another_name(x, x, x, dropout_p=0.4)
-        torch.manual_seed(1)
-        assert torch.equal(by_another_name(x, x, x, dropout_p=0.4), one)
-        with torch.autocast("cpu"):
-            assert by_another_name(x, x, x).dtype is torch.bfloat16
-    assert calls.by_regard == 3
-
-
 def compiled(function):
     """Compile a function, and collect its graphs."""
     graphs = []
