@@ -118,27 +118,16 @@ def test_vmap_over_an_argument_is_a_call_for_each(with_sinks, mapped):
 
 def test_gradients_of_vmap_are_sums():
     """Inputs that are not mapped have the sum of the gradients of all mapped calls."""
-    queries = several("query", GIVEN["query"])
 
-    @jax.jit
-    @jax.grad
-    def gradient(key):
-        def each(query):
-            call = regard.jax.scaled_dot_product_attention
-            return (attend(GIVEN | {"query": query, "key": key}, call)[0] ** 2).sum()
+    def total(key, query):
+        given = GIVEN | {"query": query, "key": key}
+        return (attend(given, regard.jax.scaled_dot_product_attention)[0] ** 2).sum()
 
-        return jax.vmap(each)(queries).sum()
-
-    def alone(query):
-        def total(key):
-            call = regard.jax.scaled_dot_product_attention
-            return (attend(GIVEN | {"query": query, "key": key}, call)[0] ** 2).sum()
-
-        return jax.grad(total)(GIVEN["key"])
-
-    parts = [np.asarray(alone(query)) for query in queries]
+    key, queries = GIVEN["key"], several("query", GIVEN["query"])
+    actual = jax.jit(jax.grad(lambda key: jax.vmap(total, (None, 0))(key, queries).sum()))(key)
+    parts = [np.asarray(jax.jit(jax.grad(total))(key, query)) for query in queries]
     bound = 3 * np.finfo(np.float64).eps * sum(map(np.abs, parts))
-    assert (np.abs(gradient(GIVEN["key"]) - sum(parts)) <= bound).all()
+    assert (np.abs(actual - sum(parts)) <= bound).all()
 
 
 def test_vmap_over_other_axes_twice_and_over_nothing():
