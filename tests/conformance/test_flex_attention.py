@@ -94,11 +94,9 @@ def softcaps(score, b, h, q_idx, kv_idx):
 
 # A mask_mod or None, and a score_mod or None, for each pattern.
 MODS = {
-    "noop": (flex.noop_mask, None),
     "causal": (causal, None),
     "causal, as a mask": (causal, None),
     "offset of a cache": (lambda b, h, q, k: q + 90 >= k, None),
-    "sliding window": (flex.and_masks(causal, window), None),
     "sliding window, as a mask": (flex.and_masks(causal, window), None),
     "prefix LM": (flex.or_masks(prefix, causal), None),
     "prefix LM, as a union": (flex.or_masks(prefix, causal), None),
@@ -127,8 +125,6 @@ MODS = {
     ),
     "windows of heads": (lambda b, h, q, k: (q - k <= 7 * h) & (k - q <= h), None),
     "ALiBi": (causal, lambda score, b, h, q, k: score + SLOPES[h] * (k - q)),
-    "ALiBi, on both sides": (None, lambda score, b, h, q, k: score + SLOPES[h] * (k - q)),
-    "relative position": (None, lambda score, b, h, q, k: score + (q - k) / 64),
     "ALiBi in documents": (
         documents,
         lambda score, b, h, q, k: score - SLOPES[h] * (k - q).abs(),

@@ -55,23 +55,6 @@ def test_nested_tensors_are_as_in_pytorchs_call(lengths, scale):
     assert_close(ours, outcome(theirs, leaves, scale=scale))
 
 
-def one_by_one(query, key, value, **options):
-    parts = zip(*(x.unbind() for x in (query, key, value)), strict=True)
-    outputs = [theirs(*three, **options).transpose(0, 1) for three in parts]
-    packed = torch.cat(outputs)
-    return torch.nested.nested_tensor_from_jagged(packed, query.offsets()).transpose(1, 2)
-
-
-@each_lengths
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("kv_heads", [2, 4])
-def test_nested_tensors_are_as_pytorchs_call_of_each_sequence(lengths, is_causal, kv_heads):
-    leaves, options = leaves_of(lengths, kv_heads), {"is_causal": is_causal, "enable_gqa": True}
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        wanted = outcome(one_by_one, leaves, **options)
-    assert_close(outcome(scaled_dot_product_attention, leaves, **options), wanted)
-
-
 STARTS = [0, 2, 2, 5], [0, 3, 4, 6]
 DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**40 + 1}
 # Options, and the shapes of the inputs with gradients other than query, key and value.

@@ -67,7 +67,6 @@ def test_scaled_frequencies(scaling, length, base, head_dim):
 
 
 FACTORS = {"short_factor": np.linspace(1, 2, 16).tolist(), "long_factor": [4.0] * 8 + [30.0] * 8}
-LONGROPE = {"rope_type": "longrope", **FACTORS}
 # The entries of config.json: rope_parameters or rope_scaling, and the keys next to it.
 CONFIGURATIONS = {
     "Llama 3, v5": {"rope_parameters": LLAMA | {"rope_theta": 500000.0}},
