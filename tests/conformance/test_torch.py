@@ -133,13 +133,3 @@ def problems(draw):
 )
 def test_drawn_problems(target, problem):
     check(*problem)
-
-
-@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (1, 33), (7, 7), (17, 97), (130, 200)])
-@pytest.mark.parametrize("precision", [np.float32, np.float64])
-def test_lower_right_is_an_offset(q_len, kv_len, precision, target):
-    random = np.random.default_rng(q_len)
-    shapes = (2, 4, q_len, 24), (2, 2, kv_len, 24), (2, 2, kv_len, 10)
-    arrays = [random.standard_normal(shape).astype(precision) for shape in shapes]
-    ours = {"is_causal": True, "query_offset": kv_len - q_len}
-    check(arrays, ours, {"lower_right": True, "enable_gqa": True})

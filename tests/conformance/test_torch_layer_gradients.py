@@ -1,15 +1,19 @@
-"""The gradients of layers, compared with PyTorch's autograd, in float64."""
+"""Layers and their gradients, compared with PyTorch's layers of the same parameters, and with
+PyTorch's autograd of formulas."""
 
 import numpy as np
 import pytest
 
 import regard
+from reference import error, largest
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
 )
 D, HEADS = 32, 4
 PADDED = np.arange(9) >= np.array([9, 4, 7])[:, None]
+VISIBLE = np.random.default_rng(5).random((6, 9)) < 0.7
+VISIBLE[:, 0] = True
 
 
 def normal(shape, seed):
@@ -28,94 +32,130 @@ def tensors(arrays):
     return [torch.from_numpy(array).requires_grad_() for array in arrays]
 
 
-def pair(bias, sizes, **options):
-    """Return PyTorch's layer and regard's in train mode, with the same parameters."""
+def theirs_like(bias, sizes, precision=torch.float64):
+    return torch.nn.MultiheadAttention(
+        D, HEADS, bias=bias, batch_first=True, dtype=precision, **sizes
+    )
+
+
+def ours_like(bias, sizes, dtype=np.float64, **options):
+    widths = {"d_key": sizes.get("kdim"), "d_value": sizes.get("vdim")}
+    return regard.MultiHeadAttention(
+        *(D, HEADS), **widths, qkv_bias=bias, out_bias=bias, rng=0, dtype=dtype, **options
+    )
+
+
+def pair(bias, sizes, precision=torch.float64, **options):
+    """Return the same layer twice: PyTorch draws it, and regard copies it."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        theirs = torch.nn.MultiheadAttention(
-            D, HEADS, bias=bias, batch_first=True, dtype=torch.float64, **sizes
-        )
+        theirs = theirs_like(bias, sizes, precision)
         for name, parameter in theirs.named_parameters():
             if "bias" in name:  # initially 0
                 torch.nn.init.normal_(parameter)
-    ours = regard.MultiHeadAttention(
-        D,
-        HEADS,
-        d_key=sizes.get("kdim"),
-        d_value=sizes.get("vdim"),
-        qkv_bias=bias,
-        out_bias=bias,
-        rng=0,
-        dtype=np.float64,
-        **options,
-    )
-    ours.load_state_dict({n: p.detach().numpy() for n, p in theirs.named_parameters()})
-    return ours.train(), theirs
+    ours = ours_like(bias, sizes, str(precision).removeprefix("torch."), **options)
+    state = {f"layers.0.attn.{n}": x.numpy() for n, x in theirs.state_dict().items()}
+    ours.load_state_dict(state, "layers.0.attn")
+    return ours, theirs
 
 
-def in_our_names(layer, theirs):
-    """Return PyTorch's gradients, under the names of `grads`."""
-    biases = "in_proj_bias" in dict(theirs.named_parameters()) and theirs.in_proj_bias is not None
-    holder = regard.MultiHeadAttention(
-        D,
-        HEADS,
-        d_key=theirs.kdim,
-        d_value=theirs.vdim,
-        qkv_bias=biases,
-        out_bias=biases,
-        rng=0,
-        dtype=np.float64,
-    )
+def check(layers, inputs, grad, ours_options, theirs_options):
+    """Compare weights in evaluation, and output and all gradients in training."""
+    ours, theirs = layers
+    leaves = tensors(inputs)
+    three = leaves if len(leaves) == 3 else leaves * 3
+    arguments = inputs if len(inputs) == 3 else inputs[:1]
+    wanted, of_heads = theirs(*three, average_attn_weights=False, **theirs_options)
+    _, weights = ours.eval()(*arguments, **ours_options, return_weights=True)
+    assert_near(weights, of_heads)
+    wanted.backward(torch.from_numpy(grad))
+    ours.train()
+    assert_near(ours(*arguments, **ours_options), wanted)
+    gradients = ours.backward(grad)
+    gradients = gradients[:3] if len(inputs) == 3 else [gradients]
+    for actual, leaf in zip(gradients, leaves, strict=True):
+        assert_near(actual, leaf.grad)
+    bias = theirs.in_proj_bias is not None
+    holder = ours_like(bias, {"kdim": theirs.kdim, "vdim": theirs.vdim})
     holder.load_state_dict({n: p.grad.numpy() for n, p in theirs.named_parameters()})
-    return holder.state_dict()
+    for name, gradient in holder.state_dict().items():
+        assert_near(ours.grads[name], gradient)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(40, D), (3, 40, D)])
 def test_self_attention(shape, bias, is_causal):
-    ours, theirs = pair(bias, {}, is_causal=is_causal)
-    x, grad = normal(shape, 0), normal(shape, 1)
-    (tensor,) = tensors([x])
     mask = torch.from_numpy(~regard.masks.causal(shape[-2])) if is_causal else None
-    wanted, _ = theirs(tensor, tensor, tensor, attn_mask=mask, need_weights=False)
-    wanted.backward(torch.from_numpy(grad))
-    assert_near(ours(x), wanted)
-    assert_near(ours.backward(grad), tensor.grad)
-    for name, gradient in in_our_names(ours, theirs).items():
-        assert_near(ours.grads[name], gradient)
+    layers = pair(bias, {}, is_causal=is_causal)
+    check(layers, [normal(shape, 0)], normal(shape, 1), {}, {"attn_mask": mask})
 
 
-@pytest.mark.parametrize("sizes", [{}, {"kdim": 20, "vdim": 12}, {"kdim": 20, "vdim": 20}])
-@pytest.mark.parametrize(
-    ("options", "their_options"),
-    [
-        ({}, {}),
-        ({"mask": normal((6, 9), 4)}, {"attn_mask": torch.from_numpy(normal((6, 9), 4))}),
-        (
-            {"mask": ~PADDED[:, None, None, :]},
-            {"key_padding_mask": torch.from_numpy(PADDED)},
-        ),
-        ({"key_lengths": [9, 4, 7]}, {"key_padding_mask": torch.from_numpy(PADDED)}),
-    ],
-    ids=["all", "float mask", "padding", "lengths"],
-)
-def test_cross_attention(options, their_options, sizes):
-    ours, theirs = pair(True, sizes)
-    inputs = [
-        normal((3, 6, D), 0),
-        normal((3, 9, sizes.get("kdim", D)), 1),
-        normal((3, 9, sizes.get("vdim", D)), 2),
-    ]
-    grad = normal((3, 6, D), 3)
-    theirs_inputs = tensors(inputs)
-    wanted, _ = theirs(*theirs_inputs, need_weights=False, **their_options)
-    wanted.backward(torch.from_numpy(grad))
-    assert_near(ours(*inputs, **options), wanted)
-    for actual, tensor in zip(ours.backward(grad)[:3], theirs_inputs, strict=True):
-        assert_near(actual, tensor.grad)
-    for name, gradient in in_our_names(ours, theirs).items():
-        assert_near(ours.grads[name], gradient)
+MASK = normal((6, 9), 4)
+OF_HEADS = normal((3, HEADS, 6, 9), 4)
+MASKS = {
+    "all": ({}, {}),
+    "bool mask": ({"mask": VISIBLE}, {"attn_mask": torch.from_numpy(~VISIBLE)}),
+    "float mask": ({"mask": MASK}, {"attn_mask": torch.from_numpy(MASK)}),
+    "mask of heads": (
+        {"mask": OF_HEADS},
+        {"attn_mask": torch.from_numpy(OF_HEADS.reshape(-1, 6, 9))},
+    ),
+    "padding": (
+        {"mask": ~PADDED[:, None, None, :]},
+        {"key_padding_mask": torch.from_numpy(PADDED)},
+    ),
+    "mask and lengths": (
+        {"mask": VISIBLE, "key_lengths": [9, 4, 7]},
+        {"attn_mask": torch.from_numpy(~VISIBLE), "key_padding_mask": torch.from_numpy(PADDED)},
+    ),
+}
+SIZES = [{}, {"kdim": 20, "vdim": 12}, {"kdim": 20, "vdim": 20}]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("name", MASKS)
+def test_cross_attention(name, sizes):
+    widths = D, sizes.get("kdim", D), sizes.get("vdim", D)
+    inputs = [normal((3, n, d), i) for i, (n, d) in enumerate(zip((6, 9, 9), widths, strict=True))]
+    check(pair(True, sizes), inputs, normal((3, 6, D), 3), *MASKS[name])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_float32(sizes, bias):
+    """Sums of some 32 products, twice, are compared with the same sums in float64. PyTorch takes
+    the state back."""
+    ours, theirs = pair(bias, sizes, torch.float32)
+    widths = D, sizes.get("kdim", D), sizes.get("vdim", D)
+    inputs = [normal((3, 9, d), i).astype(np.float32) for i, d in enumerate(widths)]
+    fresh = theirs_like(bias, sizes, torch.float32)
+    state = {name: torch.from_numpy(array) for name, array in ours.state_dict("torch").items()}
+    assert fresh.load_state_dict(state, strict=True)
+    with torch.no_grad():
+        wanted = theirs(*map(torch.from_numpy, inputs), average_attn_weights=False)
+        assert torch.equal(fresh(*map(torch.from_numpy, inputs))[0], wanted[0])
+        wide = (torch.from_numpy(x).double() for x in inputs)
+        exact = theirs.double()(*wide, average_attn_weights=False)
+    actual = ours(*inputs, return_weights=True)
+    for a, w, e in zip(actual, wanted, exact, strict=True):
+        w, e = w.numpy(), e.numpy()
+        assert (a.dtype, a.shape) == (w.dtype, w.shape)
+        assert error(a, e) <= 2 * error(w, e) + 16 * np.finfo(a.dtype).eps * max(1.0, largest(e))
+
+
+def test_a_torch_seed_gives_the_layers_of_pytorch():
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        names = ("W_query", "W_key", "W_value", "out_proj")
+        wanted = {name: torch.nn.Linear(D, D) for name in names}
+    layer = regard.MultiHeadAttention(
+        D, HEADS, qkv_bias=True, out_bias=True, rng=regard.TorchGenerator(7)
+    )
+    state = layer.state_dict()
+    for name, linear in wanted.items():
+        np.testing.assert_array_equal(state[f"{name}.weight"], linear.weight.detach().numpy())
+        np.testing.assert_array_equal(state[f"{name}.bias"], linear.bias.detach().numpy())
 
 
 def half_turned(x):
@@ -157,53 +197,3 @@ def test_grouped_heads_with_norms_and_rotation(length):
     assert_near(ours.backward(grad), tensor.grad)
     for name, parameter in state.items():
         assert_near(ours.grads[name], parameter.grad)
-
-
-@pytest.mark.parametrize("shape", [(30, 8), (2, 3, 30, 8)])
-@pytest.mark.parametrize("bias", [False, True])
-def test_one_head(bias, shape):
-    ours = regard.SelfAttention(8, 5, qkv_bias=bias, rng=0, dtype=np.float64).train()
-    state = {
-        name: torch.from_numpy(array).requires_grad_() for name, array in ours.state_dict().items()
-    }
-    x, grad = normal(shape, 0), normal((*shape[:-1], 5), 1)
-    (tensor,) = tensors([x])
-    heads = (
-        torch.nn.functional.linear(tensor, state[f"W_{name}.weight"], state.get(f"W_{name}.bias"))
-        for name in ("query", "key", "value")
-    )
-    wanted = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
-    wanted.backward(torch.from_numpy(grad))
-    assert_near(ours(x, is_causal=True), wanted)
-    assert_near(ours.backward(grad), tensor.grad)
-    for name, parameter in state.items():
-        assert_near(ours.grads[name], parameter.grad)
-
-
-@pytest.mark.parametrize("per_entry", [False, True])
-def test_head_gates(per_entry):
-    """The formula in PyTorch has learned gates and gates given to the call."""
-    ours, _ = pair(True, {}, head_gates=True)
-    state = ours.parameters()
-    state["head_gates"][:] = normal(HEADS, 7)
-    x, grad = normal((3, 9, D), 0), normal((3, 9, D), 1)
-    given = normal((3, HEADS) if per_entry else (HEADS,), 5)
-    own = {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in state.items()}
-    tensor, gates = tensors([x, given])
-    q, k, v = (
-        (tensor @ own[f"W_{name}.weight"].T + own[f"W_{name}.bias"])
-        .unflatten(-1, (HEADS, -1))
-        .transpose(1, 2)
-        for name in ("query", "key", "value")
-    )
-    heads = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-    factors = own["head_gates"] * (gates[:, None] if per_entry else gates)
-    joined = (heads * factors[..., None]).flatten(-2)
-    wanted = joined @ own["out_proj.weight"].T + own["out_proj.bias"]
-    wanted.backward(torch.from_numpy(grad))
-    assert_near(ours(x, head_gates=given), wanted)
-    gradients = ours.backward(grad)
-    assert_near(gradients.query, tensor.grad)
-    assert_near(gradients.head_gates, gates.grad)
-    for name, gradient in ours.grads.items():
-        assert_near(gradient, own[name].grad)

@@ -32,17 +32,14 @@ LLAMA = {
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, TRAINED: 2048}
 SCALINGS = [
     ({"rope_type": "linear", "factor": 4.0}, None),
-    (DYNAMIC, None),
     (DYNAMIC, 2048),
     (DYNAMIC, 2049),
     (DYNAMIC | {"factor": 8.0}, 30000),
     (YARN, None),
     (YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.8}, None),
-    (YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0}, None),
     (YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}, None),
     (YARN | {"attention_factor": 0.75, "factor": 1.0}, None),
     (LLAMA, None),
-    (LLAMA | {"factor": 32.0}, 131072),
     (LLAMA | {"low_freq_factor": 2.0, TRAINED: 512}, None),
 ]
 
@@ -70,25 +67,9 @@ def test_scaled_frequencies(scaling, length, base, head_dim):
 
 
 FACTORS = {"short_factor": np.linspace(1, 2, 16).tolist(), "long_factor": [4.0] * 8 + [30.0] * 8}
-LONGROPE = {"rope_type": "longrope", **FACTORS}
 # The entries of config.json: rope_parameters or rope_scaling, and the keys next to it.
 CONFIGURATIONS = {
     "Llama 3, v5": {"rope_parameters": LLAMA | {"rope_theta": 500000.0}},
-    "GLM, v5": {
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": 0.5,
-        },
-    },
-    "linear of a part, v5": {
-        "rope_parameters": {
-            "rope_type": "linear",
-            "factor": 4.0,
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": 0.25,
-        },
-    },
     "dynamic, v4": {
         "rope_scaling": {"type": "dynamic", "factor": 2.0},
         "rope_theta": 10000.0,
@@ -102,16 +83,6 @@ CONFIGURATIONS = {
             "partial_rotary_factor": 0.5,
         },
         "max_position_embeddings": 2048,
-    },
-    "Qwen 2.5, v4": {
-        "rope_scaling": {"type": "yarn", "factor": 4.0, TRAINED: 32768},
-        "rope_theta": 1000000.0,
-        "max_position_embeddings": 131072,
-    },
-    "yarn without lengths, v4": {
-        "rope_scaling": {"type": "yarn", "factor": 4.0},
-        "rope_theta": 10000.0,
-        "max_position_embeddings": 8192,
     },
     "gpt-oss, v5": {
         "rope_parameters": {
@@ -130,34 +101,6 @@ CONFIGURATIONS = {
         "rope_theta": 10000.0,
         "max_position_embeddings": 131072,
         TRAINED: 4096,
-    },
-    "Phi-3, v5": {
-        "rope_parameters": LONGROPE | {"rope_theta": 10000.0, TRAINED: 4096},
-        "max_position_embeddings": 131072,
-    },
-    "longrope with a factor, v5": {
-        "rope_parameters": LONGROPE | {"rope_theta": 10000.0, "factor": 16.0, TRAINED: 4096},
-        "max_position_embeddings": 131072,
-    },
-    "longrope with an attention factor, v5": {
-        "rope_parameters": LONGROPE
-        | {"rope_theta": 10000.0, "attention_factor": 1.25, TRAINED: 4096},
-        "max_position_embeddings": 131072,
-    },
-    "proportional, v5": {
-        "rope_parameters": {
-            "rope_type": "proportional",
-            "rope_theta": 1000000.0,
-            "partial_rotary_factor": 0.25,
-        },
-    },
-    "proportional and slowed, v5": {
-        "rope_parameters": {
-            "rope_type": "proportional",
-            "rope_theta": 1000000.0,
-            "partial_rotary_factor": 0.25,
-            "factor": 8.0,
-        },
     },
 }
 LENGTHS = ("max_position_embeddings", TRAINED)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import dask.array as da
 import numpy as np
 
+import regard.dask
+
 
 class Cut(NamedTuple):
     """The Dask arrays of a problem, and the chunks of its output and lse."""
@@ -25,55 +27,67 @@ def cut(problem, name, most=4):
     """Cut a problem along every axis that may be cut; its name determines how."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     query, key, value = problem.arrays
-    batch = problem.batch
-    first = random.integers(len(batch) + 1)  # dropout needs chunks of consecutive entries
-    batch_chunks = tuple(
-        (1,) * size if axis < first else drawn_chunks(random, size, 3) if axis == first else (size,)
-        for axis, size in enumerate(batch)
-    )
-    batch_chunks = tuple(chunks or (0,) for chunks in batch_chunks)
-    heads, kv_heads = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key))
-    kv_heads = max(kv_heads, value.shape[-3] if value.ndim > 2 else 1)
+    first = random.integers(len(problem.batch) + 1)  # dropout needs chunks of consecutive entries
+    batch = []
+    for axis, size in enumerate(problem.batch):
+        chunks = (1,) * size if axis < first else (size,)
+        batch.append((drawn_chunks(random, size, 3) if axis == first else chunks) or (0,))
+    heads, *kv_heads = (x.shape[-3] if x.ndim > 2 else 1 for x in problem.arrays)
+    kv_heads = max(kv_heads)
     group = heads // kv_heads if kv_heads else 0
     if not heads:
         head_chunks, kv_head_chunks = (0,), (kv_heads,)
     elif random.integers(2):
         kv_head_chunks = tuple(filter(None, drawn_chunks(random, kv_heads, 3)))
         head_chunks = tuple(group * count for count in kv_head_chunks)
-    else:
-        kv_head_chunks, head_chunks = (1,) * kv_heads, ()
-        for _ in range(kv_heads):
-            head_chunks += drawn_chunks(random, group, 2)
+    else:  # a key head may serve several chunks of query heads
+        kv_head_chunks = (1,) * kv_heads
+        head_chunks = sum((drawn_chunks(random, group, 2) for _ in range(kv_heads)), ())
     if query.ndim == 2:
         head_chunks = (1,)
-    q_chunks = drawn_chunks(random, query.shape[-2], most)
-    kv_chunks = drawn_chunks(random, key.shape[-2], most)
+    q_chunks, kv_chunks = (drawn_chunks(random, x.shape[-2], most) for x in (query, key))
 
-    def dask_array(array, wanted):
-        wanted = wanted[len(wanted) - array.ndim :]
-        own = tuple(
-            full if size == sum(full) else (size,)
-            for size, full in zip(array.shape, wanted, strict=True)
+    def dask_array(array, *wanted):
+        wanted = (*batch, *wanted)[-array.ndim :] if array.ndim else ()
+        axes = zip(array.shape, wanted, strict=True)
+        return da.from_array(
+            array, chunks=tuple(full if n == sum(full) else (n,) for n, full in axes)
         )
-        return da.from_array(array, chunks=own)
 
-    def dask_mask(mask):
-        wanted = (*batch_chunks, head_chunks, q_chunks, kv_chunks)
-        return dask_array(mask, wanted) if random.integers(3) else mask
-
-    def whole(array):
-        return (array.shape[-1],)
+    def mask_of(mask):
+        if not isinstance(mask, np.ndarray) or not random.integers(3):
+            return mask
+        return dask_array(mask, head_chunks, q_chunks, kv_chunks)
 
     arrays = (
-        dask_array(query, (*batch_chunks, head_chunks, q_chunks, whole(query))),
-        dask_array(key, (*batch_chunks, kv_head_chunks, kv_chunks, whole(key))),
-        dask_array(value, (*batch_chunks, kv_head_chunks, kv_chunks, whole(value))),
+        dask_array(query, head_chunks, q_chunks, query.shape[-1:]),
+        dask_array(key, kv_head_chunks, kv_chunks, key.shape[-1:]),
+        dask_array(value, kv_head_chunks, kv_chunks, value.shape[-1:]),
     )
     options = dict(problem.options)
-    mask = options.get("mask")
-    if mask is not None:
-        pair = isinstance(mask, tuple)
-        options["mask"] = tuple(map(dask_mask, mask)) if pair else dask_mask(mask)
+    if options.get("mask") is not None:
+        mask = options["mask"]
+        options["mask"] = tuple(map(mask_of, mask)) if isinstance(mask, tuple) else mask_of(mask)
     is_flat = all(array.ndim == 2 for array in problem.arrays)
-    rows = (q_chunks,) if is_flat else (*batch_chunks, head_chunks, q_chunks)
-    return Cut(arrays, options, (*rows, whole(value)))
+    rows = (q_chunks,) if is_flat else (*batch, head_chunks, q_chunks)
+    return Cut(arrays, options, (*rows, value.shape[-1:]))
+
+
+def call(problem, name, wanted=None, *, most=4, wrap=lambda array: array, **extra):
+    """Return the cut problem, its output and lse, and the gradients of `wanted` inputs, lazily."""
+    whole = cut(problem, name, most)
+    arrays = [wrap(array) for array in whole.arrays]
+    options = {"split_every": 2} | whole.options | extra
+    state = regard.dask.scaled_dot_product_attention(*arrays, **options, return_lse=True)
+    grad_output, grad_lse = (
+        da.from_array(array, chunks=own.chunks)
+        for array, own in zip((problem.grad_output, problem.grad_lse), state, strict=True)
+    )
+    options |= {
+        "grad_lse": grad_lse,
+        "with_respect_to": tuple(problem.inputs) if wanted is None else wanted,
+    }
+    gradients = regard.dask.scaled_dot_product_attention_backward(
+        grad_output, *arrays, *state, **options
+    )
+    return whole, state, gradients

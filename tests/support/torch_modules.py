@@ -7,6 +7,7 @@ from torch import nn
 by_another_name = torch.nn.functional.scaled_dot_product_attention
 SIZE, HEADS = 16, 4
 PADDING = torch.arange(7)[None] >= torch.tensor([[7], [5], [2]])
+CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
 
 
 class Calls(nn.Module):
@@ -24,10 +25,12 @@ class Calls(nn.Module):
 
 
 class MultiHead(nn.Module):
-    def __init__(self, keys=None, *, options=None, **words):
+    """Attention of a sequence to itself, or to its first elements."""
+
+    def __init__(self, keys=None, *, options=None, batch_first=True, **words):
         super().__init__()
-        self.attention = nn.MultiheadAttention(SIZE, HEADS, **words)
-        self.keys, self.options = keys, options or {}
+        self.attention = nn.MultiheadAttention(SIZE, HEADS, batch_first=batch_first, **words)
+        self.keys, self.options = keys, {"need_weights": False} | (options or {})
 
     def forward(self, x):
         other = x if self.keys is None else x[:, : self.keys]
@@ -53,14 +56,45 @@ class Whole(nn.Module):
         return self.model(x, x, tgt_mask=mask, tgt_is_causal=True)
 
 
-class PaddedEncoder(nn.Module):
-    def __init__(self):
+class Encoder(nn.Module):
+    def __init__(self, padding=None):
         super().__init__()
-        layer = nn.TransformerEncoderLayer(SIZE, HEADS, 32, 0.0, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.encoder = nn.TransformerEncoder(encoder_layer(), 2)
+        self.padding = padding
 
     def forward(self, x):
-        return self.encoder(x, src_key_padding_mask=PADDING)
+        return self.encoder(x, src_key_padding_mask=self.padding)
+
+
+def encoder_layer(**words):
+    return nn.TransformerEncoderLayer(SIZE, HEADS, 32, 0.0, batch_first=True, **words)
+
+
+def masked(**options):
+    return lambda: MultiHead(options=options)
+
+
+# Each module with the names of its layers.
+MODULES = {
+    "function": (lambda: Calls(by_another_name), ["Calls", "Calls:2"]),
+    "multi-head": (MultiHead, ["attention"]),
+    "length first": (lambda: MultiHead(batch_first=False), ["attention"]),
+    "cross": (lambda: MultiHead(4), ["attention"]),
+    "padding": (masked(key_padding_mask=PADDING), ["attention"]),
+    "causal": (masked(attn_mask=CAUSAL, is_causal=True), ["attention"]),
+    "more keys": (lambda: MultiHead(add_bias_kv=True, add_zero_attn=True), ["attention"]),
+    "norm first": (lambda: encoder_layer(norm_first=True), ["self_attn"]),
+    "encoder": (Encoder, ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
+    "decoder": (Decoder, ["layer.self_attn", "layer.multihead_attn"]),
+    "transformer": (
+        Whole,
+        [
+            "model.encoder.layers.0.self_attn",
+            "model.decoder.layers.0.self_attn",
+            "model.decoder.layers.0.multihead_attn",
+        ],
+    ),
+}
 
 
 def drawn(make):

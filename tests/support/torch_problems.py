@@ -21,19 +21,14 @@ def as_tensor(array):
     return torch.from_numpy(array)
 
 
-def bits(result):
-    """Return the memory of a tensor or an array, as integers."""
-    if isinstance(result, torch.Tensor):
-        result = result.detach().contiguous()
-        return result.reshape(-1).view(torch.uint8).numpy()
-    return np.ascontiguousarray(result).reshape(-1).view(np.uint8)
+def as_array(tensor):
+    """Return the elements of a tensor."""
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        import ml_dtypes
 
-
-def assert_same(tensor, array):
-    """Check that type, shape and bits are the same."""
-    assert str(tensor.dtype).removeprefix("torch.") == array.dtype.name
-    assert tuple(tensor.shape) == array.shape
-    np.testing.assert_array_equal(bits(tensor), bits(array))
+        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
 
 
 def leaves_of(problem, wanted=NAMES):
@@ -46,8 +41,7 @@ def leaves_of(problem, wanted=NAMES):
 
 def attend(problem, leaves, **extra):
     """Call with a problem's options and with these tensors as its inputs."""
-    arguments = arguments_of(problem, leaves) | extra
-    return scaled_dot_product_attention(**arguments)
+    return scaled_dot_product_attention(**arguments_of(problem, leaves) | extra)
 
 
 def arguments_of(problem, leaves):
@@ -60,9 +54,11 @@ def arguments_of(problem, leaves):
     options |= {name: leaves[name] for name in NAMES[4:] if name in leaves}
     mask = problem.options.get("mask")
     shown = mask[0] if isinstance(mask, tuple) else mask
-    is_shown = shown is not None and shown.dtype == bool
-    masks = [as_tensor(shown)] if is_shown else []
-    masks += [leaves["mask"]] if "mask" in leaves else []
+    masks = []
+    if shown is not None and shown.dtype == bool:
+        masks.append(as_tensor(shown) if isinstance(shown, np.ndarray) else shown)
+    if "mask" in leaves:
+        masks.append(leaves["mask"])
     if masks:
         options["attn_mask"] = tuple(masks) if len(masks) == 2 else masks[0]
     return options | {"enable_gqa": True} | {name: leaves[name] for name in NAMES[:3]}

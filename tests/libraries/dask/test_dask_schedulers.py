@@ -12,18 +12,16 @@ pytest.importorskip("dask.array", reason='pip install ".[dask]"')
 pytest.importorskip("distributed", reason='pip install ".[dask]"')
 
 import dask
-import dask.array as da
 import distributed
 
 import regard
 import regard.dask
 from cases import Case
-from dask_chunks import cut
+from dask_chunks import call
 from gradient_cases import build
 from reference import assert_same_bits
 
 pytestmark = pytest.mark.slow
-NAMES = regard.AttentionGradients._fields
 CASE = Case(
     "schedulers",
     *((2, 4, 230, 16), (2, 2, 310, 16), (2, 2, 310, 12)),
@@ -36,27 +34,10 @@ CASE = Case(
 )
 
 
-def everything(wrap=lambda array: array):
+def everything(**settings):
     """Return output, lse and all gradients of a call with most options, in one collection."""
     problem = build(CASE, np.dtype(np.float32), 0.3)
-    whole = cut(problem, "some chunks", most=6)
-    arrays = [wrap(array) for array in whole.arrays]
-    state = regard.dask.scaled_dot_product_attention(
-        *arrays, **whole.options, return_lse=True, split_every=2
-    )
-    grads = (problem.grad_output, problem.grad_lse)
-    grad_output, grad_lse = (
-        da.from_array(x, chunks=own.chunks) for x, own in zip(grads, state, strict=True)
-    )
-    gradients = regard.dask.scaled_dot_product_attention_backward(
-        grad_output,
-        *arrays,
-        *state,
-        **whole.options,
-        grad_lse=grad_lse,
-        with_respect_to=NAMES,
-        split_every=3,
-    )
+    _, state, gradients = call(problem, "some chunks", most=6, **settings)
     return [*state, *gradients]
 
 
@@ -95,28 +76,13 @@ def test_threads(workers, wanted):
 
 @pytest.mark.parametrize("threads", [2, None])
 def test_several_threads_in_every_task(threads, wanted):
-    problem = build(CASE, np.dtype(np.float32), 0.3)
-    whole = cut(problem, "some chunks", most=6)
-    state = regard.dask.scaled_dot_product_attention(
-        *whole.arrays, **whole.options, return_lse=True, split_every=2, threads=threads
-    )
     with dask.config.set(scheduler="threads", num_workers=2):
-        assert_same_bits(dask.compute(*state), wanted[:2])
+        assert_same_bits(dask.compute(*everything(threads=threads)), wanted)
 
 
 def test_processes(client, wanted):
     assert len(client.scheduler_info()["workers"]) == 2
     assert_same_bits(dask.compute(*everything()), wanted)
-
-
-def test_one_process(client, wanted):
-    only = next(iter(client.scheduler_info()["workers"]))
-    with dask.annotate(workers=[only], allow_other_workers=False):
-        arrays = everything()
-    with dask.config.set({"optimization.fuse.active": False}):
-        futures = client.compute(arrays, optimize_graph=False)
-        assert_same_bits(tuple(client.gather(futures)), wanted)
-    assert {worker for held in client.who_has(futures).values() for worker in held} == {only}
 
 
 def slowly(block):
@@ -128,7 +94,7 @@ def test_a_worker_is_killed(client, wanted):
     """Its process ends without warning when some of the results exist. The nanny starts another
     worker, and lost results are computed again."""
     processes = client.run(os.getpid)
-    arrays = everything(lambda array: array.map_blocks(slowly, dtype=array.dtype))
+    arrays = everything(wrap=lambda array: array.map_blocks(slowly, dtype=array.dtype))
     with dask.config.set({"distributed.scheduler.allowed-failures": 10}):
         futures = client.compute(arrays)
         limit = time.monotonic() + 60
@@ -251,13 +217,3 @@ def test_an_interrupt_ends_a_computation(output_of):
         print(np.array_equal(again, wanted))
     """
     assert output_of(script).split() == ["interrupted", "True"]
-
-
-def test_an_exception_in_a_task_comes_out():
-    def fail(block):
-        raise ArithmeticError("no such block")
-
-    x = da.ones((2, 100, 8), chunks=(1, 25, 8))
-    output = regard.dask.scaled_dot_product_attention(x, x, x.map_blocks(fail, dtype=float))
-    with pytest.raises(ArithmeticError, match="no such block"):
-        output.compute(scheduler="threads")

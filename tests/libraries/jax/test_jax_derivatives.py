@@ -1,16 +1,14 @@
-"""Test gradients of the call on JAX arrays, and gradients of these gradients, against the
-oracle."""
+"""Derivatives of higher order and in forward mode of the call on JAX arrays, what they compute, and
+what they leave out."""
 
-import dataclasses
 import functools
 
 import numpy as np
 import pytest
-from test_jax_attention import attend, divided, named, several
+from test_jax_transforms import GIVEN, PROBLEM, ROLES, attend
 
 import gradient_reference
 import regard
-from cases import Case
 from element_types import each_in_one_type
 from gradient_cases import ALL, assert_within, build, drawn, judge
 from option_cases import MIXES
@@ -21,60 +19,24 @@ import jax.numpy as jnp  # noqa: E402
 
 import regard.jax  # noqa: E402
 
-ROLES = ("query", "key", "value")
-FEW = [*MIXES[4::16], *ALL[5::90]]
-OTHERS = [case for case in ALL if case not in FEW]
 
-
-def function_of(problem, *, return_lse=True):
+def function_of(problem):
     """Return the call as a function of the inputs with gradients, by name; all its other arrays are
     constants."""
-    constants, known = divided(problem.options)
 
     def function(inputs):
-        given = dict(inputs)
+        given, options = dict(inputs), dict(problem.options)
         arrays = [given.pop(role) for role in ROLES]
-        options = constants | known
         if "mask" in given:
             mask = given.pop("mask")
             is_pair = isinstance(options["mask"], tuple)
             options["mask"] = (options["mask"][0], mask) if is_pair else mask
-        options |= given
-        return regard.jax.scaled_dot_product_attention(*arrays, **options, return_lse=return_lse)
+        return regard.jax.scaled_dot_product_attention(*arrays, **options | given, return_lse=True)
 
     return function
 
 
-def check(problem):
-    function = function_of(problem)
-
-    @jax.jit
-    def gradients(inputs, grads):
-        _, pull = jax.vjp(function, inputs)
-        return pull(grads)[0]
-
-    inputs = {name: np.asarray(x) for name, x in problem.inputs.items()}
-    actual = gradients(inputs, (problem.grad_output, problem.grad_lse))
-    assert actual.keys() == problem.inputs.keys()
-    same, exact = problem.gradients(), problem.expected()
-    for name, gradient in actual.items():
-        gradient = np.asarray(gradient)
-        assert_same_bits(gradient, getattr(same, name))
-        assert_within(getattr(exact, name), gradient, problem.inputs[name].dtype, name)
-
-
-@each_in_one_type(FEW, "storage")
-def test_oracle(case, storage):
-    check(build(case, storage))
-
-
-@pytest.mark.slow
-@each_in_one_type(OTHERS, "storage")
-def test_oracle_of_the_other_cases(case, storage):
-    check(build(case, storage))
-
-
-SECOND = [*MIXES[1::24], *ALL[11::150]]
+SECOND = [*MIXES[1::24], *ALL[11::300]]
 
 
 def check_second(problem):
@@ -115,107 +77,14 @@ def check_second(problem):
     assert_within(judged, np.asarray(of_lse), problem.grad_lse.dtype, "grad_lse")
 
 
-@each_in_one_type(SECOND, "storage")
+@each_in_one_type(SECOND, "storage", quick=3)
 def test_gradients_of_gradients(case, storage):
     check_second(build(case, storage))
-
-
-@pytest.mark.slow
-@each_in_one_type([case for case in ALL[::3] if case not in SECOND], "storage")
-def test_gradients_of_gradients_of_other_cases(case, storage):
-    check_second(build(case, storage))
-
-
-PROBLEM = build(
-    Case(
-        "jax gradients",
-        *((2, 4, 9, 8), (2, 2, 21, 8), (2, 2, 21, 6)),
-        float_mask=(4, 9, 21),
-        alibi_slopes=0.2,
-        distance_bias=9,
-        sinks=0.5,
-        query_offset=(12, 9),
-        is_causal=True,
-    ),
-    np.dtype(np.float64),
-    0.0,
-)
-SHARED = Case("shared", (3, 4, 9, 8), (2, 21, 8), (1, 2, 21, 6), float_mask=(4, 1, 21))
 
 
 def loss(given):
     output, lse = attend(given, regard.jax.scaled_dot_product_attention)
     return (output**2).sum() + jnp.sin(lse).sum()
-
-
-INPUTS = ("query", "key", "value", "float_mask", "alibi_slopes", "distance_bias", "sinks")
-
-
-def numpy_gradients(given, names=INPUTS):
-    """Return the gradients of the loss from the NumPy calls."""
-    output, lse = attend(given, regard.scaled_dot_product_attention)
-    more = {name: x for name, x in given.items() if name not in (*ROLES, "float_mask")}
-    gradients = regard.scaled_dot_product_attention_backward(
-        2 * output,
-        *(given[role] for role in ROLES),
-        output,
-        lse,
-        given["float_mask"],
-        **more,
-        is_causal=True,
-        grad_lse=np.asarray(jnp.cos(lse)),
-        with_respect_to=[name.removeprefix("float_") for name in names],
-    )
-    return {name: getattr(gradients, name.removeprefix("float_")) for name in names}
-
-
-@pytest.mark.parametrize("mapped", [*((name,) for name in INPUTS), INPUTS, ("key", "value")])
-@pytest.mark.parametrize("without_sinks", [False, True])
-def test_jit_of_vmap_of_grad(mapped, without_sinks):
-    """Inputs that are not mapped still have a gradient for each mapped call."""
-    given = named(PROBLEM)
-    if without_sinks:
-        given.pop("sinks")
-    names = tuple(name for name in INPUTS if name in given)
-    mapped = tuple(name for name in mapped if name in given)
-    if not mapped:
-        return
-    given |= {name: several(name, given[name]) for name in mapped}
-    constants = {name: x for name, x in given.items() if name not in names}
-    inputs = {name: given[name] for name in names}
-    axes = {name: 0 if name in mapped else None for name in names}
-    gradient = jax.grad(lambda inputs: loss(inputs | constants))
-    actual = jax.jit(jax.vmap(gradient, (axes,)))(inputs)
-    each = [
-        numpy_gradients({k: x[i] if k in mapped else x for k, x in given.items()}, names)
-        for i in range(3)
-    ]
-    for name in names:
-        assert_same_bits(np.asarray(actual[name]), np.stack([one[name] for one in each]))
-
-
-def test_jit_of_grad_of_vmap():
-    """Inputs that are not mapped have the sum of the gradients of all mapped calls."""
-    given = named(PROBLEM)
-    queries = several("query", given["query"])
-    constants = {name: x for name, x in given.items() if name not in ("query", "key")}
-
-    @jax.jit
-    @jax.grad
-    def gradient(inputs):
-        each = jax.vmap(lambda query: loss(constants | inputs | {"query": query}))
-        return each(inputs["query"]).sum()
-
-    actual = gradient({"query": queries, "key": given["key"]})
-    each = [numpy_gradients(given | {"query": query}, ("query", "key")) for query in queries]
-    assert_same_bits(np.asarray(actual["query"]), np.stack([one["query"] for one in each]))
-    total = sum(one["key"] for one in each)
-    bound = 3 * np.finfo(np.float64).eps * sum(np.abs(one["key"]) for one in each)
-    assert (np.abs(actual["key"] - total) <= bound).all()
-
-
-def test_gradients_of_shared_inputs_are_sums():
-    check(build(SHARED, np.dtype(np.float64), 0.3))
 
 
 def test_only_what_is_asked_for_is_computed(monkeypatch):
@@ -230,7 +99,7 @@ def test_only_what_is_asked_for_is_computed(monkeypatch):
         )
 
     monkeypatch.setattr(_computation, "scaled_dot_product_attention_backward", spy)
-    given = named(PROBLEM)
+    given = GIVEN
     for names in (("query",), ("float_mask",), ("value", "sinks")):
         constants = {name: x for name, x in given.items() if name not in names}
         inputs = {name: given[name] for name in names}
@@ -308,23 +177,6 @@ def test_gradients_through_loops_are_fused(monkeypatch, wrapped):
     assert np.abs(actual - wanted).max() <= 1e-14 * np.abs(wanted).max()
 
 
-def test_a_jacobian_is_many_gradients():
-    query, key, value = (x[0, :2, :4] for x in PROBLEM.arrays)
-
-    def attend(query):
-        return regard.jax.scaled_dot_product_attention(query, key, value)
-
-    jacobian = np.asarray(jax.jit(jax.jacrev(attend))(query))
-    output, lse = regard.scaled_dot_product_attention(query, key, value, return_lse=True)
-    for index in np.ndindex(output.shape):
-        grad_output = np.zeros_like(output)
-        grad_output[index] = 1
-        gradient = regard.scaled_dot_product_attention_backward(
-            grad_output, query, key, value, output, lse
-        ).query
-        assert_same_bits(jacobian[index], gradient)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
 @pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
@@ -347,64 +199,6 @@ def test_a_hessian_is_symmetric(inner, outer):
     assert np.abs(hessian @ step.ravel() - np.ravel(moved) / 2).max() <= 1e-12
 
 
-def test_gradients_in_bfloat16():
-    problem = build(FEW[0], np.dtype(np.float32), dropout=0.0)
-    problem = dataclasses.replace(problem, options=problem.options | {"precision": "bfloat16"})
-    function = function_of(problem)
-    grads = problem.grad_output, problem.grad_lse
-    inputs = {name: np.asarray(array) for name, array in problem.inputs.items()}
-
-    def gradients(inputs):
-        return jax.vjp(function, inputs)[1](grads)[0]
-
-    wanted = problem.gradients()
-    for name, gradient in jax.jit(gradients)(inputs).items():
-        assert_same_bits(np.asarray(gradient), getattr(wanted, name))
-
-
-def refused(function, *words, kind=NotImplementedError):
-    with pytest.raises(kind) as caught:
-        function()
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_derivatives_that_do_not_exist_are_refused():
-    query, key, value = PROBLEM.arrays
-    attend = regard.jax.scaled_dot_product_attention
-
-    def total(query, mask=None, **options):
-        return (attend(query, key, value, mask, **options) ** 2).sum()
-
-    singles = [x.astype(np.float32) for x in PROBLEM.arrays]
-
-    def rough(query):
-        return attend(query, *singles[1:], precision="int8").sum()
-
-    refused(lambda: jax.grad(rough)(singles[0]), "precision must be None")
-    refused(lambda: jax.jvp(rough, (singles[0],), (singles[0],)), "precision must be None")
-
-    def rounded_attention(query):
-        return attend(query, *singles[1:], precision="bfloat16")
-
-    refused(
-        lambda: jax.jvp(rounded_attention, (singles[0],), (singles[0],)),
-        "precision must be None in gradients of gradients and in forward mode",
-    )
-    rounded = jax.grad(lambda q: (rounded_attention(q) ** 2).sum())
-    refused(
-        lambda: jax.grad(lambda q: rounded(q).sum())(singles[0]),
-        "precision must be None in gradients of gradients",
-    )
-    for name, numbers in (("scale", [0.1] * 4), ("softcap", [0.5] * 4)):
-        refused(
-            lambda name=name, numbers=numbers: jax.grad(lambda x: total(query, **{name: x}))(
-                jnp.array(numbers)
-            ),
-            f"{name} has no gradient: pass jax.lax.stop_gradient({name})",
-        )
-
-
 @pytest.mark.parametrize("wrt", [(1, 1), (0, 1), (1, 0)])
 def test_second_derivatives_of_masks(wrt):
     """They are compared with differences of gradients."""
@@ -414,12 +208,14 @@ def test_second_derivatives_of_masks(wrt):
     def total(query, mask):
         return (regard.jax.scaled_dot_product_attention(query, key, value, mask) ** 2).sum()
 
+    @jax.jit
     def penalty(*given):
         return (jax.grad(total, argnums=first)(*given) ** 2).sum()
 
     given = [query, drawn((9, 9), np.float64, 1)]
     step = 1e-5 * np.cos(given[second])
-    actual = float((jax.grad(penalty, argnums=second)(*given) * step).sum())
+    gradient = jax.jit(jax.grad(penalty, argnums=second))
+    actual = float((gradient(*given) * step).sum())
     more, fewer = list(given), list(given)
     more[second], fewer[second] = given[second] + step, given[second] - step
     wanted = float(penalty(*more) - penalty(*fewer)) / 2
@@ -433,30 +229,12 @@ def test_third_derivatives():
     def total(query):
         return (regard.jax.scaled_dot_product_attention(query, key, value) ** 3).sum()
 
-    twice = jax.grad(lambda q: (jax.grad(total)(q) ** 2).sum())
+    twice = jax.jit(jax.grad(lambda q: (jax.grad(total)(q) ** 2).sum()))
     step = 1e-5 * np.cos(query)
-    actual = jax.grad(lambda q: (twice(q) * step).sum())(query)
+    actual = jax.jit(jax.grad(lambda q: (twice(q) * step).sum()))(query)
     wanted = (twice(query + step) - twice(query - step)) / 2
     assert np.abs(wanted).max() > 1e-7  # 0.01 of the step
     assert float(jnp.abs(actual - wanted).max()) <= 1e-6 * float(jnp.abs(wanted).max())
-
-
-def test_a_constant_mask_allows_gradients_of_gradients():
-    query, key, value = PROBLEM.arrays
-    mask = jnp.asarray(PROBLEM.options["mask"])
-
-    def penalty(query, mask):
-        def total(query):
-            output = regard.jax.scaled_dot_product_attention(
-                query, key, value, jax.lax.stop_gradient(mask)
-            )
-            return (output**2).sum()
-
-        return (jax.grad(total)(query) ** 2).sum()
-
-    of_query, of_mask = jax.jit(jax.grad(penalty, argnums=(0, 1)))(query, mask)
-    assert np.abs(of_query).max() > 0
-    assert not np.asarray(of_mask).any()
 
 
 HIDDEN = {
@@ -467,11 +245,15 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize("transform", [lambda function: function, jax.jit], ids=["eager", "jit"])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(
+    "transform",
+    [pytest.param(lambda function: function, marks=pytest.mark.slow), jax.jit],
+    ids=["eager", "jit"],
+)
 @pytest.mark.parametrize("options", HIDDEN.values(), ids=HIDDEN)
-def test_gradients_of_rows_without_keys_under_debug_infs(options, dtype, transform):
+def test_gradients_of_rows_without_keys_under_debug_infs(options, transform):
     """JAX refuses any infinity that a function returns, even if only its gradient reads it."""
+    dtype = np.float16
     rng = np.random.default_rng(5)
     inputs = tuple(rng.standard_normal((2, 2, 4, 8)).astype(dtype) for _ in range(3))
     grad = rng.standard_normal((2, 2, 4, 8)).astype(dtype)
@@ -494,3 +276,71 @@ def test_gradients_of_rows_without_keys_under_debug_infs(options, dtype, transfo
     for one, other in zip(actual, (wanted.query, wanted.key, wanted.value), strict=True):
         assert_same_bits(np.asarray(one), other)
     assert_same_bits(np.asarray(again), np.asarray(second(*inputs)))
+
+
+@pytest.mark.parametrize("moved", [("query",), ("key",), ("query", "value")])
+def test_forward_mode_along_some_arrays(moved):
+    arrays = dict(zip(ROLES, drawn((3, 2, 9, 8), np.float64), strict=True))
+    directions = {role: drawn((2, 9, 8), np.float64, 7 + i) for i, role in enumerate(moved)}
+
+    @jax.jit
+    def along(directions):
+        def function(some):
+            return regard.jax.scaled_dot_product_attention(**arrays | some, return_lse=True)
+
+        return jax.jvp(function, ({role: arrays[role] for role in moved},), (directions,))
+
+    (output, lse), tangents = along(directions)
+    wanted = regard.scaled_dot_product_attention_jvp(
+        *arrays.values(), *map(directions.get, ROLES), return_lse=True
+    )
+    actual = output, tangents[0], lse, tangents[1]
+    assert_same_bits(tuple(map(np.asarray, actual)), tuple(wanted))
+
+
+@pytest.mark.parametrize("transform", ["jvp of vmap", "vmap of jvp", "scan", "checkpoint"])
+def test_transformed_forward_mode(transform):
+    """Each of three queries moves, and the keys are shared."""
+    query, key, value, direction = drawn((4, 3, 2, 5, 4), np.float64)
+    key, value = key[0], value[0]
+
+    def attend(query, key):
+        return regard.jax.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    def along(query, direction):
+        return jax.jvp(attend, (query, key), (direction, key))[1]
+
+    if transform == "jvp of vmap":
+        function = jax.vmap(attend, (0, None))
+        actual = jax.jit(lambda q, d: jax.jvp(function, (q, key), (d, key))[1])(query, direction)
+    elif transform == "vmap of jvp":
+        actual = jax.jit(jax.vmap(along))(query, direction)
+    elif transform == "scan":
+
+        def attend_all(query, key):
+            return jax.lax.scan(lambda _, each: (None, attend(each, key)), None, query)[1]
+
+        actual = jax.jit(lambda q, d: jax.jvp(attend_all, (q, key), (d, key))[1])(query, direction)
+    else:
+        attend = jax.checkpoint(attend)
+        actual = np.stack([along(*each) for each in zip(query, direction, strict=True)])
+    wanted = [
+        regard.scaled_dot_product_attention_jvp(q, key, value, d, key, None, is_causal=True)[1]
+        for q, d in zip(query, direction, strict=True)
+    ]
+    assert_same_bits(np.asarray(actual), np.stack(wanted))
+
+
+@pytest.mark.parametrize("name", ["float_mask", "alibi_slopes", "distance_bias", "sinks"])
+def test_forward_mode_along_other_inputs(name):
+    """It agrees with reverse mode, whose gradients are tested against the oracle."""
+    given = dict(GIVEN)
+    step = drawn(given[name].shape, np.float64, 3)
+    given |= {role: given[role] / 20 for role in ROLES}
+
+    def of(x):
+        return loss(given | {name: x})
+
+    _, actual = jax.jit(lambda *x: jax.jvp(of, *x))((given[name],), (step,))
+    wanted = (jax.jit(jax.grad(of))(given[name]) * step).sum()
+    assert abs(float(actual - wanted)) <= 1e-12 * abs(float(wanted))

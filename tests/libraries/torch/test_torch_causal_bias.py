@@ -1,7 +1,6 @@
 """PyTorch's `CausalBias`, whose memory holds nothing, has the same meaning as in PyTorch's call."""
 
 import itertools
-import re
 import warnings
 
 import pytest
@@ -73,32 +72,3 @@ def test_compiled(dynamic):
     for variant, lengths in itertools.product(MAKERS, [(3, 9), (4, 9), (9, 3)]):
         tensors, mask = drawn(*lengths), made(variant, *lengths)
         assert torch.equal(compiled(*tensors, mask), function(*tensors, mask))
-
-
-BIAS = bias.causal_lower_right(5, 9)
-ERRORS = {
-    "wide": ({"attn_mask": bias.causal_upper_left(5, 8)}, ValueError, "got lengths (5, 8)"),
-    "square": (
-        {"attn_mask": bias.causal_lower_right(4, 4)},
-        ValueError,
-        "attn_mask must be a CausalBias for the lengths of query and key, (5, 9), got lengths (4,",
-    ),
-    "causal": ({"attn_mask": BIAS, "is_causal": True}, ValueError, "got is_causal=True"),
-    "offset": ({"attn_mask": BIAS, "query_offset": 4}, ValueError, "query_offset=4"),
-    "end": ({"attn_mask": BIAS, "query_offset": "end"}, ValueError, "query_offset='end'"),
-    "view": ({"attn_mask": BIAS[None]}, TypeError, "the result of an operation on a CausalBias"),
-    "type": ({"attn_mask": BIAS.double()}, TypeError, "the result of an operation on a CausalBias"),
-    "pair": ({"attn_mask": (torch.ones(9) > 0, BIAS)}, TypeError, "attn_mask must have elements"),
-    "sinks": ({"sinks": BIAS}, TypeError, "sinks must have elements, got a CausalBias"),
-    "lengths": ({"key_lengths": BIAS}, TypeError, "key_lengths must have elements"),
-    "query": ({"query": BIAS}, TypeError, "query must have elements, got a CausalBias"),
-}
-
-
-@pytest.mark.parametrize(("given", "error", "message"), ERRORS.values(), ids=ERRORS)
-@pytest.mark.parametrize("is_recorded", [False, True])
-def test_errors(given, error, message, is_recorded):
-    tensors = {"query": (5, 16), "key": (9, 16), "value": (9, 16)}
-    tensors = {name: torch.zeros(s, requires_grad=is_recorded) for name, s in tensors.items()}
-    with pytest.raises(error, match=re.escape(message)):
-        scaled_dot_product_attention(**tensors | given)

@@ -49,22 +49,3 @@ def test_packed_sequences():
     assert count == sum(sdpa_flop_count(*each) for each in shapes)
     count, _ = counted(lambda: torch.autograd.grad(output.sum(), tensors))
     assert count == sum(sdpa_backward_flop_count(each[0], *each) for each in shapes)
-
-
-def test_the_meta_device():
-    shapes = SHAPES["value_dim"]
-    tensors = [torch.empty(shape, device="meta") for shape in shapes]
-    count, _ = counted(lambda: regard.torch.scaled_dot_product_attention(*tensors))
-    assert count == sdpa_flop_count(*shapes)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")  # PyTorch's own
-def test_derivatives_of_higher_order_are_counted():
-    query, key, value = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))
-    attend = regard.torch.scaled_dot_product_attention
-    output = attend(query, key, value)
-    (gradient,) = torch.autograd.grad(output.sin().sum(), query, create_graph=True)
-    assert counted(lambda: torch.autograd.grad(gradient.sum(), key))[0] > 0
-    along = torch.ones_like(query)
-    count, _ = counted(lambda: torch.func.jvp(lambda x: attend(x, key, value), (query,), (along,)))
-    assert count > sdpa_flop_count(*[query.shape] * 3)

@@ -125,12 +125,6 @@ def test_a_storage_without_memory():
         as_array(tensor)
 
 
-def test_elements_that_a_view_negates():
-    view = torch.imag(torch.tensor([1 + 2j, 3 - 4j]).conj())
-    assert view.is_neg()
-    assert as_array(view).tolist() == [-2, 4]
-
-
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_memory_that_is_not_aligned(is_recorded):
     """The kernels cannot read it in place, and no other result may replace theirs."""

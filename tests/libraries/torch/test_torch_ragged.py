@@ -1,4 +1,4 @@
-"""Packed sequences of tensors have the bits of a call for each sequence, with gradients."""
+"""Packed sequences have the bits of a call for each sequence, also under vmap and when compiled."""
 
 import itertools
 
@@ -6,132 +6,127 @@ import numpy as np
 import pytest
 
 import regard
-from packed_tensors import (
-    HEADS,
-    KEYS,
-    LONGEST,
-    OPTIONS,
-    QUERIES,
-    packed,
-    tensor,
-    tensors,
-)
+from gradient_cases import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
+from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
+# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+
+HEADS, KV_HEADS = 4, 2
+QUERIES, KEYS = [0, 3, 3, 10, 11], [0, 5, 9, 9, 30]
+LONGEST = 21
+
+
+def tensors(dtype=torch.float32, kv_heads=KV_HEADS):
+    shapes = (QUERIES[-1], HEADS, 8), (KEYS[-1], kv_heads, 8), (KEYS[-1], kv_heads, 6)
+    return [torch.from_numpy(drawn(x, np.float64, i)).to(dtype) for i, x in enumerate(shapes)]
+
+
+def tensor(*shape):
+    return torch.from_numpy(drawn(shape, np.float32, 9))
+
+
+DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**64 - 9}
+OFFSETS = torch.tensor([1, 2, 0, 20])
+BIAS = tensor(QUERIES[-1], HEADS, LONGEST)
+# The options of a call; a tensor whose first axis is 4 has one row for each sequence.
+OPTIONS = {
+    "plain": {},
+    "end": {"is_causal": True, "query_offset": "end"},
+    "offset of each": {"is_causal": True, "query_offset": OFFSETS},
+    "window": {"window": (3, 1), "query_offset": 2},
+    "lengths of each": {
+        "key_lengths": torch.tensor([4, 4, 0, 13]),
+        "left_padding": torch.tensor([1, 0, 0, 2]),
+    },
+    "scale of heads": {"scale": [0.1, 0.2, 0.3, 0.4], "softcap": [1.0, 2.0, 3.0, 4.0]},
+    "slopes of each": {"alibi_slopes": tensor(4, HEADS)},
+    "bool mask": {"attn_mask": BIAS > -0.5},
+    "bool mask of heads": {"attn_mask": BIAS[:1, :, :1] > -0.5},
+    "float mask": {"attn_mask": BIAS, "is_causal": True},
+    "float mask of queries": {"attn_mask": BIAS[:, :1]},
+    "dropout": DROPOUT,
+    "all": {
+        "is_causal": True,
+        "query_offset": OFFSETS,
+        "window": (9, 0),
+        "softcap": 2.0,
+        "alibi_slopes": tensor(4, HEADS),
+        "distance_bias": tensor(HEADS, 7),
+        "sinks": tensor(HEADS),
+        **DROPOUT,
+    },
+}
 # The axes of the options that may have one row, or one number, for each sequence.
 AXES = {"query_offset": 1, "key_lengths": 1, "left_padding": 1, "alibi_slopes": 2}
-each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
-def sequences():
-    return zip(itertools.pairwise(QUERIES), itertools.pairwise(KEYS), strict=True)
+def packed(query, key, value, query_starts=QUERIES, key_starts=KEYS, **options):
+    options = {"enable_gqa": True, "return_lse": True} | options
+    return scaled_dot_product_attention_ragged(
+        query, key, value, query_starts, key_starts, **options
+    )
 
 
 def one_by_one(query, key, value, attn_mask=None, **options):
     """Make a dense call for each sequence."""
     results = []
-    for number, ((first, last), (first_key, last_key)) in enumerate(sequences()):
-        own = dict(options)
+    sequences = zip(itertools.pairwise(QUERIES), itertools.pairwise(KEYS), strict=True)
+    for number, ((first, last), (first_key, last_key)) in enumerate(sequences):
+        own = options | {"enable_gqa": True, "return_lse": True}
         for name, axes in AXES.items():
             option = own.get(name)
             if isinstance(option, torch.Tensor) and option.ndim == axes:
                 own[name] = option[number] if axes > 1 else int(option[number])
         if "dropout_p" in own:
             own["dropout_origin"] = (number, 0, 0)
-        mask = attn_mask
-        if mask is not None:
-            mask = mask.expand(QUERIES[-1], HEADS, LONGEST)[first:last, :, : last_key - first_key]
-            mask = mask.transpose(0, 1)
+        if attn_mask is not None:
+            mask = attn_mask.expand(QUERIES[-1], HEADS, LONGEST)
+            own["attn_mask"] = mask[first:last, :, : last_key - first_key].transpose(0, 1)
         parts = query[first:last], key[first_key:last_key], value[first_key:last_key]
-        output, lse = scaled_dot_product_attention(
-            *(part.transpose(0, 1) for part in parts),
-            mask,
-            enable_gqa=True,
-            return_lse=True,
-            **own,
-        )
-        results.append((output.transpose(0, 1), lse.transpose(0, 1)))
+        found = scaled_dot_product_attention(*(part.transpose(0, 1) for part in parts), **own)
+        results.append([x.transpose(0, 1) for x in found])
     return [torch.cat(each) for each in zip(*results, strict=True)]
 
 
-def results_of(function, attn_mask, options, requires_grad):
+def results_of(function, options, requires_grad):
     """Return output and lse, and the gradients of all inputs that have one."""
     inputs = tensors()
-    options = {
-        name: option.clone() if isinstance(option, torch.Tensor) else option
-        for name, option in options.items()
-    }
-    leaves = [
-        *inputs,
-        *(x for n, x in options.items() if n in ("alibi_slopes", "distance_bias", "sinks")),
-    ]
-    if attn_mask is not None and attn_mask.is_floating_point():
-        attn_mask = attn_mask.clone()
-        leaves.append(attn_mask)
-    for leaf in leaves:
-        leaf.requires_grad_(requires_grad)
-    output, lse = function(*inputs, attn_mask, **options)
+    options = {n: x.clone() if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+    floats = (x for x in options.values() if isinstance(x, torch.Tensor) and x.is_floating_point())
+    leaves = [x.requires_grad_(requires_grad) for x in (*inputs, *floats)]
+    output, lse = function(*inputs, **options)
     if not requires_grad:
         return output, lse
     loss = (output**2).sum() + torch.where(lse == -torch.inf, 0, lse).sin().sum()
     return output, lse, *torch.autograd.grad(loss, leaves)
 
 
-@each_option
-def test_results_are_those_of_each_sequence(options):
-    wanted = results_of(one_by_one, None, options, False)
-    for one, other in zip(results_of(packed, None, options, False), wanted, strict=True):
-        assert torch.equal(one, other)
-
-
-def assert_close(found, wanted):
-    """Compare the bits of outputs, lse and everything that belongs to one sequence; sums over
-    sequences agree up to rounding."""
-    for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_results_and_gradients_are_those_of_each_sequence(options, requires_grad):
+    """What belongs to one sequence has the same bits; sums over sequences agree up to rounding."""
+    wanted = results_of(one_by_one, options, requires_grad)
+    for i, (one, other) in enumerate(
+        zip(results_of(packed, options, requires_grad), wanted, strict=True)
+    ):
         assert one.dtype == other.dtype
-        if i < 5:
-            assert torch.equal(one, other), i
-        else:
-            bound = 32 * torch.finfo(one.dtype).eps * other.abs().max()
-            torch.testing.assert_close(one, other, rtol=0, atol=float(bound))
-
-
-@each_option
-def test_gradients_are_those_of_each_sequence(options):
-    wanted = results_of(one_by_one, None, options, True)
-    assert_close(results_of(packed, None, options, True), wanted)
-
-
-MASKS = {
-    "bool": tensor(QUERIES[-1], HEADS, LONGEST) > -0.5,
-    "bool of heads": tensor(1, HEADS, 1) > -0.5,
-    "float": tensor(QUERIES[-1], HEADS, LONGEST),
-    "float of queries": tensor(QUERIES[-1], 1, LONGEST),
-}
+        bound = 32 * torch.finfo(one.dtype).eps * other.abs().max() if i >= 5 else 0.0
+        assert torch.equal(one, other) if i < 5 else (one - other).abs().max() <= bound
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_masks_have_a_row_for_each_query(mask, requires_grad):
-    wanted = results_of(one_by_one, mask, {"is_causal": True}, requires_grad)
-    assert_close(results_of(packed, mask, {"is_causal": True}, requires_grad), wanted)
-
-
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_a_sparse_mask(requires_grad):
-    """The mask has the axis of heads first."""
-    dense = MASKS["bool"]
-    sparse = regard.masks.Blocks.from_dense(dense.transpose(0, 1).numpy(), block=(4, 8))
-    query, key, value = (x.requires_grad_(requires_grad) for x in tensors())
-    ours, other = packed(query, key, value, sparse), packed(query, key, value, dense)
-    for one, two in zip(ours, other, strict=True):
-        assert torch.equal(one, two)
+def test_a_sparse_mask_has_the_axis_of_heads_first(requires_grad):
+    shown = BIAS > -0.5
+    sparse = regard.masks.Blocks.from_dense(shown.transpose(0, 1).numpy(), block=(4, 8))
+    inputs = [x.requires_grad_(requires_grad) for x in tensors()]
+    ours, other = (packed(*inputs, attn_mask=mask) for mask in (sparse, shown))
+    assert all(map(torch.equal, ours, other))
     if requires_grad:
-        gradients = [
-            torch.autograd.grad(x[0].sin().sum(), (query, key, value)) for x in (ours, other)
-        ]
+        gradients = [torch.autograd.grad(x[0].sin().sum(), inputs) for x in (ours, other)]
         assert all(map(torch.equal, *gradients))
 
 
@@ -140,33 +135,27 @@ def test_a_sparse_mask(requires_grad):
 def test_types_and_strides(dtype, order):
     """The bits equal the results for contiguous tensors, and the output has the memory layout of
     the query."""
-    dtype = getattr(torch, dtype)
-    inputs = [x.to(dtype) for x in tensors(kv_heads=HEADS)]
     starts = [0, 4, 11]
-    query, key, value = inputs[0], inputs[1][:11], inputs[1][11:22]
-    wanted = scaled_dot_product_attention_ragged(query, key, value, starts, starts)
+    query, key, value = tensors(getattr(torch, dtype), kv_heads=HEADS)
+    three = query, key[:11], torch.cat([value, value], dim=-1)[:11, :, :8]
+    wanted = scaled_dot_product_attention_ragged(*three, starts, starts)
     if order == "heads first":
-        query, key, value = (
-            x.transpose(0, 1).contiguous().transpose(0, 1) for x in (query, key, value)
-        )
+        three = [x.transpose(0, 1).contiguous().transpose(0, 1) for x in three]
     elif order == "one tensor":
-        query, key, value = torch.stack([query, key, value], dim=2).unbind(2)
-    found = scaled_dot_product_attention_ragged(query, key, value, starts, starts)
-    assert found.dtype == dtype
+        three = torch.stack(three, dim=2).unbind(2)
+    found = scaled_dot_product_attention_ragged(*three, starts, starts)
     assert torch.equal(found, wanted)
-    assert torch.empty_like(query).stride() == found.stride()
-    narrow = scaled_dot_product_attention_ragged(query, key, value[..., :3], starts, starts)
+    assert torch.empty_like(three[0]).stride() == found.stride()
+    narrow = scaled_dot_product_attention_ragged(*three[:2], three[2][..., :3], starts, starts)
     assert torch.equal(narrow, wanted[..., :3])
     assert (narrow.stride(0) < narrow.stride(1)) == (order == "heads first")
 
 
-@pytest.mark.parametrize("starts", [[0], [0, 0], [0, 0, 0]])
+@pytest.mark.parametrize("starts", [[0], [0, 0, 0]])
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_no_tokens(starts, requires_grad):
     query, key, value = (torch.zeros(0, HEADS, n, requires_grad=requires_grad) for n in (8, 8, 6))
-    output, lse = scaled_dot_product_attention_ragged(
-        query, key, value, starts, torch.tensor(starts), return_lse=True
-    )
+    output, lse = packed(query, key, value, starts, torch.tensor(starts))
     assert (output.shape, lse.shape) == ((0, HEADS, 6), (0, HEADS))
     if requires_grad:
         (gradient,) = torch.autograd.grad(output.sum(), key)
@@ -174,54 +163,41 @@ def test_no_tokens(starts, requires_grad):
 
 
 STARTS = {
-    "list": list,
-    "range-like": tuple,
+    "tuple": tuple,
     "array": np.array,
     "int32": lambda starts: torch.tensor(starts, dtype=torch.int32),
     "strided": lambda starts: torch.tensor(starts).repeat_interleave(2)[::2],
 }
 
 
+@pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("make", STARTS.values(), ids=STARTS)
-def test_starts_of_any_kind(make):
-    for requires_grad in (False, True):
-        inputs = [x.requires_grad_(requires_grad) for x in tensors(kv_heads=HEADS)]
-        wanted = scaled_dot_product_attention_ragged(*inputs, QUERIES, KEYS)
-        assert torch.equal(
-            scaled_dot_product_attention_ragged(*inputs, make(QUERIES), make(KEYS)), wanted
-        )
-
-
-def test_head_dim_0_and_dropout_of_all():
-    query, key, value = tensors(kv_heads=HEADS)
-    with pytest.raises(ValueError, match="must have a head_dim of at least 1"):
-        packed(query[..., :0], key[..., :0], value)
-    assert not packed(query, key, value, dropout_p=1.0)[0].any()
+def test_starts_of_any_kind(make, requires_grad):
+    inputs = [x.requires_grad_(requires_grad) for x in tensors()]
+    assert torch.equal(packed(*inputs, make(QUERIES), make(KEYS))[0], packed(*inputs)[0])
 
 
 def test_heads_broadcast_or_repeat():
     query, key, value = tensors(kv_heads=HEADS)
-    starts = QUERIES, KEYS
-    one = scaled_dot_product_attention_ragged(query, key[:, :1], value[:, :1], *starts)
-    four = scaled_dot_product_attention_ragged(
-        query, key[:, :1].repeat(1, 4, 1), value[:, :1].repeat(1, 4, 1), *starts
-    )
-    assert torch.equal(one, four)
-    mixed = scaled_dot_product_attention_ragged(query, key[:, :2], value, *starts, enable_gqa=True)
+    one = packed(query, key[:, :1], value[:, :1], enable_gqa=False)
+    four = packed(query, *(x[:, :1].repeat(1, 4, 1) for x in (key, value)))
+    assert torch.equal(one[0], four[0])
     repeated = key[:, :2].repeat_interleave(2, dim=1)
-    assert torch.equal(mixed, scaled_dot_product_attention_ragged(query, repeated, value, *starts))
+    assert torch.equal(packed(query, key[:, :2], value)[0], packed(query, repeated, value)[0])
 
 
-def test_autocast_converts():
-    inputs = tensors(kv_heads=HEADS)
+def test_autocast_and_the_device_meta():
+    inputs = tensors()
     with torch.autocast("cpu", torch.bfloat16):
-        output = scaled_dot_product_attention_ragged(*inputs, QUERIES, KEYS)
-    converted = (x.bfloat16() for x in inputs)
-    assert torch.equal(output, scaled_dot_product_attention_ragged(*converted, QUERIES, KEYS))
+        output = packed(*inputs)[0]
+    assert torch.equal(output, packed(*(x.bfloat16() for x in inputs))[0])
+    starts = [torch.tensor(x, device="meta") for x in (QUERIES, KEYS)]
+    output, lse = packed(*(x.to("meta") for x in inputs), *starts)
+    assert (output.device.type, output.shape, lse.shape) == ("meta", (11, 4, 6), (11, 4))
 
 
-def test_the_seed_is_drawn_from_pytorchs_generator():
-    query, key, value = tensors(kv_heads=HEADS)
+def test_dropout_follows_the_generator():
+    query, key, value = tensors()
 
     def dropped(requires_grad):
         torch.manual_seed(3)
@@ -231,57 +207,71 @@ def test_the_seed_is_drawn_from_pytorchs_generator():
     first, second = dropped(False)
     assert not torch.equal(first, second)
     assert all(map(torch.equal, dropped(True), (first, second)))
+    assert not packed(query, key, value, dropout_p=1.0)[0].any()
 
 
-ERRORS = {
-    "array": ({"query": np.zeros((11, 4, 8))}, TypeError, "query must be a tensor, got ndarray"),
-    "axes": (
-        {"key": torch.zeros(30, 8)},
-        ValueError,
-        r"key must have 3 axes .*, got shape \(30, 8",
-    ),
-    "types": ({"value": torch.zeros(30, 2, 6).half()}, TypeError, "value must have the type of"),
-    "integers": ({"query": torch.zeros(11, 4, 8).int()}, TypeError, "query must be .*int32"),
-    "heads": ({"enable_gqa": False}, ValueError, "equal numbers of heads, or enable_gqa=True"),
-    "groups": ({"query": torch.zeros(11, 3, 8)}, ValueError, "heads"),
-    "head_dim": ({"query": torch.zeros(11, 4, 7)}, ValueError, "key"),
-    "rows of value": ({"value": torch.zeros(29, 2, 6)}, ValueError, "value"),
-    "starts of floats": ({"query_starts": [0.0, 11.0]}, TypeError, "query_starts"),
-    "starts of bools": ({"query_starts": [False, True]}, TypeError, "query_starts must be numbers"),
-    "starts of text": ({"key_starts": "0"}, TypeError, "key_starts must be a tensor or numbers"),
-    "no starts": ({"key_starts": None}, TypeError, "key_starts must be a tensor or numbers"),
-    "starts on meta": (
-        {"key_starts": torch.zeros(5, dtype=torch.int64, device="meta")},
-        ValueError,
-        "key_starts must be on the device of query, cpu, got meta",
-    ),
-    "not from 0": ({"query_starts": [1, 3, 3, 10, 11]}, ValueError, "query_starts"),
-    "falling": ({"query_starts": [0, 3, 2, 10, 11]}, ValueError, "query_starts"),
-    "not to the total": ({"key_starts": [0, 5, 9, 9, 29]}, ValueError, "key_starts"),
-    "beyond": ({"key_starts": [0, 5, 9, 9, 31]}, ValueError, "key_starts"),
-    "numbers of sequences": ({"key_starts": [0, 30]}, ValueError, "starts"),
-    "two axes of starts": ({"key_starts": torch.tensor([KEYS])}, ValueError, "key_starts"),
-    "no start": ({"query_starts": []}, (TypeError, ValueError), "query_starts"),
-    "mask shape": ({"attn_mask": torch.ones(11, 4, 20)}, ValueError, "attn_mask must broadcast"),
-    "mask type": ({"attn_mask": torch.ones(11, 4, 21).int()}, TypeError, "attn_mask .*int32"),
-    "offsets": ({"query_offset": torch.tensor([1, 2, 3])}, ValueError, "query_offset"),
-    "causal": ({"is_causal": 1}, TypeError, "is_causal must be True or False"),
-    "padding": ({"max_seqlen": 3}, TypeError, r"attention_ragged\(\) has no argument max_seqlen"),
-    "weights": ({"return_weights": True}, TypeError, "no argument return_weights"),
-}
+@pytest.mark.parametrize("name", ["plain", pytest.param("all", marks=pytest.mark.slow)])
+def test_compiled(name):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(packed, fullgraph=True, dynamic=True, backend=counter)
+    for starts in ((QUERIES, KEYS), (KEYS, QUERIES), ([0, 2, 5, 6, 9], [0, 1, 8, 8, 12])):
+        shapes = (starts[0][-1], 4, 8), (starts[1][-1], 2, 8), (starts[1][-1], 2, 6)
+        leaves = [torch.from_numpy(drawn(x, np.float32)).requires_grad_() for x in shapes]
+        given = *leaves, *map(torch.tensor, starts)
+        results = [each(*given, **OPTIONS[name]) for each in (compiled, packed)]
+        for one, other in zip(*results, strict=True):
+            assert torch.equal(one, other)
+            assert one.stride() == other.stride()
+        gradients = [torch.autograd.grad(x[0].sin().sum(), leaves) for x in results]
+        assert all(map(torch.equal, *gradients))
+    assert counter.frame_count <= 3
 
 
-@pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize(("given", "error", "match"), ERRORS.values(), ids=ERRORS)
-def test_errors(given, error, match, requires_grad):
-    query, key, value = (x.requires_grad_(requires_grad) for x in tensors())
-    call = {"query": query, "key": key, "value": value, "query_starts": QUERIES}
-    call |= {"key_starts": KEYS, "enable_gqa": True} | given
-    with pytest.raises(error, match=match):
-        scaled_dot_product_attention_ragged(**call)
+def test_exported():
+    class Module(torch.nn.Module):
+        def forward(self, *given):
+            return packed(*given, is_causal=True)[0]
+
+    def given(rows, keys, *starts):
+        return torch.ones(rows, 4, 8), torch.ones(keys, 2, 8), torch.ones(keys, 2, 6), *starts
+
+    first = given(11, 30, torch.tensor(QUERIES), torch.tensor(KEYS))
+    rows, keys, number = (torch.export.Dim(name, min=2, max=999) for name in ("r", "k", "n"))
+    shapes = ({0: rows}, {0: keys}, {0: keys}, {0: number}, {0: number})
+    program = torch.export.export(Module(), first, dynamic_shapes=(shapes,))
+    assert "regard.attention.default" in str(program.graph)
+    for each in (first, given(7, 9, torch.tensor([0, 3, 7]), torch.tensor([0, 9, 9]))):
+        assert torch.equal(program.module()(*each), Module()(*each))
 
 
-def test_a_causal_bias_has_one_length():
-    bias = pytest.importorskip("torch.nn.attention.bias").causal_upper_left(11, 30)
-    with pytest.raises(TypeError, match="attn_mask must not be a CausalBias for packed sequences"):
-        packed(*tensors(), bias)
+@pytest.mark.parametrize("name", ["plain", "dropout", "all"])
+def test_vmap_is_a_call_for_each_sample(name):
+    query, key, value = tensors()
+    samples = torch.stack([query, query * 2, -query])
+    starts = torch.tensor([QUERIES, [0, 1, 2, 3, 11], [0, 11, 11, 11, 11]])
+
+    def function(query, starts):
+        return packed(query, key, value, starts, **OPTIONS[name])[0]
+
+    def gradient(query, starts):
+        return torch.func.grad(lambda query: function(query, starts).sin().sum())(query)
+
+    for each in (function, gradient):
+        wanted = torch.stack([each(*sample) for sample in zip(samples, starts, strict=True)])
+        assert torch.equal(torch.vmap(each)(samples, starts), wanted)
+        assert torch.equal(torch.vmap(each, (0, None))(samples, starts[0])[0], wanted[0])
+    assert torch.vmap(function)(samples[:0], starts[:0]).shape == (0, *query.shape[:2], 6)
+
+
+def test_other_derivatives_are_refused():
+    query, key, value = (x.double().requires_grad_() for x in tensors())
+
+    def function(query):
+        return packed(query, key, value)[0]
+
+    (first,) = torch.autograd.grad(function(query).sin().sum(), query, create_graph=True)
+    with pytest.raises(NotImplementedError, match=r"second derivative .* for packed sequences"):
+        torch.autograd.grad(first.sum(), query)
+    with pytest.raises(NotImplementedError, match=r"in forward mode .* for packed sequences"):
+        torch.func.jvp(function, (query.detach(),), (query.detach(),))

@@ -1,8 +1,11 @@
-"""`replacing_sdpa` and `install` reach every call of PyTorch's function, and its gradients."""
+"""`replacing_sdpa` and `install` reach every call of PyTorch's function, and its gradients. Blocks
+end in any order, in any thread."""
 
+import contextlib
 import gc
+import itertools
 import threading
-import warnings
+import weakref
 
 import pytest
 
@@ -10,87 +13,26 @@ torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip insta
 
 import regard.torch  # noqa: E402
 from torch_modules import (  # noqa: E402
-    HEADS,
-    SIZE,
-    Decoder,
-    Whole,
+    MODULES,
+    Calls,
+    MultiHead,
     by_another_name,
+    drawn,
     state_of_replacing,
+    x_of,
 )
 
 nn, F = torch.nn, torch.nn.functional
+mha = torch.backends.mha
 EPS = torch.finfo(torch.float64).eps
+X = torch.ones(1, 2, 5, 8)
 
 
-class Projected(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-        self.project = nn.Linear(SIZE, SIZE)
-
-    def forward(self, x):
-        x = self.project(x)
-        return self.function(x, x, x, is_causal=True)
-
-
-class MultiHead(nn.Module):
-    """Attention of a sequence to itself, or to its first elements."""
-
-    def __init__(self, keys=None, *, options=None, **words):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(SIZE, HEADS, **words)
-        self.keys, self.options = keys, options or {}
-
-    def forward(self, x):
-        other = x if self.keys is None else x[:, : self.keys]
-        return self.attention(x, other, other, **{"need_weights": False} | self.options)[0]
-
-
-class Biased(nn.Module):
-    """Attention with a `CausalBias`, whose memory has not been written."""
-
-    def __init__(self, make):
-        super().__init__()
-        self.make = make
-
-    def forward(self, x):
-        return F.scaled_dot_product_attention(x[:, :4], x, x, attn_mask=self.make(4, x.shape[1]))
-
-
-def causal_bias(name):
-    from torch.nn.attention import bias
-
-    return getattr(bias, name)
-
-
-def encoder_layer(**words):
-    return nn.TransformerEncoderLayer(SIZE, HEADS, 32, 0.0, batch_first=True, **words)
-
-
-PADDING = torch.arange(7)[None] >= torch.tensor([[7], [5], [2]])
-CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
 # The number of calls of each that reach regard.
-MODULES = {
-    "function": (lambda: Projected(F.scaled_dot_product_attention), 1),
-    "another name": (lambda: Projected(by_another_name), 1),
-    "operator": (lambda: Projected(torch.ops.aten.scaled_dot_product_attention), 1),
-    "multi-head": (lambda: MultiHead(batch_first=True), 1),
-    "length first": (lambda: MultiHead(), 1),
-    "cross": (lambda: MultiHead(4, batch_first=True), 1),
-    "padding": (lambda: MultiHead(batch_first=True, options={"key_padding_mask": PADDING}), 1),
-    "causal": (
-        lambda: MultiHead(batch_first=True, options={"attn_mask": CAUSAL, "is_causal": True}),
-        1,
-    ),
-    "more keys": (lambda: MultiHead(batch_first=True, add_bias_kv=True, add_zero_attn=True), 1),
-    "weights": (lambda: MultiHead(batch_first=True, options={"need_weights": True}), 0),
-    "encoder layer": (encoder_layer, 1),
-    "norm first": (lambda: encoder_layer(norm_first=True), 1),
-    "encoder": (lambda: nn.TransformerEncoder(encoder_layer(), 3, enable_nested_tensor=False), 3),
-    "decoder": (Decoder, 2),
-    "transformer": (Whole, 3),
-    "lower right": (lambda: Biased(causal_bias("causal_lower_right")), 1),
-    "upper left": (lambda: Biased(causal_bias("causal_upper_left")), 1),
+COUNTS = {name: (make, len(names)) for name, (make, names) in MODULES.items()} | {
+    "a name": (lambda: Calls(F.scaled_dot_product_attention), 2),
+    "operator": (lambda: Calls(torch.ops.aten.scaled_dot_product_attention), 2),
+    "weights": (lambda: MultiHead(options={"need_weights": True}), 0),
 }
 
 
@@ -107,12 +49,10 @@ def assert_near(actual, wanted):
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", COUNTS)
 def test_modules(name, is_training):
-    make, count = MODULES[name]
-    torch.manual_seed(3)
-    module = make().double().train(is_training)
-    x = torch.randn(3, 7, SIZE, dtype=torch.float64)
+    make, count = COUNTS[name]
+    module, x = drawn(make).train(is_training), x_of()
     wanted = result_and_gradients(module, x)
     with regard.torch.replacing_sdpa() as calls:
         actual = result_and_gradients(module, x)
@@ -139,56 +79,29 @@ def test_nested_tensors():
     assert_near([of_each[0][0].values()], [of_each[1][0].values()])
 
 
-def test_gradients_after_the_block():
-    x = torch.randn(2, 4, 9, 8, dtype=torch.float64, requires_grad=True)
-    with regard.torch.replacing_sdpa():
-        output = F.scaled_dot_product_attention(x, x, x, is_causal=True)
-    (actual,) = torch.autograd.grad(output.cos().sum(), x)
-    wanted = F.scaled_dot_product_attention(x, x, x, is_causal=True)
-    assert_near([actual], torch.autograd.grad(wanted.cos().sum(), x))
-
-
 def numbers(*shape, dtype=torch.float32):
     return torch.ones(shape, dtype=dtype)
 
 
 # Calls that regard leaves to PyTorch, and a part of the reason.
 LEFT = {
-    "int": (lambda: by_another_name(*[numbers(1, 2, 3, 4, dtype=torch.int32)] * 3), "torch.int32"),
-    "types": (
-        lambda: by_another_name(
-            numbers(2, 3, 4), numbers(2, 3, 4, dtype=torch.float64), numbers(2, 3, 4)
-        ),
-        "key must have the type of query",
-    ),
-    "shapes": (
-        lambda: by_another_name(numbers(2, 3, 4), numbers(2, 3, 5), numbers(2, 3, 4)),
-        "must share head_dim",
-    ),
-    "int mask": (
-        lambda: by_another_name(*[numbers(2, 3, 4)] * 3, numbers(3, 3, dtype=torch.int64)),
-        "attn_mask must be",
-    ),
-    "dropout": (lambda: by_another_name(*[numbers(2, 3, 4)] * 3, dropout_p=1.5), "dropout_p"),
+    "int": ([numbers(1, 2, 3, 4, dtype=torch.int32)] * 3, "torch.int32"),
+    "shapes": ([numbers(2, 3, 4), numbers(2, 3, 5), numbers(2, 3, 4)], "must share head_dim"),
+    "int mask": ([*[numbers(2, 3, 4)] * 3, numbers(3, 3, dtype=torch.int64)], "attn_mask must be"),
 }
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_errors_are_pytorchs(name):
-    call, reason = LEFT[name]
-    with pytest.raises((RuntimeError, ValueError)) as wanted:
-        call()
-    with (
-        regard.torch.replacing_sdpa() as calls,
-        pytest.raises(wanted.type) as actual,
-    ):
-        call()
+@pytest.mark.parametrize(("given", "reason"), LEFT.values(), ids=LEFT)
+def test_errors_are_pytorchs(given, reason):
+    with pytest.raises(RuntimeError) as wanted:
+        by_another_name(*given)
+    with regard.torch.replacing_sdpa() as calls, pytest.raises(RuntimeError) as actual:
+        by_another_name(*given)
     assert str(actual.value) == str(wanted.value)
     assert calls.by_regard == 0
-    ((given, count),) = calls.by_pytorch.items()
+    ((told, count),) = calls.by_pytorch.items()
     assert count == 1
-    assert reason in given
-    assert given in repr(calls)
+    assert reason in told in repr(calls)
 
 
 def test_other_devices_are_pytorchs():
@@ -212,15 +125,6 @@ def test_blocks_within_blocks_and_exceptions():
     assert state_of_replacing() == before
 
 
-def test_a_block_is_for_its_thread():
-    x = numbers(2, 3, 4)
-    with regard.torch.replacing_sdpa() as calls:
-        thread = threading.Thread(target=by_another_name, args=(x, x, x))
-        thread.start()
-        thread.join()
-    assert calls.by_regard == 0
-
-
 def test_install_is_for_all_threads():
     x, before = numbers(2, 3, 4), state_of_replacing()
     calls = regard.torch.install()
@@ -242,18 +146,6 @@ def test_install_is_for_all_threads():
     regard.torch.uninstall()
 
 
-def test_dropout_and_autocast():
-    x = torch.randn(2, 4, 9, 8)
-    with regard.torch.replacing_sdpa() as calls:
-        torch.manual_seed(1)
-        one = by_another_name(x, x, x, dropout_p=0.4)
-        torch.manual_seed(1)
-        assert torch.equal(by_another_name(x, x, x, dropout_p=0.4), one)
-        with torch.autocast("cpu"):
-            assert by_another_name(x, x, x).dtype is torch.bfloat16
-    assert calls.by_regard == 3
-
-
 def compiled(function):
     """Compile a function, and collect its graphs."""
     graphs = []
@@ -267,19 +159,18 @@ def compiled(function):
 
 
 @pytest.mark.parametrize("first_within", [True, False])
-@pytest.mark.parametrize("name", ["function", "multi-head", "encoder layer"])
+@pytest.mark.parametrize("name", ["function", "multi-head", "norm first"])
 def test_compiled(name, first_within):
     """A function keeps one graph of each kind, whichever kind was compiled first."""
     torch._dynamo.reset()
-    module = MODULES[name][0]().double()
-    x = torch.randn(3, 7, SIZE, dtype=torch.float64)
+    module, x, count = drawn(COUNTS[name][0]), x_of(), COUNTS[name][1]
     wanted = result_and_gradients(module, x)
     run, graphs = compiled(module)
     for turn in range(4):
         if (turn % 2 == 0) is first_within:
             with regard.torch.replacing_sdpa() as calls:
                 actual = run(x)
-            assert (calls.by_regard, calls.by_pytorch) == (1, {})
+            assert (calls.by_regard, calls.by_pytorch) == (count, {})
         else:
             actual = run(x)
             with regard.torch.replacing_sdpa() as calls:
@@ -293,51 +184,88 @@ def test_compiled(name, first_within):
     assert_near(gradients, wanted[2:])
 
 
-def test_exported_programs():
-    x = torch.randn(2, 4, 9, 8)
-
-    class Model(nn.Module):
-        def forward(self, x):
-            return F.scaled_dot_product_attention(x, x, x, is_causal=True)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(Model(), (x,)).module()
-    with regard.torch.replacing_sdpa() as calls:
-        output = program(x)
-    assert calls.by_regard == 1
-    torch.testing.assert_close(output, program(x))
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_vmap_is_pytorchs():
-    x = torch.randn(3, 2, 4, 9, 8, dtype=torch.float64)
-    with regard.torch.replacing_sdpa() as calls:
-        output = torch.vmap(F.scaled_dot_product_attention)(x, x, x)
-    assert calls.by_regard == 0
-    assert_near([output], [F.scaled_dot_product_attention(x, x, x)])
-
-
-def test_functional_gradients():
-    x = torch.randn(2, 4, 9, 8, dtype=torch.float64)
-
-    def loss(x):
-        return F.scaled_dot_product_attention(x, x, x).sin().sum()
-
-    wanted = torch.func.grad(loss)(x)
-    with regard.torch.replacing_sdpa() as calls:
-        assert_near([torch.func.grad(loss)(x)], [wanted])
-    assert calls.by_regard == 1
-
-
 def test_nothing_is_kept():
-    """The kernel of a block that has ended holds no tensor."""
+    """The kernel of a block that has ended holds no tensor. Gradients come from regard."""
     with regard.torch.replacing_sdpa():
         x = torch.randn(2, 3, 4, requires_grad=True)
         output = by_another_name(x, x, x)
-    import weakref
-
     kept = weakref.ref(x)
     del x, output
     gc.collect()
     assert kept() is None
+
+
+@contextlib.contextmanager
+def installed():
+    yield regard.torch.install()
+    regard.torch.uninstall()
+
+
+def here(function, *given):
+    function(*given)
+
+
+def in_a_thread(function, *given):
+    failures = []
+
+    def run():
+        try:
+            function(*given)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize("run", [here, in_a_thread])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_blocks_end_in_any_order_and_in_any_thread(order, run):
+    before = state_of_replacing()
+    makers = [regard.torch.replacing_sdpa, installed, regard.torch.replacing_sdpa]
+    blocks = [make() for make in makers]
+    calls = [block.__enter__() for block in blocks]
+    wanted = [0, 0, 0]
+    is_open = [True, True, True]
+    for number in (*order, None):
+        by_another_name(X, X, X)
+        wanted = [count + one for count, one in zip(wanted, is_open, strict=True)]
+        assert [each.by_regard for each in calls] == wanted
+        if number is not None:
+            run(blocks[number].__exit__, None, None, None)
+            is_open[number] = False
+    assert state_of_replacing() == before
+
+
+def test_threads_begin_and_end_blocks_at_the_same_time():
+    before, counts = state_of_replacing(), []
+
+    def work():
+        for _ in range(20):
+            with regard.torch.replacing_sdpa() as calls:
+                by_another_name(X, X, X)
+            counts.append(calls.by_regard)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert counts == [1] * 120
+    assert state_of_replacing() == before
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("values", [[], [False], [True], [True, False], [False, True]])
+def test_what_the_user_sets_in_a_block_stays(values, before):
+    mha.set_fastpath_enabled(before)
+    try:
+        with regard.torch.replacing_sdpa():
+            assert not mha.get_fastpath_enabled()
+            for value in values:
+                mha.set_fastpath_enabled(value)
+        assert mha.get_fastpath_enabled() is [before, *values][-1]
+    finally:
+        mha.set_fastpath_enabled(True)

@@ -99,17 +99,6 @@ def test_tangents():
         assert_close(one, other)
 
 
-def test_tangents_along_a_mask_are_refused():
-    query, key, value = tensors()
-    own, mask = make(), torch.zeros(query.shape[-2], key.shape[-2], dtype=query.dtype)
-
-    def attend(mask):
-        return scaled_dot_product_attention(query, key, value, mask, score_function=own)
-
-    with pytest.raises(NotImplementedError, match=r"in forward mode along .* with score_function"):
-        torch.func.jvp(attend, (mask,), (mask,))
-
-
 def test_vmap_calls_each_sample_alone():
     query, key, value = tensors()
     own = make()
@@ -137,67 +126,3 @@ def test_compiled_calls():
     assert len(_options._KEPT) == held + 1
     for one, other in zip(ours, gradients(lambda *x: formula(*x, 2.0)), strict=True):
         assert_close(one, other)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # from imports of inductor
-def test_inductor():
-    torch._dynamo.reset()
-    own = make()
-    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True)
-    ours = gradients(lambda *three: compiled(*three, score_function=own))
-    for one, other in zip(ours, gradients(formula), strict=True):
-        assert_close(one, other)
-
-
-def test_an_exported_program_must_not_contain_addresses():
-    own = make()
-
-    class Module(torch.nn.Module):
-        def forward(self, *three):
-            return scaled_dot_product_attention(*three, score_function=own)
-
-    with pytest.raises(NotImplementedError, match=r"score_function has an address .* exported"):
-        torch.export.export(Module(), tuple(tensors()))
-
-
-def test_addresses_of_another_process_are_not_called():
-    with pytest.raises(RuntimeError, match="score_function is unknown in this process"):
-        _options.score_function_of([1, 0, 0, 8])
-
-
-@pytest.mark.parametrize("is_recorded", [False, True], ids=["", "gradients"])
-@pytest.mark.parametrize(
-    ("own", "match"),
-    [
-        (lambda score: score, "score_function must be a regard.ScoreFunction, got "),
-        (5, "score_function must be a regard.ScoreFunction, got "),
-        (make(dtype="float32"), "score_function must be of the type .* float64, got .* float32"),
-    ],
-    ids=["Python", "number", "type"],
-)
-def test_errors(own, match, is_recorded):
-    query, key, value = tensors()
-    with pytest.raises(TypeError, match=match):
-        scaled_dot_product_attention(
-            query.requires_grad_(is_recorded), key, value, score_function=own
-        )
-
-
-def test_derivatives_that_are_unknown():
-    query, key, value = tensors()
-    query.requires_grad_()
-    own = make(has_derivative=False)
-    output = scaled_dot_product_attention(query, key, value, score_function=own)
-    with pytest.raises(ValueError, match="gradients need the derivative of score_function"):
-        torch.autograd.grad(output.sum(), query)
-    own = make()
-    output = scaled_dot_product_attention(query, key, value, score_function=own)
-    (gradient,) = torch.autograd.grad((output**2).sum(), query, create_graph=True)
-    with pytest.raises(NotImplementedError, match=r"second derivative .* with score_function"):
-        torch.autograd.grad(gradient.sum(), query)
-    hessian = torch.func.hessian(
-        lambda x: scaled_dot_product_attention(x, key, value, score_function=own).sum()
-    )
-    with pytest.raises(NotImplementedError, match=r"second derivative .* with score_function"):
-        hessian(query.detach())

@@ -1,7 +1,6 @@
 """Test what `regard.torch` has in common with PyTorch's own call, and how it handles tensors."""
 
 import itertools
-import os
 
 import pytest
 
@@ -52,25 +51,6 @@ def test_pytorchs_arguments_mean_the_same(name):
         torch.testing.assert_close(one, other, rtol=0, atol=256 * EPS)
 
 
-def test_rows_that_see_nothing():
-    tensors = [x.requires_grad_() for x in drawn(*SHAPES)]
-    mask = torch.ones(7, 9, dtype=torch.bool)
-    mask[3] = False
-    output, lse = scaled_dot_product_attention(*tensors, attn_mask=mask, return_lse=True)
-    assert not output[:, :, 3].any()
-    assert (lse[:, :, 3] == -torch.inf).all()
-    (gradient, *_) = torch.autograd.grad(output.sum(), tensors)
-    assert not gradient[:, :, 3].any()
-    assert gradient.isfinite().all()
-
-
-def test_groups_of_a_key_without_an_axis_of_heads():
-    query, key, value = drawn((4, 7, 16), (9, 16), (2, 9, 5))
-    output = scaled_dot_product_attention(query, key, value, enable_gqa=True)
-    wanted = scaled_dot_product_attention(query, key.expand(2, 9, 16), value, enable_gqa=True)
-    assert torch.equal(output, wanted)
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 @pytest.mark.parametrize("value_dim", [16, 5])
 @pytest.mark.parametrize("is_traced", [False, True])
@@ -90,28 +70,6 @@ def test_output_has_the_layout_of_the_query(order, value_dim, is_traced):
     if is_traced:
         (gradient,) = torch.autograd.grad(output.sum(), query)
         assert gradient.stride() == query.stride()
-
-
-def test_tensors_that_need_care():
-    query, key, value = drawn(*SHAPES)
-    wanted = scaled_dot_product_attention(query, key, value)
-    with torch.no_grad():
-        leaves = [x.clone().requires_grad_() for x in (query, key, value)]
-        output = scaled_dot_product_attention(*leaves)
-        assert torch.equal(output, wanted)
-        assert not output.requires_grad
-    with torch.inference_mode():
-        output = scaled_dot_product_attention(*leaves)
-        assert torch.equal(output, wanted)
-        assert output.is_inference()
-    negated = torch.complex(torch.zeros_like(query), -query).conj().imag
-    assert negated.is_neg()
-    assert torch.equal(scaled_dot_product_attention(negated, key, value), wanted)
-    parameter = torch.nn.Parameter(query)
-    assert torch.equal(scaled_dot_product_attention(parameter, key, value), wanted)
-    several = query[:, :1].expand(2, 4, 7, 16)
-    alone = scaled_dot_product_attention(several.contiguous(), key, value)
-    assert torch.equal(scaled_dot_product_attention(several, key, value), alone)
 
 
 def test_autocast():
@@ -179,20 +137,3 @@ def test_seeds(seed):
     assert torch.equal(
         scaled_dot_product_attention(*tensors, **options, dropout_seed=signed), plain
     )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_calls_after_a_fork(output_of):
-    script = """
-        import os, torch, regard, regard.torch
-        regard.set_num_threads(2)
-        x = torch.rand(1, 8, 300, 64)
-        before = regard.torch.scaled_dot_product_attention(x, x, x)
-        child = os.fork()
-        again = regard.torch.scaled_dot_product_attention(x, x, x)
-        is_same = torch.equal(before, again)
-        if not child:
-            os._exit(0 if is_same else 1)
-        print(is_same, os.waitpid(child, 0)[1])
-    """
-    assert output_of(script) == "True 0"

@@ -42,36 +42,3 @@ def test_tensors_are_loaded(name, convert):
     layer.load_state_dict(state)
     for entry, array in layer.state_dict().items():
         assert_same_bits(array, state[entry].detach().float().numpy())
-
-
-REFUSED = {
-    "meta": (lambda x: x.to("meta"), "must have numbers, got a tensor on the meta device"),
-    "float8": (
-        lambda x: x.to(torch.float8_e4m3fn),
-        "must be a tensor of at least 16 bits, got torch.float8_e4m3fn: pass tensor.float() multi",
-    ),
-    "sparse": (torch.Tensor.to_sparse, "must be an array that NumPy can read, got a torch Tensor"),
-    "integers": (torch.Tensor.int, "must be floating-point, got int32"),
-    "complex": (lambda x: x.to(torch.complex64), "must be floating-point, got complex64"),
-}
-
-
-@each_layer
-@pytest.mark.parametrize(("convert", "message"), REFUSED.values(), ids=REFUSED)
-def test_tensors_that_cannot_be_loaded_are_named(name, convert, message):
-    layer = LAYERS[name]()
-    before = layer.state_dict()
-    state = state_of(layer, convert)
-    with pytest.raises(TypeError) as raised:
-        layer.load_state_dict(state)
-    assert str(raised.value).startswith(f"{next(iter(state))} {message}")
-    for entry, array in layer.state_dict().items():
-        assert_same_bits(array, before[entry])
-
-
-def test_a_state_of_numpy_arrays_does_not_import_pytorch(output_of):
-    code = (
-        "import sys, regard; layer = regard.SelfAttention(8, 4, rng=0);"
-        "layer.load_state_dict(layer.state_dict()); print('torch' in sys.modules)"
-    )
-    assert output_of(code) == "False"

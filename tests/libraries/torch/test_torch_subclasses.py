@@ -1,7 +1,5 @@
 """Tensors whose elements are not simply in memory are computed correctly, or refused by name."""
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ from gradient_cases import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # isort: skip
-from torch.masked import masked_tensor  # isort: skip
 from torch.testing._internal.two_tensor import TwoTensor  # isort: skip
 from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
@@ -49,18 +46,6 @@ class Doubled(torch.Tensor):
 
         args, kwargs = torch.utils._pytree.tree_map(unwrapped, (args, kwargs or {}))
         return function(*args, **kwargs)
-
-
-class Opaque(torch.Tensor):
-    """A class that handles no operator."""
-
-    @staticmethod
-    def __new__(cls, shape):
-        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32)
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        return NotImplemented
 
 
 def negated(dtype):
@@ -128,74 +113,6 @@ def test_gradients(name, call):
     assert torch.equal(plain(leaf.grad), read.grad)
 
 
-def without_memory():
-    tensor = elements().clone()
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
-def bfloat16_without_memory():
-    tensor = elements().bfloat16()
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
-REFUSED = {
-    "masked": (
-        lambda: masked_tensor(elements(), elements() > 0),
-        TypeError,
-        "got a MaskedTensor: pass its get_data",
-    ),
-    "opaque": (lambda: Opaque((3, 5, 8)), TypeError, "got a Opaque: its class does not handle"),
-    "sparse": (lambda: elements().to_sparse(), TypeError, "torch.sparse_coo: pass it as .to_dense"),
-    "compressed": (lambda: elements().to_sparse_csr(), TypeError, "torch.sparse_csr: pass it as"),
-    "MKLDNN": (lambda: elements().to_mkldnn(), TypeError, "torch._mkldnn: pass it as .to_dense"),
-    "quantized": (
-        lambda: torch.quantize_per_tensor(elements(), 0.1, 0, torch.qint8),
-        TypeError,
-        "of float32, float64, float16 or bfloat16, got torch.qint8",
-    ),
-    "no memory": (without_memory, RuntimeError, r"tensor of shape \(3, 5, 8\) has no memory"),
-    "no memory, bfloat16": (
-        bfloat16_without_memory,
-        RuntimeError,
-        "has no memory: its storage was",
-    ),
-    "uninitialized": (
-        torch.nn.parameter.UninitializedParameter,
-        (RuntimeError, ValueError),
-        "uninitialized",
-    ),
-}
-
-
-@each_call
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-@pytest.mark.parametrize(("make", "error", "match"), REFUSED.values(), ids=REFUSED)
-def test_refused(make, error, match, name, call):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns about some of these
-        tensor = make()
-    others = elements() if tensor.dtype is not torch.bfloat16 else elements().bfloat16()
-    given = {each: tensor if each == name else others for each in ("query", "key", "value")}
-    if error is TypeError:
-        match = f"{name} must be .*{match}"
-    with pytest.raises(error, match=match):
-        call(*given.values())
-
-
-@pytest.mark.parametrize("name", ["attn_mask", "sinks", "scale", "key_lengths"])
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_a_masked_tensor_as_mask_or_option(name, requires_grad):
-    shape = {"attn_mask": (3, 5, 5)}.get(name, (3,))
-    given = masked_tensor(torch.ones(shape), torch.ones(shape) > 0)
-    query = elements().requires_grad_(requires_grad)
-    with pytest.raises(
-        TypeError, match=f"{name} must be a dense tensor, got a MaskedTensor: pass its get_data"
-    ):
-        scaled_dot_product_attention(query, query, query, **{name: given})
-
-
 @each_call
 def test_a_fake_tensor_has_a_shape_alone(call):
     mode = FakeTensorMode()
@@ -206,17 +123,3 @@ def test_a_fake_tensor_has_a_shape_alone(call):
     assert output.shape == (3, 5, 8)
     outside = scaled_dot_product_attention(tensor, tensor, tensor)
     assert type(outside) is type(tensor)
-
-
-def test_a_mode_sees_the_operator():
-    seen = []
-
-    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            seen.append(str(function))
-            return function(*args, **(kwargs or {}))
-
-    with Mode():
-        output = CALLS["dense"](elements(), elements(), elements())
-    assert seen.count("regard.attention.default") == 1
-    assert torch.equal(output, CALLS["dense"](elements(), elements(), elements()))

@@ -9,76 +9,33 @@ from torch_problems import scaled_dot_product_attention, torch
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 SAMPLES = 3
+# The shapes of each argument in four calls.
+KINDS = ("batch", "heads", "two axes", "ranks")
 SHAPES = {
-    "batch": {
-        "query": (2, 4, 5, 8),
-        "key": (2, 2, 9, 8),
-        "value": (1, 2, 9, 6),
-        "float_mask": (4, 1, 9),
-        "bool_mask": (2, 1, 1, 9),
-        "alibi_slopes": (4,),
-        "distance_bias": (4, 5),
-        "sinks": (4,),
-        "scale": (2, 4),
-        "softcap": (4,),
-        "key_lengths": (2,),
-        "left_padding": (2,),
-        "query_offset": (2,),
-    },
-    "heads": {
-        "query": (4, 5, 8),
-        "key": (2, 9, 8),
-        "value": (2, 9, 8),
-        "float_mask": (),
-        "bool_mask": (9,),
-        "alibi_slopes": (4,),
-        "distance_bias": (1, 5),
-        "sinks": (4,),
-        "scale": (4,),
-        "softcap": (1,),
-        "key_lengths": (),
-        "left_padding": (),
-        "query_offset": (),
-    },
-    "two axes": {
-        "query": (5, 8),
-        "key": (9, 8),
-        "value": (9, 6),
-        "float_mask": (5, 9),
-        "bool_mask": (5, 1),
-        "alibi_slopes": (1,),
-        "distance_bias": (3,),
-        "sinks": (1,),
-        "scale": (1,),
-        "softcap": (),
-        "key_lengths": (),
-        "left_padding": (),
-        "query_offset": (),
-    },
-    "ranks": {
-        "query": (5, 8),
-        "key": (3, 1, 9, 8),
-        "value": (2, 1, 1, 9, 6),
-        "float_mask": (3, 1, 1, 9),
-        "bool_mask": (9,),
-        "alibi_slopes": (3, 1),
-        "distance_bias": (3, 1, 7),
-        "sinks": (1,),
-        "scale": (2, 1, 1),
-        "softcap": (3, 1),
-        "key_lengths": (3,),
-        "left_padding": (2, 1),
-        "query_offset": (3,),
-    },
+    "query": ((2, 4, 5, 8), (4, 5, 8), (5, 8), (5, 8)),
+    "key": ((2, 2, 9, 8), (2, 9, 8), (9, 8), (3, 1, 9, 8)),
+    "value": ((1, 2, 9, 6), (2, 9, 8), (9, 6), (2, 1, 1, 9, 6)),
+    "float_mask": ((4, 1, 9), (), (5, 9), (3, 1, 1, 9)),
+    "bool_mask": ((2, 1, 1, 9), (9,), (5, 1), (9,)),
+    "alibi_slopes": ((4,), (4,), (1,), (3, 1)),
+    "distance_bias": ((4, 5), (1, 5), (3,), (3, 1, 7)),
+    "sinks": ((4,), (4,), (1,), (1,)),
+    "scale": ((2, 4), (4,), (1,), (2, 1, 1)),
+    "softcap": ((4,), (1,), (), (3, 1)),
+    "key_lengths": ((2,), (), (), (3,)),
+    "left_padding": ((2,), (), (), (2, 1)),
+    "query_offset": ((2,), (), (), (3,)),
 }
-NAMES = tuple(SHAPES["batch"])
+NAMES = tuple(SHAPES)
 DIFFERENTIATED = (0, 1, 2, 3, 5, 6, 7)
-RANDOM = np.random.default_rng(0)
-SUBSETS = [(name,) for name in NAMES] + [NAMES, NAMES[:3], NAMES[3:]]
-SUBSETS += [
-    pytest.param(tuple(RANDOM.permutation(NAMES)[:4].tolist()), marks=pytest.mark.slow)
-    for _ in range(12)
+SUBSETS = [*((name,) for name in NAMES), NAMES, NAMES[:3], NAMES[3:]]
+# Every subset with two of the kinds, and dropout in some of the calls.
+EACH = [
+    (KINDS[number % 4], subset, number % 3 == 0)
+    for number in range(2 * len(SUBSETS))
+    for subset in [SUBSETS[number // 2]]
 ]
+DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**64 - 5}
 
 
 def drawn(name, shape, random):
@@ -96,7 +53,8 @@ def problem(kind, mapped):
     """Return the arguments, and which axis of each is mapped."""
     random = np.random.default_rng([len(kind), *map(len, mapped)])
     tensors, dims = [], []
-    for name, shape in SHAPES[kind].items():
+    for name, shapes in SHAPES.items():
+        shape = shapes[KINDS.index(kind)]
         dim = int(random.integers(len(shape) + 1)) if name in mapped else None
         if dim is not None:
             shape = (*shape[:dim], SAMPLES, *shape[dim:])
@@ -138,37 +96,21 @@ def loss(function):
     return of_results
 
 
-OPTIONS = [{}, {"dropout_p": 0.4, "dropout_seed": 2**64 - 5}]
-each_options = pytest.mark.parametrize(
-    "options", [OPTIONS[0], pytest.param(OPTIONS[1], marks=pytest.mark.slow)], ids=["", "dropout"]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mapped", "drops"),
+    EACH,
+    ids=lambda x: "+".join(x)[:60] if isinstance(x, tuple) else str(x),
 )
-QUICK = "batch", "two axes"
-each_kind = pytest.mark.parametrize(
-    "kind", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SHAPES]
-)
-each_subset = pytest.mark.parametrize("mapped", SUBSETS, ids=lambda names: "+".join(names))
-
-
-@each_options
-@each_kind
-@each_subset
-def test_results(kind, mapped, options):
+def test_results_and_gradients_of_each_sample(kind, mapped, drops):
     tensors, dims = problem(kind, mapped)
-    function = attention(options)
-    actual = torch.vmap(function, dims)(*tensors)
-    for ours, alone in zip(actual, each_alone(function, tensors, dims), strict=True):
-        assert torch.equal(ours, alone)
-
-
-@each_options
-@each_kind
-@each_subset
-def test_gradients_of_each_sample(kind, mapped, options):
-    tensors, dims = problem(kind, mapped)
-    gradients = torch.func.grad(loss(attention(options)), DIFFERENTIATED)
-    actual = torch.vmap(gradients, dims)(*tensors)
-    for ours, alone in zip(actual, each_alone(gradients, tensors, dims), strict=True):
-        assert torch.equal(ours, alone)
+    function = attention(DROPOUT if drops else {})
+    for each in (function, torch.func.grad(loss(function), DIFFERENTIATED)):
+        actual = torch.vmap(each, dims)(*tensors)
+        for ours, alone in zip(actual, each_alone(each, tensors, dims), strict=True):
+            assert torch.equal(ours, alone)
 
 
 @each_kind
@@ -201,7 +143,7 @@ def test_samples_of_samples(kind):
             assert torch.equal(ours[i], alone)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["", "dropout"])
+@pytest.mark.parametrize("options", [{}, DROPOUT], ids=["", "dropout"])
 def test_no_samples(options):
     tensors, dims = problem("batch", NAMES)
     none = [x.narrow(dim, 0, 0) for x, dim in zip(tensors, dims, strict=True)]
@@ -222,17 +164,3 @@ def test_drawn_dropout_asks_for_its_randomness():
     different = torch.vmap(dropped, randomness="different")(query)
     assert torch.equal(same[0], same[1])
     assert not torch.equal(different[0], different[1])
-
-
-def test_batched_gradients_of_a_recorded_call():
-    """`is_grads_batched` is an older vmap than `torch.vmap`."""
-    query, key, value = torch.randn(3, 2, 3, 4, dtype=torch.float64).unbind()
-    query.requires_grad_()
-    output, lse = scaled_dot_product_attention(query, key, value, return_lse=True)
-    for result in (output, lse):
-        grads = torch.randn(5, *result.shape, dtype=torch.float64)
-        (batched,) = torch.autograd.grad(
-            result, query, grads, retain_graph=True, is_grads_batched=True
-        )
-        for one, grad in zip(batched, grads, strict=True):
-            assert torch.equal(one, torch.autograd.grad(result, query, grad, retain_graph=True)[0])

@@ -56,18 +56,7 @@ def test_same_tokens(model_type, calls):
     assert model.config._attn_implementation == "regard"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_other_types(dtype, calls):
-    """Only the first tokens are compared, before rounding changes a choice."""
-    pytest.importorskip("ml_dtypes", reason="pip install ml_dtypes")
-    model = build("llama", dtype)
-    wanted = [each[0] for each in alone(model)]
-    model.set_attn_implementation("regard")
-    actual = batched(model)
-    assert calls
-    assert [each.generated_tokens[0] for each in actual] == wanted
-
-
+@pytest.mark.slow
 def test_more_texts_than_fit():
     """Texts wait until others have ended."""
     model = build("llama")
@@ -88,61 +77,6 @@ def test_compiled():
     actual = batched(model, varlen_compile_config=config)
     assert [each.error for each in actual] == [None] * len(LENGTHS)
     assert [each.generated_tokens for each in actual] == wanted
-
-
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_other_implementations_are_as_they_were(implementation, calls):
-    model = build("llama")
-    wanted = alone(model)
-    model.set_attn_implementation(implementation)
-    assert [each.generated_tokens for each in batched(model)] == wanted
-    assert not calls
-
-
-def test_a_name_that_transformers_refuses(monkeypatch):
-    mapping = transformers.AttentionInterface._global_mapping
-    monkeypatch.setitem(mapping, "another", attend)
-    model = build("llama")
-    model.set_attn_implementation("another")
-    with pytest.raises(ValueError, match="another is not supported for continuous batching"):
-        batched(model)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "layer"),
-    [("llama4_text", "chunked_attention"), ("qwen3_next", "linear_attention")],
-)
-def test_layers_that_transformers_does_not_batch(model_type, layer):
-    model = build(model_type)
-    model.set_attn_implementation("regard")
-    with pytest.raises(ValueError, match=f"Invalid layer type: {layer}"):
-        batched(model)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("attention_mask", {"attention_mask": torch.ones(1, 1, 3, 3, dtype=torch.bool)}),
-        ("indices", {"indices": torch.zeros(1, 3, 1, dtype=torch.int64)}),
-        ("position_bias", {"position_bias": torch.zeros(1, 2, 3, 3)}),
-        ("sinks of each query", {"sinks": torch.zeros(1, 2, 3, 1)}),
-        ("block_table", {"block_table": torch.zeros(1, 1, dtype=torch.int32)}),
-    ],
-)
-def test_what_is_refused(name, words):
-    query = torch.zeros(1, 2, 3, 4)
-    starts = torch.tensor([0, 3], dtype=torch.int32)
-    words = {"attention_mask": None, "write_index": None} | words
-    with pytest.raises(NotImplementedError, match=f"Module attends with {name}, which"):
-        attend(
-            torch.nn.Module(),
-            query,
-            query,
-            query,
-            cu_seq_lens_q=starts,
-            cu_seq_lens_k=starts,
-            **words,
-        )
 
 
 def test_a_module_that_leaves_the_cache_to_attention():

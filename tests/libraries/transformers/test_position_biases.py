@@ -5,21 +5,6 @@ import pytest
 from outcomes import errors, outcome
 from zoo import build, inputs_of, torch, transformers
 
-TYPES = "t5", "mt5", "umt5", "switch_transformers", "longt5"
-
-
-@pytest.mark.parametrize("padding", [None, "left", "right"])
-@pytest.mark.parametrize(
-    "model_type", [x if x == "t5" else pytest.param(x, marks=pytest.mark.slow) for x in TYPES]
-)
-def test_models(model_type, padding):
-    model = build(model_type)
-    inputs = inputs_of(model_type, model.config, padding=padding)
-    wanted = outcome(model, "eager", inputs)
-    actual = outcome(model, "regard", inputs)
-    assert max(errors(actual, wanted)) <= 1e-10
-
-
 TRAINED = {
     "evaluation": {},
     "checkpoints": {"use_reentrant": False},
@@ -39,16 +24,6 @@ def test_gradient_checkpoints(settings):
     assert max(errors(outcome(model, "regard", inputs), wanted)) <= 1e-10
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(mode):
-    model = build("t5")
-    inputs = inputs_of("t5", model.config)
-    with mode():
-        wanted = model(**inputs).logits
-        model.set_attn_implementation("regard")
-        torch.testing.assert_close(model(**inputs).logits, wanted, rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
 def test_a_prompt_that_is_read_in_parts():
     """Later queries have an offset."""
@@ -63,17 +38,6 @@ def test_a_prompt_that_is_read_in_parts():
         cache = output.past_key_values
         parts.append(output.logits)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_types(dtype):
-    model = build("t5", dtype, initializer_factor=0.5)
-    inputs = inputs_of("t5", model.config, dtype)
-    wanted = model(**inputs).logits
-    model.set_attn_implementation("regard")
-    tolerance = 1e-4 if dtype is torch.float32 else 0.1
-    limit = tolerance * float(wanted.detach().abs().max())
-    torch.testing.assert_close(model(**inputs).logits, wanted, rtol=0, atol=limit)
 
 
 def test_other_models_add_their_biases():

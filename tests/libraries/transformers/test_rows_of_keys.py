@@ -93,11 +93,6 @@ def test_masks(shape, function, tokens):
         assert mask is None or mask.ndim < 4 or mask.shape[2] == 1
 
 
-def test_offsets_in_a_tensor():
-    _, actual, wanted = called((2, 12, torch.tensor(5), 0), "causal", padding("left", 7))
-    assert (actual - wanted).abs().max() < 1e-14
-
-
 def test_a_causal_mask_without_padding_is_left_to_the_module():
     for shape in ((6, 6, 0, 0), (1, 9, 8, 0)):
         assert called(shape, "causal", padding("none", shape[1]))[0] is None
@@ -111,17 +106,9 @@ def test_models_without_flash_attention_get_arrays(monkeypatch):
     assert (actual - wanted).abs().max() < 1e-14
 
 
-def test_rows_of_other_lengths_are_refused():
-    module, (query, key, value) = torch.nn.Module(), torch.zeros(3, 1, 2, 5, 4)
-    for length in (4, 7):
-        with pytest.raises(ValueError, match="attention_mask must have one element for each of"):
-            attend(module, query, key, value, torch.ones(1, length, dtype=torch.bool))
-
-
 @pytest.mark.parametrize("chunk", [2, 3])
 def test_a_prompt_of_an_encoder_decoder_in_parts(chunk):
-    """transformers cuts the mask of the encoder too. If it then hides all keys, it is refused, as
-    in eager attention."""
+    """transformers cuts the mask of the encoder too."""
     model = build("bart")
     inputs = inputs_of("bart", model.config, padding=None)
     words = {"do_sample": False, "min_new_tokens": 6, "max_new_tokens": 6}
@@ -130,14 +117,3 @@ def test_a_prompt_of_an_encoder_decoder_in_parts(chunk):
         model.set_attn_implementation(implementation)
         written.append(model.generate(**inputs, **words, **more))
     assert torch.equal(*written)
-    inputs = inputs_of("bart", model.config)
-    for implementation, error in [("eager", RuntimeError), ("regard", ValueError)]:
-        model.set_attn_implementation(implementation)
-        with pytest.raises(error, match=r"must match|mask must broadcast to"):
-            model.generate(**inputs, **words, prefill_chunk_size=chunk)
-
-
-def test_interface_of_transformers():
-    """The registered functions are those that transformers looks up."""
-    assert transformers.AttentionMaskInterface()["regard"] is make_mask
-    assert transformers.AttentionInterface()["regard"] is attend

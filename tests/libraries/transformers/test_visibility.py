@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from in_float64 import in_float64
+from outcomes import assert_close, in_float64
 from zoo import PADDING, build, inputs_of, masking_utils, result_of, torch, transformers
 
 # No other axis of the models has this length.
@@ -21,11 +21,6 @@ def results(model, *implementations, **inputs):
         model.set_attn_implementation(implementation)
         with in_float64(), torch.no_grad():
             yield result_of(model(**inputs))
-
-
-def assert_same(model, where=slice(None), **inputs):
-    wanted, actual = results(model, "eager", "regard", **inputs)
-    assert (actual - wanted)[where].abs().max() <= 1e-10 * max(1, wanted.abs().max())
 
 
 class NoSquares(torch.utils._python_dispatch.TorchDispatchMode):
@@ -70,15 +65,6 @@ def test_no_square(model_type, side):
         result_of(model(**inputs)).sum().backward()
 
 
-def test_squares_are_found():
-    model = build("llama")
-    model.set_attn_implementation("sdpa")
-    mask = torch.ones(2, LENGTH, dtype=torch.int64)
-    mask[0, 0] = 0
-    with NoSquares(), pytest.raises(AssertionError, match=r"aten\."):
-        model(tokens(LENGTH), attention_mask=mask)
-
-
 @pytest.mark.usefixtures("no_sdpa_mask")
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma3_text", "gpt_oss"])
 @pytest.mark.parametrize("beams", [1, 2])
@@ -89,32 +75,19 @@ def test_no_square_while_writing(model_type, beams):
     model.generate(**inputs, num_beams=beams, min_new_tokens=6, max_new_tokens=6)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma2", "llama4_text"])
-def test_packed_texts(model_type):
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]])
-    assert_same(build(model_type), input_ids=tokens(11), position_ids=positions, use_cache=False)
-
-
-def prefix_mask():
-    """Return a mask in which all tokens see the first three tokens, and the tokens up to
-    themselves."""
-    mask = torch.ones(11, 11, dtype=torch.bool).tril()
-    mask[:, :3] = True
-    return mask.expand(2, 1, 11, 11)
-
-
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "gpt_oss", "bert"])
 @pytest.mark.parametrize("heads", [1, 4])
 def test_bool_masks_of_users(model_type, heads):
-    """Eager attention needs the masks as floats."""
-    model, mask = build(model_type), prefix_mask().expand(2, heads, 11, 11).clone()
+    """All tokens see the first three tokens, and the tokens up to themselves. Eager attention needs
+    the masks as floats."""
+    model, mask = build(model_type), torch.ones(2, heads, 11, 11, dtype=torch.bool).tril()
+    mask[..., :3] = True
     mask[:, -1:, 7, 1:4] = False
     (actual,) = results(model, "regard", input_ids=tokens(11), attention_mask=mask)
-    least = torch.finfo(torch.float64).min
-    added = torch.where(mask, 0, torch.tensor(least, dtype=torch.float64))
-    for implementation in ("eager", "regard"):
-        (wanted,) = results(model, implementation, input_ids=tokens(11), attention_mask=added)
-        assert (actual - wanted).abs().max() <= 1e-10 * max(1, wanted.abs().max())
+    added = torch.zeros(mask.shape, dtype=torch.float64)
+    added = added.masked_fill(~mask, torch.finfo(torch.float64).min)
+    for wanted in results(model, "eager", "regard", input_ids=tokens(11), attention_mask=added):
+        assert_close(actual, wanted)
 
 
 @pytest.mark.parametrize(
@@ -140,41 +113,14 @@ def test_a_text_in_parts(model_type, kind):
                 part = model(ids[:, start:stop], attention_mask=mask[:, :stop], **{name: cache})
             parts.append(part.logits)
         written[implementation] = torch.cat(parts, dim=1)[mask.bool()]
-    error = (written["regard"] - written["eager"]).abs().max()
-    assert error <= 1e-10 * max(1, written["eager"].abs().max())
-
-
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma2", "qwen3"])
-def test_guessed_tokens(model_type):
-    """Several tokens at once are added to a cache, and some are taken back."""
-    model, ids = build(model_type), tokens(5, batch=1).repeat(1, 3)
-    written = []
-    for implementation, words in [("eager", {}), ("regard", {"prompt_lookup_num_tokens": 3})]:
-        model.set_attn_implementation(implementation)
-        with in_float64():
-            written.append(
-                model.generate(ids, **words, do_sample=False, min_new_tokens=12, max_new_tokens=12)
-            )
-    assert torch.equal(*written)
-
-
-@pytest.mark.parametrize("model_type", ["llama", "mistral"])
-def test_a_decoder_that_is_not_causal(model_type):
-    """The configuration specifies it, and mask and modules must agree."""
-    model = build(model_type, is_causal=False)
-    inputs = inputs_of(model_type, model.config)
-    assert_same(model, where=inputs["attention_mask"].bool(), **inputs)
-    causal, free = (
-        next(results(build(model_type, is_causal=x), "regard", **inputs)) for x in (True, False)
-    )
-    assert (causal - free).abs().max() > 1e-3
+    assert_close(written["regard"], written["eager"])
 
 
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
 @pytest.mark.parametrize("words", [{}, {"is_causal": False}, {"is_causal": True}], ids=str)
 @pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize("cache", [None, "static"])
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "gpt2", "qwen3"])
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "gpt2"])
 def test_modules_that_are_not_causal(model_type, cache, is_padded, words):
     """An attribute of modules makes a decoder an encoder, exactly where "sdpa" reads it."""
     model = build(model_type)
@@ -194,57 +140,9 @@ def test_modules_that_are_not_causal(model_type, cache, is_padded, words):
             found += results(model, implementation, **inputs)
     causal, free, *actual = (each[where] for each in found)
     for one, other in zip(actual, (causal, free), strict=True):
-        assert (one - other).abs().max() <= 1e-10 * max(1, other.abs().max())
+        assert_close(one, other)
     if not (is_padded or words or cache) and model_type != "mistral":  # its windows are masks
         assert (causal - free).abs().max() > 1e-3
-
-
-REFUSED = {
-    "head_mask": torch.ones(2, 4),
-    "layer_head_mask": torch.ones(4),
-    "cross_attn_head_mask": torch.ones(4),
-    "head_gates": torch.ones(4),
-    "window": 3,
-    "alibi_slopes": torch.ones(4),
-    "key_lengths": 4,
-    "precision": "int8",
-    "scale": 0.5,
-    "dropout_p": 0.5,
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("model_type", ["llama", "bert", "gpt2"])
-def test_arguments_that_nothing_applies_are_refused(model_type, name):
-    model = build(model_type)
-    model.set_attn_implementation("regard")
-    inputs = inputs_of(model_type, model.config)
-    model(**inputs, **{name: None})
-    with pytest.raises(TypeError, match=f"does not accept {name} "):
-        model(**inputs, **{name: REFUSED[name]})
-
-
-def test_removing_a_head():
-    """The hook of the guide has the effect of a head whose output is 0."""
-    model = build("llama")
-    inputs = inputs_of("llama", model.config)
-    model.set_attn_implementation("regard")
-    layer = model.model.layers[1].self_attn
-    gates = torch.ones(model.config.num_attention_heads)
-    gates[2] = 0
-
-    def scale_heads(module, arguments):
-        (heads,) = arguments
-        return (heads * gates.repeat_interleave(heads.shape[-1] // len(gates)),)
-
-    before = model(**inputs).logits
-    with layer.o_proj.register_forward_pre_hook(scale_heads):
-        actual = model(**inputs).logits
-    columns = slice(2 * layer.head_dim, 3 * layer.head_dim)
-    with torch.no_grad():
-        layer.o_proj.weight[:, columns] = 0
-    torch.testing.assert_close(actual, model(**inputs).logits)
-    assert (actual - before).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("model_type", ["llama", "bert", "t5"])

@@ -7,64 +7,26 @@ words. Here every size of a configuration is small, in its parts too.
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 VOCABULARY = 99
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "unpadded_vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "d_model": 32,
-    "n_embd": 32,
-    "embed_dim": 32,
-    "embedding_size": 32,
-    "projection_dim": 32,
-    "word_embed_proj_dim": 32,
-    "intermediate_size": 48,
-    "d_ff": 48,
-    "n_inner": 48,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "ffn_dim": 48,
-    "ffn_hidden_size": 48,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_layers": 2,
-    "n_layer": 2,
-    "n_layers": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "num_decoder_layers": 2,
-    "num_attention_heads": 4,
-    "num_heads": 4,
-    "n_head": 4,
-    "n_heads": 4,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "d_kv": 8,
-    "rotary_dim": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "qk_head_dim": 16,
-    "v_head_dim": 8,
-    "max_position_embeddings": 64,
-    "n_positions": 64,
-    "max_source_positions": 64,
-    "max_target_positions": 64,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "sliding_window": 4,
-    "image_size": 16,
-    "patch_size": 4,
-    "num_mel_bins": 8,
-    "type_vocab_size": 2,
+_WITH_SIZE = {
+    VOCABULARY: "vocab_size unpadded_vocab_size",
+    32: "hidden_size d_model n_embd embed_dim embedding_size projection_dim word_embed_proj_dim",
+    48: "intermediate_size d_ff n_inner encoder_ffn_dim decoder_ffn_dim ffn_dim ffn_hidden_size",
+    24: "moe_intermediate_size shared_expert_intermediate_size",
+    2: """
+        num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers
+        num_decoder_layers num_key_value_heads num_experts_per_tok type_vocab_size
+    """,
+    4: """
+        num_attention_heads num_heads n_head n_heads encoder_attention_heads
+        decoder_attention_heads rotary_dim num_experts num_local_experts n_routed_experts
+        sliding_window patch_size
+    """,
+    8: "head_dim d_kv qk_nope_head_dim qk_rope_head_dim v_head_dim num_mel_bins",
+    16: "q_lora_rank kv_lora_rank qk_head_dim image_size",
+    64: "max_position_embeddings n_positions max_source_positions max_target_positions",
+    1: "n_group topk_group",
 }
+SIZES = {name: size for size, names in _WITH_SIZE.items() for name in names.split()}
 # Weights are large enough for attention to be far from uniform.
 SPREADS = {"initializer_range": 0.2, "init_std": 0.2, "initializer_factor": 2.0}
 # Small enough for every vocabulary.

@@ -9,8 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from in_float64 import in_float64
-from outcomes import errors, outcome, widened
+from outcomes import errors, in_float64, outcome, widened
 from zoo import KINDS, build, inputs_of, torch
 
 
