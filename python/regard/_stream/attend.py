@@ -114,9 +114,10 @@ def attend_stream(
             states = [reduce(merge, states[i : i + 16]) for i in range(0, len(states), 16)]
 
     where ``merge(a, b)`` is ``merge_attention_states([a[0], b[0]], [a[1], b[1]])``. `sinks` are
-    merged last, as a state with output 0. Then output and lse are rounded to their types. So the
-    error is the same as in a single call, for any number of chunks, and the result of a single
-    chunk without sinks is bitwise equal to a single call.
+    merged last, as a state with output 0. Then output and lse are rounded to their types. In
+    float32, the error is the same as in a single call, for any number of chunks. In float64, where
+    an lse is rounded before it is merged, weights are off by up to ``|lse|`` eps more. The result
+    of a single chunk without sinks is bitwise equal to a single call.
 
     An interrupt (Ctrl-C) ends the call within 0.3 s. A longer read continues in the thread, which
     ends after it. Any other exception is raised after the current read.

@@ -96,7 +96,7 @@ def attend(call: dict[str, Any], *, return_lse: bool) -> tuple[Tensor, Any]:
     found = checked(call)
     # Only outside an operator can the formula see all levels.
     levels = [] if is_compiling() else get_interpreter_stack() or []
-    if sum(level.key() is TransformType.Jvp for level in levels) > 1:
+    if sum(level.key() == TransformType.Jvp for level in levels) > 1:
         return _by_formula(found)
     results: tuple[Tensor, Tensor] = attention(*packed(found))
     return results

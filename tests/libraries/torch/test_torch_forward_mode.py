@@ -121,3 +121,20 @@ def test_gradients_without_tangents_in_a_dual_level(is_packed, options):
     wanted = gradient()
     with forward_ad.dual_level():
         assert torch.equal(gradient(), wanted)
+
+
+def test_forward_mode_of_forward_mode():
+    """Two levels of tangents: the second derivative along a direction, by PyTorch's operations."""
+    query, key, value, along = (
+        torch.from_numpy(drawn((2, n, 4), np.float64, i)) for i, n in enumerate((3, 5, 5, 3))
+    )
+
+    def second(function):
+        def first(query):
+            return torch.func.jvp(lambda q: function(q, key, value), (query,), (along,))[1]
+
+        return torch.func.jvp(first, (query,), (along,))[1]
+
+    found = second(scaled_dot_product_attention)
+    formula = second(lambda q, k, v: torch.softmax(q @ k.mT / 2, -1) @ v)
+    torch.testing.assert_close(found, formula, rtol=1e-12, atol=1e-12)
