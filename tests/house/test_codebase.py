@@ -32,7 +32,7 @@ FAMILY_KNOWS = {
     "groups": {"attention"},
     "int8": {"attention"},
 }
-HEADERS_OF_KERNELS = {
+KERNEL_HEADERS = {
     *("cstddef", "cstdint", "initializer_list", "type_traits", "utility"),
     *("emmintrin.h", "immintrin.h", "arm_neon.h"),
 }
@@ -105,7 +105,7 @@ def test_cpp_parts_include_only_what_they_may_know(part):
             assert each.parts[0] in known, f"{path} includes {each}"
         if part in ("simd", "kernels"):
             headers = {*re.findall(r"^#include <([^>]+)>", text, re.M)}
-            assert headers <= HEADERS_OF_KERNELS, path
+            assert headers <= KERNEL_HEADERS, path
 
 
 def test_families_of_kernels_do_not_know_each_other():
