@@ -96,11 +96,6 @@ def test_if_all_single_weights_fit_there_is_nothing_else(page_of):
     assert len(page.tiles(0, 0)) == 8 * 9 // 2  # of 50 x 50 weights; none where all is hidden
 
 
-def test_exact_pages_have_no_tiles(page_of):
-    query, key = problem()
-    assert page_of(query, key, tile_bytes=10**6).tiles(0, 0) == []
-
-
 def test_weight_beyond_the_top_keys_comes_first(page_of):
     """The top keys are shown at their places without tiles."""
     weights = np.zeros((1, 512, 512))
