@@ -1,4 +1,5 @@
-"""Context managers end with the process, in another thread, out of order and in forked children."""
+"""Context managers end with the process and in forked children. `test_torch_replacing_endings.py`
+ends them out of order and in other threads."""
 
 import os
 
@@ -12,7 +13,7 @@ def use(cache):
     cache.attend(x)
 """
 TORCH = """
-import contextlib, torch, regard.torch
+import torch, regard.torch
 x = torch.ones(1, 2, 5, 8)
 def use(calls):
     before = calls.by_regard
@@ -22,11 +23,7 @@ def use(calls):
 # How to make each context manager.
 BLOCKS = {
     "KVCache": ARRAYS + "make = lambda: regard.KVCache(1, 2, 8)",
-    "KVCaches": ARRAYS + "make, use_one = (lambda: regard.KVCaches(2, 1, 2, 8)), use\n"
-    "def use(caches): [*map(use_one, caches)]",
     "replacing_sdpa": TORCH + "make = regard.torch.replacing_sdpa",
-    "install": TORCH + "@contextlib.contextmanager\ndef make():\n"
-    "    yield regard.torch.install()\n    regard.torch.uninstall()",
 }
 # Blocks that are open when the process ends: in the main thread, in a generator that belongs to a
 # cycle, and in a thread.
@@ -56,33 +53,6 @@ with make() as value:
     use(value)
     print("done")
     sys.exit()
-"""
-# Blocks that end out of order, in another thread, and where the garbage collector finds them.
-ENDED = """
-import gc, threading
-for order in (1, 0, 2), (1, 2, 0):
-    blocks = [make() for _ in order]
-    values = [block.__enter__() for block in blocks]
-    for number in order:
-        use(values[number])
-        thread = threading.Thread(target=blocks[number].__exit__, args=(None, None, None))
-        thread.start()
-        thread.join()
-
-def suspended(cycle):
-    with make() as value:
-        use(value)
-        yield
-
-gc.set_threshold(1)
-for _ in range(3):
-    cycle = []
-    cycle.append(suspended(cycle))
-    next(cycle[0])
-    del cycle
-    with make() as value:
-        use(value)
-print("done")
 """
 FORKED = """
 import os, sys, threading
@@ -121,12 +91,11 @@ for each in threads:
     each.join()
 print("done")
 """
-ENDINGS = {"left open": LEFT_OPEN, "ended": ENDED, "forked": FORKED}
-# The other endings need several blocks, and a process has one installation.
-CASES = [(name, ending) for name in BLOCKS for ending in ENDINGS if name != "install"]
+ENDINGS = {"left open": LEFT_OPEN, "forked": FORKED}
 
 
-@pytest.mark.parametrize(("name", "ending"), [*CASES, ("install", "left open")])
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("name", ["KVCache", "replacing_sdpa"])
 def test_context_managers_end(name, ending, run_python):
     if ending == "forked" and not hasattr(os, "fork"):
         pytest.skip("the system has no fork")

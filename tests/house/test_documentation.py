@@ -136,12 +136,8 @@ def test_pages(page):
     [
         ("[0.25 1.]", "[0.26 1.]", True),
         ("[0.25 1.]", "[0.27 1.]", False),
-        ("1.5e-07 is small", "1.5e-06 is small", False),
-        ("score 0.32143983", "score 0.32143974", True),
         ("score 0.32143983", "score 0.32144983", False),
-        ("3 heads", "4 heads", False),
         ("a b", "a  b", True),
-        ("nan", "1.0", False),
     ],
 )
 def test_outputs_are_compared_to_the_last_digit(first, second, same):

@@ -18,9 +18,7 @@ LAST[-1, -1] = 0.5
         (np.broadcast_to(CAUSAL, (3, 200, 200)), True),
         (np.array([[0.0, 1.0]]).view(np.matrix), True),
         (LAST, False),
-        (np.zeros((200, 200), np.float32), False),
         (np.ones((200, 200), np.float32), False),
-        (np.zeros(0), False),
         (np.array([0.0, 1.0, np.nan]), False),
         (np.array([0.0, 1.0, -1.0]), False),
     ],
@@ -33,8 +31,6 @@ def test_masks_of_zeros_and_ones(mask, is_zero_one):
     "call",
     [
         "regard.scaled_dot_product_attention(x, x, x, mask)",
-        "regard.attend_stream(x, [(x, x)], mask)",
-        "regard.MultiHeadAttention(4, 2, rng=0)(x[0], mask=mask)",
         "cache.attend(x, mask)",
     ],
 )
@@ -62,14 +58,11 @@ def test_the_warning_comes_once_and_from_the_call(call, run_python):
         # (batch, length, heads, dim): lengths do not work as numbers of heads, or are too large
         ((2, 100, 8, 64), (2, 120, 2, 64), True),
         ((1, 512, 32, 128), (1, 512, 8, 128), True),
-        ((1, 5, 3, 256, 4, 32), (1, 5, 1, 256, 4, 32), True),
         # (batch, heads, length, dim), refused for other reasons
         ((2, 8, 100, 64), (2, 8, 120, 48), False),
         ((2, 8, 100, 64), (2, 3, 120, 64), False),
-        ((1, 32, 1, 128), (1, 32, 1, 64), False),
         ((1, 128, 16, 128), (1, 128, 16, 64), False),
         ((1, 8, 0, 64), (1, 3, 2, 64), False),
-        ((100, 8, 64), (120, 8, 64), False),
     ],
 )
 def test_hint_about_the_layout(query, key, is_given):
@@ -77,6 +70,8 @@ def test_hint_about_the_layout(query, key, is_given):
 
 
 def test_calls_give_the_hints():
+    with pytest.raises(TypeError, match=r"window must be a pair .*regard\.masks\.neighborhood"):
+        regard.MultiHeadAttention(8, 2, window=((3, 3), (3, 3)))
     query, key = np.zeros((2, 10, 8, 16)), np.zeros((2, 20, 2, 16))
     with pytest.raises(ValueError, match=r"pass query\.swapaxes\(-3, -2\)"):
         regard.scaled_dot_product_attention(query, key, key)

@@ -22,35 +22,27 @@ ADVICE = [
     (ATTEND, "attn_mask", "pass mask="),
     (ATTEND, "enable_gqa", "leave it out"),
     (ATTEND, "causal", "pass is_causal=True, and query_offset="),
-    (ATTEND, "softmax_scale", "pass scale="),
     (ATTEND, "cache_leftpad", "pass left_padding="),
     (ATTEND, "dim", "the softmax runs over the keys"),
     (ATTEND, "is_casual", "did you mean is_causal=?"),
     (ATTEND, "heads", "the heads axis is the"),  # no typo of threads
     (ATTEND, "sliding_window", "pass window=(n - 1, 0)"),
-    (ATTEND, "key_value_seq_lengths", "pass key_lengths="),
     (ATTEND, "key_padding_mask", "pass mask=~key_padding_mask[:, None, None, :]"),
-    (ATTEND, "score_mod", "pass score_function=, a regard.ScoreFunction"),
     (ATTEND, "block_mask", "pass mask= as regard.masks.Blocks"),
     (ATTEND, "cu_seqlens_q", "call scaled_dot_product_attention_ragged"),
     (RAGGED, "cu_seqlens_q", "pass query_starts="),
     (regard.attention_map, "cu_seqlens_q", "call summarize_attention_ragged"),
     (LAYER, "attn_mask", "True hides it"),
     (LAYER, "hidden_states", "pass query="),
-    (LAYER, "past_key_values", "pass cache="),
     (LAYER, "is_causal", "constructor, MultiHeadAttention()"),
     (ONE_HEAD, "key_padding_mask", "mask=~key_padding_mask[:, None, :]"),
-    (ONE_HEAD, "num_kv_heads", "this layer has one head"),
     (regard.MultiHeadAttention, "rope_theta", 'pass rotary={"base": rope_theta}'),
     (regard.MultiHeadAttention, "k", "its arguments are d_model, "),
     (regard.KVCache, "sliding_window", "pass keep_last=n"),
     (CACHE.attend, "seq_lens", "the cache knows its lengths"),
-    (CACHE.append, "cache_seqlens", "pass lengths="),
-    (PAGED, "context_lens", "pass lengths="),
     (PAGED, "k_scale", "pass key_scales="),
     (regard.softmax, "dim", "pass axis="),
     (regard.softmax, "p", "its arguments are x, "),
-    (regard.masks.causal, "diagonal", "pass query_offset="),
     (regard.masks.check, "bias", "its arguments are mask, "),
     (ROTARY, "cos", "pass cache=(cos, sin)"),
     (ROTARY, "causal", "its arguments are x, "),
@@ -82,20 +74,3 @@ def test_a_decorated_call_keeps_its_signature_and_its_own_errors():
     assert checked.__doc__ == call.__doc__
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'mask'"):
         checked()
-
-
-GRID = ((3, 3), (3, 3))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: ATTEND(X, X, X, window=GRID),
-        lambda: regard.summarize_attention(X, X, window=list(GRID)),
-        lambda: regard.MultiHeadAttention(8, 2, window=GRID),
-        lambda: regard.masks.sliding(3, window=[[3, 3]]),
-    ],
-)
-def test_a_window_of_a_grid_is_a_mask(call):
-    with pytest.raises(TypeError, match=r"window must be a pair .*regard\.masks\.neighborhood"):
-        call()

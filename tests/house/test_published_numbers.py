@@ -7,7 +7,6 @@ from benchmarks.published.__main__ import MARKED, PAGES, written
 from benchmarks.published.run import FOLDER, published, reduced
 from benchmarks.published.tables import BRIEF
 from benchmarks.table.cases import CASES, COMPARISONS
-from benchmarks.table.instructions import said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -32,18 +31,6 @@ def test_runs_are_reduced_to_quartiles():
     run = reduced(document)
     assert run.cases == {case: {"regard": [2.0, 3.0, 4.0]}}
     assert run.comparisons == {COMPARISONS[0].name: 0.512}
-
-
-def test_what_libraries_say_of_their_instructions():
-    text = """ATen AVX2
-MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) 64 architecture \
-Intel(R) Architecture processors, Lnx 2.45GHz lp64 gnu_thread
-MKL_VERBOSE SGEMM(N,N,64,64,64) 13.83ms CNR:OFF Dyn:1 FastMM:1 TID:0  NThr:2
-onednn_verbose,v1,info,cpu,isa:Intel AVX2
-"""
-    assert said(text) == (
-        "ATen AVX2; oneMKL 2024.0 Update 2 for Intel(R) Architecture processors; isa:Intel AVX2"
-    )
 
 
 def limits(name):
