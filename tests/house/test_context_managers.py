@@ -95,7 +95,9 @@ ENDINGS = {"left open": LEFT_OPEN, "forked": FORKED}
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("name", ["KVCache", "replacing_sdpa"])
+@pytest.mark.parametrize(
+    "name", ["KVCache", pytest.param("replacing_sdpa", marks=pytest.mark.slow)]
+)
 def test_context_managers_end(name, ending, run_python):
     if ending == "forked" and not hasattr(os, "fork"):
         pytest.skip("the system has no fork")

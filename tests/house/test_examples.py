@@ -25,6 +25,7 @@ PRINTED = {
     ],
     "train.py": ["10,000 characters, ", "step 3  loss ", "Return the "],
 }
+SLOW = {"rollout.py", "train.py", "trainable_weights.py"}
 ARGUMENTS = {
     "rollout.py": ["--length", "2000"],
     "beyond_memory.py": ["--megabytes", "40"],
@@ -39,7 +40,9 @@ def test_every_example_is_here():
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PRINTED]
+)
 def test_example(name, target, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, *ARGUMENTS.get(name, [])],

@@ -150,6 +150,7 @@ def test_000_softmax_peaks_with_the_scale_of_its_input(factor, wanted, dtype, ta
     assert_prints(regard.softmax(regard.scale(x, factor)), wanted)
 
 
+@pytest.mark.slow
 def test_000_scaling_brings_the_variance_of_scores_to_1(target):
     """The samples come from the stream that produced the weights. The notebook does this up to
     d_k = 256."""

@@ -64,7 +64,10 @@ def cells(page):
             yield "".join(cell["source"]), "".join("".join(out["text"]) for out in streams)
 
 
-@pytest.mark.parametrize("page", PRINTED)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page == "context-vector")) for page in PRINTED],
+)
 def test_a_page_computes_the_numbers_of_its_notebook(page):
     namespace = {}
     for source, printed in cells(page):
