@@ -52,8 +52,7 @@ def prose(path):
 
 def sources():
     """Return the files of each part of the repository."""
-    docs = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
-    parts = {"documents": [*docs, *(ROOT / "docs").rglob("*.md")]}
+    parts = {"documents": [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]}
     for name in ("python", "docs", "benchmarks", "examples", ".ci"):
         parts[name] = list((ROOT / name).rglob("*.py"))
     parts["cpp"] = [path for folder in ("cpp", "docs") for path in (ROOT / folder).rglob("*.?pp")]
