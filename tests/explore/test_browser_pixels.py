@@ -173,32 +173,3 @@ def test_tiles_at_the_resolution_of_the_screen(opened, tiled):
     step = 1 if height >= 2 * reach / 1.01 else 2
     wanted = indices(weights if step == 1 else pooled)
     alike(own[::step][: wanted.shape[0], ::step][:, : wanted.shape[1]], sequential("light"), wanted)
-
-
-def test_a_difference_has_the_tiles_of_both_heads(opened, tiled):
-    tiles = [
-        {tuple(bounds): planes for bounds, planes in tiles_of_kind(tiled, head, True)}
-        for head in range(2)
-    ]
-    shared = [bounds for bounds in tiles[0] if bounds in tiles[1]]
-    bounds = shared[0]
-    view = ",".join(map(str, bounds))
-    page = opened(tiled.path, f"#q=0&c=0.1&v={view}")
-    gap = tiles[0][bounds]["weights"].astype(float) - tiles[1][bounds]["weights"]
-    share = np.clip((np.log10(np.clip(np.abs(gap), 1e-4, 1)) + 4) / 4, 0, 1)
-    wanted = 127 + (np.rint(127 * share) * np.sign(gap)).astype(int)
-    alike(drawn(page, *gap.shape), diverging("light"), wanted)
-
-
-def test_what_is_not_in_a_tile_is_said_to_be_a_block(opened, tiled):
-    tiles = [bounds for bounds, _ in tiled.tiles(0, 0) if bounds != [0, 1000, 0, 1000]]
-    query, key = next(
-        (query, key)
-        for query in range(0, 1000, 50)
-        for key in range(0, 1000, 50)
-        if not any(a <= query < b and c <= key < d for a, b, c, d in tiles)
-    )
-    page = opened(tiled.path, f"#q={query}&k={key}")
-    # 64 blocks of 1000 queries: the tile of everything.
-    assert "largest weight of the block (1" in page.inner_text("#readout")
-    assert page.inner_text("#pixels").startswith("Pixels: blocks of ")

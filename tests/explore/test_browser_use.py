@@ -193,14 +193,12 @@ def test_a_notebook_shows_it_in_a_sandbox(chromium, exact):
     assert wrong == []
 
 
-@pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize(
-    ("names", "labels"),
+    ("width", "names", "labels"),
     [
-        ([f"model.layers.{n}.self_attn" for n in range(12)], list(map(str, range(12)))),
-        ([f"the encoder's block number {n}" for n in range(12)], None),
+        (390, [f"model.layers.{n}.self_attn" for n in range(12)], list(map(str, range(12)))),
+        (1280, [f"the encoder's block number {n}" for n in range(12)], None),
     ],
-    ids=["modules", "sentences"],
 )
 def test_every_layer_has_its_own_whole_label(opened, tmp_path, width, names, labels):
     query, key = problem(layers=(12,))

@@ -95,21 +95,6 @@ def test_an_interrupt_at_any_instruction_leaves_no_other_file(explorer, tmp_path
     assert place.read_text() == whole
 
 
-def test_a_folder_that_cannot_be_written_to(explorer, tmp_path, monkeypatch):
-    """The error names the page, and not the file beside it that was to become it."""
-
-    def forbidden(*arguments):
-        raise PermissionError(errno.EACCES, "Permission denied", "/somewhere/.regard-8x4.part")
-
-    monkeypatch.setattr("os.open", forbidden)
-    place = str(tmp_path / "page.html")
-    with pytest.raises(PermissionError) as caught:
-        explorer.save(place)
-    assert str(caught.value) == (
-        f"[Errno {errno.EACCES}] cannot write {place!r}: Permission denied"
-    )
-
-
 @pytest.mark.parametrize("has_links", [True, False])
 def test_a_file_created_meanwhile_is_not_overwritten(explorer, tmp_path, monkeypatch, has_links):
     """Another process creates the file between the check of the name and the move."""

@@ -43,6 +43,7 @@ ADVICE = [
     (PAGED, "k_scale", "pass key_scales="),
     (regard.softmax, "dim", "pass axis="),
     (regard.softmax, "p", "its arguments are x, "),
+    (regard.softmax, "heads", "its arguments are x, "),  # no typo of threads
     (regard.masks.check, "bias", "its arguments are mask, "),
     (ROTARY, "cos", "pass cache=(cos, sin)"),
     (ROTARY, "causal", "its arguments are x, "),

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from printed import assert_fused_is_stages, assert_prints, parsed
 
 import regard
-from notebooks import assert_fused_is_stages, assert_prints, parsed
 
 # Each row of 8 fills two lines.
 QUERY = parsed(

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 import pytest
+from printed import assert_fused_is_stages, assert_prints
 
 import regard
-from notebooks import assert_fused_is_stages, assert_prints
 
 
 @functools.cache

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from notebooks import assert_prints
+from printed import assert_prints
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "notebooks"
 sys.path.insert(0, str(PAGES.parent))
