@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import itertools
 import re
 from operator import attrgetter
 from pathlib import Path
@@ -109,34 +108,3 @@ def test_the_page_lists_what_a_call_does_not_accept(name):
     assert names == OF_RESULTS - taken.keys()
     is_refused = "precision" in taken and "int8" not in str(taken["precision"].annotation)
     assert choice == ('`precision="int8"`' if is_refused else "")
-
-
-TOGETHER = {
-    "mask": np.tri(3, dtype=bool),
-    "is_causal": True,
-    "query_offset": "end",
-    "window": (1, 0),
-    "key_lengths": 2,
-    "left_padding": 1,
-    "scale": 0.3,
-    "softcap": 5.0,
-    "alibi_slopes": [0.1, 0.2],
-    "distance_bias": np.ones((2, 5)),
-    "sinks": [0.0, 1.0],
-    "dropout_p": 0.1,
-    "dropout_seed": 1,
-    "precision": "int8",
-    "rows": slice(1, 2),
-    "return_weights": True,
-    "return_lse": True,
-}
-
-
-def test_two_options_can_be_combined():
-    assert TOGETHER.keys() - {"mask"} >= OF_RESULTS - {"score_function", "dropout_origin"}
-    arrays = [X.astype(np.float32)] * 3
-    for pair in itertools.combinations(TOGETHER, 2):
-        options = {name: TOGETHER[name] for name in pair}
-        options |= {"dropout_seed": 1} if "dropout_p" in pair else {}
-        options |= {"return_weights": True} if "rows" in pair else {}
-        regard.scaled_dot_product_attention(*arrays, **options)

@@ -146,16 +146,6 @@ def test_pixels_have_the_colors_of_their_weights(pyplot):
         assert np.abs(found[:3] - near).max(axis=-1).min() <= 1, (query, key)
 
 
-def test_a_logarithmic_scale_gives_zeros_the_lowest_color(pyplot):
-    weights = np.array([[1.0, 0.0, 0.0], [1e-3, 0.999, 0.0], [1e-9, 0.5, 0.5 - 1e-9]])
-    image = regard.plot.attention(weights, log=True)
-    assert image.get_clim() == (1e-6, 1.0)
-    shown = image.norm(drawn(image))
-    np.testing.assert_allclose(shown[0], [1, 0, 0], atol=1e-12)
-    np.testing.assert_allclose(shown[:, 0], [1, 0.5, 0], atol=1e-12)
-    assert image.colorbar.extend == "min"
-
-
 @pytest.mark.parametrize(
     ("keywords", "limits"),
     [

@@ -167,17 +167,6 @@ def test_objects_show_their_options(name):
         assert table.caption == type(made).__name__
 
 
-def test_objects_without_state_have_representations():
-    cache = regard.KVCache(2, 2, 8)
-    cache.close()
-    assert repr(cache) == "KVCache(closed)"
-    assert Table(cache._repr_html_()).caption == "KVCache (closed)"
-    for kind in (regard.KVCache, regard.SelfAttention, regard.MultiHeadAttention):
-        made = object.__new__(kind)
-        assert repr(made) == f"{kind.__name__}(not initialized)"
-        Table(made._repr_html_())
-
-
 def test_options_are_escaped():
     table = Table(html_table("<caption>", [("<b>", "<script>")]))
     assert (table.caption, table.headers, table.cells) == ("<caption>", ["<b>"], ["<script>"])
