@@ -1,18 +1,25 @@
 import os
 import pickle
 import subprocess
+import sys
 from functools import partial
 
 import pytest
 
 import regard
-from command_line import COMMAND, ENVIRONMENT, NOT_INSTALLED, PEERS
 from regard._bench import measuring
 from regard._bench.engines import Regard
 from regard._bench.rounds import in_turns
 from regard._cli import bench, demo, main
 
 PEAK, BANDWIDTH = 4e11, 2e10
+COMMAND = [sys.executable, "-m", "regard"]
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("REGARD_", "OMP_", "PYTHONIO", "PYTHONUTF8", "LC_"))
+    and name not in ("LANG", "TERM", "COLUMNS", "NO_COLOR")
+} | {"PYTHONUTF8": "1"}
 
 
 @pytest.fixture
@@ -75,9 +82,18 @@ def measured_here(monkeypatch):
 @pytest.fixture
 def without_peers(tmp_path):
     """Return a folder for the command to run in, where only regard and NumPy are installed."""
-    for name in PEERS:
-        (tmp_path / f"{name}.py").write_text(NOT_INSTALLED.format(name=name))
+    for name in ("torch", "onnxruntime"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError(name={name!r})")
     return tmp_path
+
+
+@pytest.fixture
+def begun(start, without_peers):
+    """Start the command line as a separate process, and return it."""
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return lambda *arguments: start(
+        [*COMMAND, *arguments], cwd=without_peers, env=ENVIRONMENT, **piped
+    )
 
 
 @pytest.fixture

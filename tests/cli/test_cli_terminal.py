@@ -11,7 +11,7 @@ import pytest
 from regard._cli.stages import EXAMPLE
 from regard._cli.terminal import Progress
 from regard._cli.walkthrough import number_table, side_by_side, weight_table
-from regard._show.text import clip, printable, shade_of, width_of
+from regard._show.text import clip, printable, width_of
 
 SGR = re.compile("\x1b\\[[0-9;]*m")
 
@@ -21,19 +21,12 @@ SGR = re.compile("\x1b\\[[0-9;]*m")
     [
         ({"TERM": "xterm-256color"}, True),
         ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
-        ({"TERM": "dumb"}, False),
-        ({}, False),
     ],
 )
 def test_a_terminal_has_styles_unless_they_are_unwanted(on_terminal, environment, is_styled):
     text = on_terminal("--no-timing", **environment)
     assert ("\x1b[1m" in text) == is_styled
     assert "█ 1.00" in text
-
-
-def test_there_are_no_styles_where_there_is_no_terminal(shown, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b" not in shown("--no-timing")
 
 
 @pytest.mark.parametrize("sentence", [EXAMPLE, "日本 語 " * 9, "unusually " * 7])
@@ -46,7 +39,6 @@ def test_lines_fit(shown, sentence):
     ("environment", "encoding", "words"),
     [
         ({"PYTHONIOENCODING": "ascii"}, "ascii", [r"na\xefve", r"\u65e5\u672c", "# 1.00"]),
-        ({"PYTHONIOENCODING": "latin-1"}, "latin-1", ["naïve", r"\u65e5\u672c", "# 1.00"]),
     ],
 )
 def test_what_the_encoding_lacks_is_replaced(process, environment, encoding, words):
@@ -60,17 +52,6 @@ def test_escape_sequences_do_not_reach_the_terminal(shown):
     text = shown("--no-timing", "\x1b[31mred \x1b]0;title\x07 a\x9b2Jb \u202eevil \x7f")
     assert not [char for char in text if char != "\n" and not char.isprintable()]
     assert r"\x1b[31m" in text
-
-
-def test_bytes_that_are_not_text(process):
-    done = process("--no-timing", b"odd \xff\xfe bytes", text=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert rb"\udcff" in done.stdout
-
-
-@pytest.mark.parametrize(("text", "width"), [("abc", 3), ("日本", 4), ("e\u0301", 1)])
-def test_width(text, width):
-    assert width_of(text) == width
 
 
 @pytest.mark.parametrize(
@@ -109,14 +90,6 @@ def test_wide_characters_stay_aligned(length):
         widths = {width_of(row) for row in rows if not row.startswith("  …")}
         assert len(widths) == 1
         assert length > 6 or width_of(header) in widths
-
-
-@pytest.mark.parametrize(
-    ("weight", "shade"),
-    [(0.0, " "), (0.03, " "), (0.05, "░"), (0.2, "▒"), (0.4, "▓"), (1.0, "█"), (np.nan, " ")],
-)
-def test_shades(weight, shade):
-    assert shade_of(weight) == shade
 
 
 @pytest.mark.parametrize(

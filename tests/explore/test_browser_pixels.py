@@ -1,12 +1,10 @@
 """What a browser draws is what NumPy computes."""
 
-import io
-
 import numpy as np
 import pytest
 
 import regard
-from explorer_pages import Page, alike, drawn, indices, press, problem, settled
+from explorer_pages import Page, alike, drawn, indices, problem, settled
 from regard._show.colors import diverging, sequential
 
 pytestmark = pytest.mark.slow
@@ -77,18 +75,6 @@ def test_nan_has_its_color_and_its_words(opened, tmp_path):
     assert "not numbers" in page.inner_text("#row-summary")
     page = opened(tmp_path / "page.html", "#q=0")
     assert (drawn(page, 40, 40)[5] == sequential("light")[255]).all()
-
-
-def test_screenshots_differ_between_heads(opened, exact):
-    """A canvas that stays empty has no errors either."""
-    image = pytest.importorskip("PIL.Image", reason='pip install ".[plot]"')
-    page, pictures = opened(exact.path), []
-    for _ in range(2):
-        shot = page.locator("#picture").screenshot()
-        pictures.append(np.asarray(image.open(io.BytesIO(shot)).convert("L"), int))
-        press(page, "h")
-    assert pictures[0].std() > 10
-    assert np.abs(pictures[0] - pictures[1]).mean() > 1
 
 
 RECORD = """() => {
@@ -187,32 +173,3 @@ def test_tiles_at_the_resolution_of_the_screen(opened, tiled):
     step = 1 if height >= 2 * reach / 1.01 else 2
     wanted = indices(weights if step == 1 else pooled)
     alike(own[::step][: wanted.shape[0], ::step][:, : wanted.shape[1]], sequential("light"), wanted)
-
-
-def test_a_difference_has_the_tiles_of_both_heads(opened, tiled):
-    tiles = [
-        {tuple(bounds): planes for bounds, planes in tiles_of_kind(tiled, head, True)}
-        for head in range(2)
-    ]
-    shared = [bounds for bounds in tiles[0] if bounds in tiles[1]]
-    bounds = shared[0]
-    view = ",".join(map(str, bounds))
-    page = opened(tiled.path, f"#q=0&c=0.1&v={view}")
-    gap = tiles[0][bounds]["weights"].astype(float) - tiles[1][bounds]["weights"]
-    share = np.clip((np.log10(np.clip(np.abs(gap), 1e-4, 1)) + 4) / 4, 0, 1)
-    wanted = 127 + (np.rint(127 * share) * np.sign(gap)).astype(int)
-    alike(drawn(page, *gap.shape), diverging("light"), wanted)
-
-
-def test_what_is_not_in_a_tile_is_said_to_be_a_block(opened, tiled):
-    tiles = [bounds for bounds, _ in tiled.tiles(0, 0) if bounds != [0, 1000, 0, 1000]]
-    query, key = next(
-        (query, key)
-        for query in range(0, 1000, 50)
-        for key in range(0, 1000, 50)
-        if not any(a <= query < b and c <= key < d for a, b, c, d in tiles)
-    )
-    page = opened(tiled.path, f"#q={query}&k={key}")
-    # 64 blocks of 1000 queries: the tile of everything.
-    assert "largest weight of the block (1" in page.inner_text("#readout")
-    assert page.inner_text("#pixels").startswith("Pixels: blocks of ")

@@ -22,7 +22,13 @@ def check(tile, weights):
 
 @pytest.mark.parametrize(
     ("lengths", "detail"),
-    [((700, 700), None), ((1000, 1000), 32), ((130, 900), 100), ((900, 40), 64), ((1, 700), 256)],
+    [
+        ((520, 520), None),
+        pytest.param((1000, 1000), 32, marks=pytest.mark.slow),
+        pytest.param((130, 900), 100, marks=pytest.mark.slow),
+        ((900, 40), 64),
+        ((1, 700), 256),
+    ],
 )
 def test_tiles_are_parts_of_the_weights(page_of, lengths, detail):
     query, key = problem(*lengths)
@@ -39,7 +45,10 @@ def test_tiles_are_parts_of_the_weights(page_of, lengths, detail):
             assert all(max(plane.shape) <= 64 for plane in planes.values())
 
 
-@pytest.mark.parametrize("kind", ["heads", "layers", "weights"])
+@pytest.mark.parametrize(
+    "kind",
+    ["heads", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("layers", "weights"))],
+)
 def test_each_head_has_its_own_tiles(page_of, kind):
     query, key = problem(q_len=300, kv_len=300)
     weights, options = weights_of(query, key), {"detail": 64, "tile_bytes": 200_000}
@@ -54,7 +63,7 @@ def test_each_head_has_its_own_tiles(page_of, kind):
         assert sum(check(tile, weights[number]) for tile in tiles) > 2
 
 
-@pytest.mark.parametrize("detail", [64, 256])
+@pytest.mark.parametrize("detail", [64, pytest.param(256, marks=pytest.mark.slow)])
 def test_tiles_at_most_double_a_page(detail):
     query, key = problem(q_len=2000, kv_len=2000)
     sizes = [
@@ -73,6 +82,7 @@ def test_tiles_have_the_bytes_that_they_are_given(page_of, tile_bytes):
     assert min(counts) > 0.8 * max(counts)  # noise in every head: equal parts
 
 
+@pytest.mark.slow
 def test_a_page_has_room_for_tiles_up_to_max_bytes(page_of):
     query, key = problem(q_len=600, kv_len=600)
     with pytest.raises(ValueError, match="max_bytes must be at least about") as raised:
@@ -94,11 +104,6 @@ def test_if_all_single_weights_fit_there_is_nothing_else(page_of):
             found[first:end, first_key:end_key] += planes["weights"]
         assert np.allclose(found, weights[head], rtol=TILE_ERROR, atol=1e-11)
     assert len(page.tiles(0, 0)) == 8 * 9 // 2  # of 50 x 50 weights; none where all is hidden
-
-
-def test_exact_pages_have_no_tiles(page_of):
-    query, key = problem()
-    assert page_of(query, key, tile_bytes=10**6).tiles(0, 0) == []
 
 
 def test_weight_beyond_the_top_keys_comes_first(page_of):
@@ -154,6 +159,7 @@ def test_nan_and_fully_masked_heads(page_of):
     assert with_nan == 4
 
 
+@pytest.mark.slow
 def test_a_notebook_leaves_out_the_tiles_of_a_large_page():
     query = np.random.default_rng(0).standard_normal((5, 700, 8), dtype=np.float32)
     page = regard.explore(query, query, tile_bytes=6_000_000)

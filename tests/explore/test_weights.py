@@ -1,7 +1,5 @@
 """Weights that exist already: the page has them as they are."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -126,62 +124,3 @@ def test_weights_are_not_changed():
     before = weights.copy()
     regard.explore(weights=weights)
     assert np.array_equal(weights, before)
-
-
-GOOD = softmax(RNG.standard_normal((2, 5, 5)))
-
-
-def changed(value):
-    weights = GOOD.copy()
-    weights[1, 2, 3] = value
-    return weights
-
-
-CASES = [
-    ({"query": GOOD}, TypeError, "query must be left out with weights"),
-    ({"key": GOOD}, TypeError, "key must be left out with weights"),
-    ({"mask": np.ones((5, 5), bool)}, TypeError, "mask must be left out with weights"),
-    ({"is_causal": True}, TypeError, "is_causal must be left out with weights"),
-    ({"sinks": [0.0, 1.0]}, TypeError, "sinks must be left out with weights"),
-    ({"dropout_p": 0.1}, TypeError, "no argument dropout_p"),
-    ({"weights": changed(np.nan)}, ValueError, "weights must be from 0 to 1, got nan at [1, 2, 3]"),
-    ({"weights": changed(np.inf)}, ValueError, "weights must be from 0 to 1, got inf at [1, 2, 3]"),
-    (
-        {"weights": changed(-0.1)},
-        ValueError,
-        "got -0.1 at [1, 2, 3]: weights are the softmax of scores",
-    ),
-    (
-        {"weights": changed(1.2)},
-        ValueError,
-        "got 1.2 at [1, 2, 3]: weights are the softmax of scores, before dropout",
-    ),
-    ({"weights": [GOOD, changed(-1)]}, ValueError, "weights[1] must be from 0 to 1, got -1 at"),
-    ({"weights": GOOD > 0.2}, TypeError, "weights must be an array of float, got bool"),
-    ({"weights": GOOD[0, 0]}, ValueError, "weights must have shape (..., q_len, kv_len), got"),
-    ({"weights": [GOOD[0, 0]]}, TypeError, "for each layer, got a list of ndarray of shape (5,)"),
-    ({"weights": [GOOD, GOOD[:, :4]]}, ValueError, "weights must have the same q_len and kv_len"),
-    ({"weights": [np.stack([GOOD] * 2)]}, ValueError, "of one batch entry, [layer[0] for layer"),
-    (
-        {"weights": (GOOD, None)},
-        TypeError,
-        "for each layer, got a tuple of ndarray of shape (2, 5, 5), N",
-    ),
-    ({"weights": ((GOOD,), (GOOD,))}, TypeError, "for each layer, got a tuple of tuple"),
-    ({"weights": "text"}, TypeError, "weights must be an array of float"),
-    ({"weights": GOOD[:0]}, ValueError, "weights must have at least one layer and one head"),
-    ({"weights": GOOD[:, :0]}, ValueError, "weights must have at least one query and one key"),
-    ({"tokens": ["a"] * 4}, ValueError, "tokens must have one str for each key, 5, got 4"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "error", "message"), CASES)
-def test_what_is_refused(arguments, error, message, monkeypatch):
-    monkeypatch.setattr("regard._explore._function.heads_of", None)  # no work is begun
-    with pytest.raises(error, match=re.escape(message)):
-        regard.explore(**{"weights": GOOD, **arguments})
-
-
-def test_nothing_is_refused():
-    with pytest.raises(TypeError, match=r"explore\(\) needs query and key, or weights="):
-        regard.explore()

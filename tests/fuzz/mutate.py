@@ -39,14 +39,11 @@ def _add_to_number(chance, data, _others):
         struct.pack_into(CODES[size], data, place, value % 2 ** (8 * size))
 
 
-def _flip(chance, data, _others):
-    if data:
-        data[_some_place(chance, data) % len(data)] ^= 1 << chance.randrange(8)
-
-
 def _set_byte(chance, data, _others):
     if data:
-        data[_some_place(chance, data) % len(data)] = chance.randrange(256)
+        place = _some_place(chance, data) % len(data)
+        flipped = data[place] ^ (1 << chance.randrange(8))
+        data[place] = flipped if chance.random() < 0.7 else chance.randrange(256)
 
 
 def _cut(chance, data, _others):
@@ -58,14 +55,11 @@ def _remove(chance, data, _others):
     del data[place : place + chance.randrange(1, 20)]
 
 
-def _repeat(chance, data, _others):
-    place = _some_place(chance, data)
-    data[place:place] = data[place : place + chance.randrange(1, 40)] * chance.randrange(1, 4)
-
-
 def _insert(chance, data, _others):
     place = _some_place(chance, data)
-    data[place:place] = chance.randbytes(chance.randrange(1, 20))
+    repeated = data[place : place + chance.randrange(1, 40)] * chance.randrange(1, 4)
+    is_repeated = chance.random() < 0.5
+    data[place:place] = repeated if is_repeated else chance.randbytes(chance.randrange(1, 20))
 
 
 def _splice(chance, data, others):
@@ -76,8 +70,10 @@ def _splice(chance, data, others):
 
 
 # Mutations of single numbers are the most frequent: they do not move the rest of a file.
-OPERATIONS = (_set_number, _set_number, _set_number, _add_to_number, _add_to_number, _flip, _flip,
-              _set_byte, _cut, _remove, _repeat, _insert, _splice)  # fmt: skip
+OPERATIONS = (
+    *(_set_number, _set_number, _set_number, _add_to_number, _add_to_number),
+    *(_set_byte, _set_byte, _set_byte, _cut, _remove, _insert, _insert, _splice),
+)
 
 
 def mutated(chance, files):

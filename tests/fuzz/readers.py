@@ -5,11 +5,9 @@ outcomes are a result, or a ValueError or an OSError that names the file.
 """
 
 import contextlib
-import io
 import json
 import math
 import random
-import re
 import struct
 import sys
 import tempfile
@@ -19,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 import arguments
-import cache_kinds
 import gguf_files as gguf_bytes
 import mutate
 import regard
@@ -164,12 +161,20 @@ class CacheFile(FileReader):
     """Caches in files, whose header or beginning is changed."""
 
     needs = ("safetensors",)
-    kinds = ("growing", "pages", "window", "int8", "float8")
+    kinds = (
+        {},
+        {"page_size": 16},
+        {"keep_last": 20, "keep_first": 3, "page_size": 16},
+        {"dtype": "int8", "page_size": 32},
+        {"dtype": "float8_e4m3fn", "page_size": 32},
+    )
 
     def begin(self):
+        key, value = (np.arange(2 * 2 * 25 * dim).reshape(2, 2, 25, dim) % 7 for dim in (8, 5))
         files = []
-        for kind in self.kinds:
-            cache, _ = cache_kinds.make(kind, self.path)
+        for options in self.kinds:
+            cache = regard.KVCache(2, 2, 8, 5, **options)
+            cache.append(key.astype("f4"), value.astype("f4"), lengths=[25, 7])
             cache.save(self.path)
             files.append(self.path.read_bytes())
             self.path.unlink()
@@ -222,53 +227,12 @@ class TrainingCheckpoint(FileReader):
         self.module.read_checkpoint(self.path)
 
 
-class CommandLine:
-    """The arguments of ``python -m regard``, which are parsed but not executed."""
-
-    needs = ()
-    words = ("bench", "info", "explore", "demo", "--threads", "--out", "--help", "--version", "-h",
-             "generate", "--layers", "--tokens", "--text", "--json", "--cases", "--seed", "--",
-             "--no-timing",
-             "1", "0", "-1", "99999999999999999999", "nan", "1e400", "", "x", "ü", "\ud800", "\0",
-             "--layers=1,2", "0-3", "1:2:3", "-", "--x", "٣", "1_0", " 1")  # fmt: skip
-
-    def __init__(self, folder):
-        from regard._cli import commands
-
-        self.commands = commands
-        self.words = (*self.words, *self.options())
-
-    def options(self):
-        """Yield the options in the help of every command."""
-        commands = "bench", "info", "explore", "generate"
-        for words in (["--help"], *([name, "--help"] for name in commands)):
-            said = io.StringIO()
-            with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-                self.commands.run(words)
-            yield from sorted(set(re.findall(r"--[a-z][-a-z]*", said.getvalue())))
-
-    def draw(self, chance):
-        return [chance.choice(self.words) for _ in range(chance.randrange(1, 7))]
-
-    def feed(self, arguments):
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                self.commands._parser().parse_args(arguments)
-        except SystemExit as end:
-            if end.code not in (0, 2):
-                raise Fault(f"exit status {end.code}") from end
-            return end.code in (0, None)
-        return True
-
-
 READERS = {
     "gguf": Gguf,
     "safetensors": Safetensors,
     "ctranslate2": Ctranslate2,
     "cache": CacheFile,
     "training": TrainingCheckpoint,
-    "command-line": CommandLine,
     "arguments": arguments.Arguments,
 }
 

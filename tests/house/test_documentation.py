@@ -36,7 +36,8 @@ PAGES_THAT_NEED = {
     "docs/guide/transformers.md": ["torch", "transformers"],
     "docs/guide/variants.md": ["numba"],
 }
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path += [str(ROOT / "docs"), str(ROOT / "docs" / "figures")]
+import write as drawings  # noqa: E402
 import write_results  # noqa: E402
 
 
@@ -44,21 +45,6 @@ def is_installed(package):
     """Return whether a package can be imported. A folder of tests with its name does not count."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None
-
-
-def modules_of(package):
-    """Yield the name of a package and of all modules in it, without those that cannot be
-    imported."""
-    yield package.__name__
-    for path in package.__path__:
-        for module in pkgutil.iter_modules([path], f"{package.__name__}."):
-            needed = OPTIONAL.get(module.name)
-            if needed and not is_installed(needed):
-                continue
-            if module.ispkg:
-                yield from modules_of(importlib.import_module(module.name))
-            else:
-                yield module.name
 
 
 class Finder(doctest.DocTestFinder):
@@ -73,14 +59,20 @@ class Finder(doctest.DocTestFinder):
         return super()._from_module(module, thing)
 
 
-def doctests():
+def doctests(package):
     """Yield the examples of every module that has some, by its name."""
-    for name in modules_of(regard):
-        if name.endswith((".__main__", "._core", "._openmp", "._cuda")):
-            continue
-        tests = Finder().find(importlib.import_module(name))
-        if shown := [test for test in tests if test.examples]:
-            yield name, shown
+    for path in package.__path__:
+        for found in pkgutil.iter_modules([path], f"{package.__name__}."):
+            needed = OPTIONAL.get(found.name)
+            if found.name.endswith((".__main__", "._core", "._openmp", "._cuda")) or (
+                needed and not is_installed(needed)
+            ):
+                continue
+            module = importlib.import_module(found.name)
+            if shown := [test for test in Finder().find(module) if test.examples]:
+                yield found.name, shown
+            if found.ispkg:
+                yield from doctests(module)
 
 
 def pages():
@@ -92,7 +84,7 @@ def pages():
             yield path.relative_to(ROOT).as_posix(), examples
 
 
-DOCTESTS = dict(doctests())
+DOCTESTS = {"regard": Finder().find(regard)} | dict(doctests(regard))
 PAGES = dict(pages())
 
 
@@ -112,14 +104,9 @@ def test_docstrings(module):
 
 
 def test_every_public_function_is_called_in_an_example():
-    examples = (
-        example for tests in DOCTESTS.values() for test in tests for example in test.examples
-    )
-    shown = {
-        name for example in examples for name in re.findall(r"\bregard\.(\w+)", example.source)
-    }
-    functions = {name for name in regard.__all__ if inspect.isfunction(getattr(regard, name))}
-    assert functions <= shown
+    examples = (each for tests in DOCTESTS.values() for test in tests for each in test.examples)
+    shown = {name for each in examples for name in re.findall(r"\bregard\.(\w+)", each.source)}
+    assert {name for name in regard.__all__ if inspect.isfunction(getattr(regard, name))} <= shown
 
 
 @pytest.fixture
@@ -142,8 +129,6 @@ def test_pages(page):
         output = write_results.printed(code, page, namespace)
         if shown is not None:
             assert write_results.is_same(shown, output), output
-    if page == "README.md":
-        assert namespace["output"].shape == (1, 8, 100, 64)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +136,16 @@ def test_pages(page):
     [
         ("[0.25 1.]", "[0.26 1.]", True),
         ("[0.25 1.]", "[0.27 1.]", False),
-        ("1.5e-07 is small", "1.6e-07 is small", True),
-        ("1.5e-07 is small", "1.5e-06 is small", False),
-        ("score 0.32143983", "score 0.32143974", True),
         ("score 0.32143983", "score 0.32144983", False),
-        ("3 heads", "4 heads", False),
-        ("[ 0.25  1.  ]", "[0.25 1.  ]", False),
         ("a b", "a  b", True),
-        ("nan", "1.0", False),
     ],
 )
 def test_outputs_are_compared_to_the_last_digit(first, second, same):
     assert write_results.is_same(first, second) == same
+
+
+@pytest.mark.parametrize("name", drawings.drawings())
+def test_a_drawing_is_up_to_date(name):
+    """python docs/figures/write.py"""
+    drawing = (ROOT / "docs" / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+    assert drawing.partition("\n")[0] == drawings.source_of(name)

@@ -1,6 +1,5 @@
 """Every example runs, on every target, and prints its expected numbers."""
 
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -10,63 +9,40 @@ import pytest
 
 EXAMPLES = pathlib.Path(__file__).parent.parent.parent / "examples"
 PRINTED = {
-    "beyond_memory.py": [
-        "39,062 keys in 5 chunks of 8,192",
-        "MB of keys and values held",
-        "equal to a single call over all keys: True",
-    ],
+    "beyond_memory.py": ["39,062 keys in 5 chunks of 8,192", "equal to a single call", "True"],
     "context_vector.py": ["work  0.1885", "[0.2413 0.2311]", "head_dim 256:"],
     "causal_mask.py": ["[0.0884 0.4204 0.049  0.4422]", "scores 3.5492, scaled 0.4437"],
-    "positional_encoding.py": [
-        "[1.2135 0.1086 0.6306 1.2713 0.6319 1.1393 0.2941 1.3664]",
-        "[0.0018 0.9978 0.0004]",
-        "without positions 0.0000",
-    ],
+    "positional_encoding.py": ["[0.0018 0.9978 0.0004]", "without positions 0.0000"],
     "rollout.py": [
         "equal to the dense product: True",
         "adds up to 1: True",
-        "3   0.3125    0.3125",
         "6   0.0156    0.0156",
-        "everything before: 0.0000",
     ],
-    "shared_prefix.py": [
-        "equal up to rounding: True",
-        "memory          34.1 MB         2.6 MB   13.0 times less",
-        "prompt shared",
-    ],
+    "shared_prefix.py": ["equal up to rounding: True", "34.1 MB         2.6 MB   13.0 times less"],
     "trainable_weights.py": [
-        "[0.3061 0.821 ]",
-        "[1.4035 1.0391]",
-        "[-0.0739  0.0713]",
-        "the same bits: True",
-        "after 1000 steps 0.0003",
-        "before and after",
+        *("[0.3061 0.821 ]", "[1.4035 1.0391]", "[-0.0739  0.0713]"),
+        *("the same bits: True", "after 1000 steps 0.0003"),
     ],
-    "train.py": [
-        "10,000 characters, ",
-        "step 3  loss ",
-        "loss curve" if importlib.util.find_spec("matplotlib") else "*",
-        "Return the ",
-    ],
+    "train.py": ["10,000 characters, ", "step 3  loss ", "Return the "],
 }
+SLOW = {"rollout.py", "train.py", "trainable_weights.py"}
 ARGUMENTS = {
     "rollout.py": ["--length", "2000"],
     "beyond_memory.py": ["--megabytes", "40"],
     "train.py": ["--steps", "3", "--batch", "5", "--characters", "10000", "--sample", "9"],
 }
-
-
 WITH_MODELS = {"generate.py", "serve.py", "similar.py", "transcribe.py"}  # In tests/models.
 WITH_PACKAGES = {"million_keys.py", "mpi_ring.py"}  # In tests/libraries/dask.
 
 
 def test_every_example_is_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(
-        PRINTED
-    ) | WITH_MODELS | WITH_PACKAGES
+    tested = PRINTED.keys() | WITH_MODELS | WITH_PACKAGES
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PRINTED]
+)
 def test_example(name, target, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, *ARGUMENTS.get(name, [])],

@@ -6,7 +6,6 @@ import importlib.resources
 import json
 import re
 import sysconfig
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +14,17 @@ import pytest
 import regard
 
 
-def test_types_are_shipped():
+def test_types_are_shipped_and_only_numpy_is_required():
     files = importlib.resources.files("regard")
     assert files.joinpath("py.typed").is_file()
     assert "def " in files.joinpath("_core.pyi").read_text()
-
-
-def test_version_and_requirements():
     assert regard.__version__ == importlib.metadata.version("regard")
     required = importlib.metadata.requires("regard") or []
-    required = [line for line in required if "extra ==" not in line]
-    assert [re.match(r"[\w.-]+", line)[0].lower() for line in required] == ["numpy"]
+    names = [re.match(r"[\w.-]+", line)[0] for line in required if "extra ==" not in line]
+    assert names == ["numpy"]
 
 
-def test_import_pulls_in_little(output_of):
+def test_import_pulls_in_little_and_prints_nothing(output_of):
     """In addition to NumPy, it imports the extension module and the modules of attention and its
     stages. Packages (caches, layers, gradients, statistics, the command line) wait until they are
     used."""
@@ -87,31 +83,13 @@ def test_import_leaves_the_gil_off(output_of):
     assert output_of("import sys, regard; print(sys._is_gil_enabled())") == "False"
 
 
-def test_import_prints_nothing(output_of):
-    assert output_of("import regard") == ""
-
-
-def subnormals_live():
-    results = []
-    for kind in (np.float32, np.float64):
-        least = np.finfo(kind).smallest_subnormal
-        array = np.full(40, least)
-        results += [least * kind(1) == least, (array * kind(1) == array).all(), (array > 0).all()]
-        results.append(np.finfo(kind).tiny / kind(2) > 0)
-    return all(results)
-
-
 def test_subnormals_are_alive_after_import_and_use(target):
-    assert subnormals_live()
     x = np.random.default_rng(0).standard_normal((4, 200, 16)).astype(np.float32)
-    regard.softmax(regard.matmul(x, x.swapaxes(1, 2), threads=3), threads=3)
     regard.scaled_dot_product_attention(x, x, x, threads=3)
-    assert subnormals_live()
-    told = []
-    worker = threading.Thread(target=lambda: told.append(subnormals_live()))
-    worker.start()
-    worker.join()
-    assert told == [True]
+    for kind in (np.float32, np.float64):
+        least = np.full(40, np.finfo(kind).smallest_subnormal)
+        assert (least * kind(1) == least).all()
+        assert np.finfo(kind).tiny / kind(2) > 0
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -119,19 +97,13 @@ def test_kernels_keep_subnormals_in_every_worker(threads, dtype, target):
     """There are enough elements for each thread: a thread that flushed subnormals would leave
     zeros."""
     least = np.finfo(dtype).smallest_subnormal
-    tiny = np.arange(1, 200_001, dtype=dtype).reshape(8, 5, 5000) * least
+    tiny = np.arange(1, 100_001, dtype=dtype).reshape(4, 5, 5000) * least
     assert tiny.max() < np.finfo(dtype).tiny
     assert np.array_equal(regard.scale(tiny, 1.0, threads=threads), tiny)
     assert np.array_equal(regard.apply_mask(tiny, np.ones(1, bool), threads=threads), tiny)
     assert np.array_equal(regard.apply_mask(-tiny, tiny, threads=threads), np.zeros_like(tiny))
-    one = np.ones((8, 1, 1), dtype)
-    column = tiny.reshape(8, 25_000, 1)
+    one, column = np.ones((4, 1, 1), dtype), tiny.reshape(4, 25_000, 1)
     assert np.array_equal(regard.matmul(column, one, threads=threads), column)
-    assert np.array_equal(
-        regard.matmul(one, column.swapaxes(1, 2), threads=threads)[:, 0], column[..., 0]
-    )
-    key = np.zeros((8, 1, 4), dtype)
-    output = regard.scaled_dot_product_attention(
-        np.ones((8, 300, 4), dtype), key, tiny[:, :1, :64], threads=threads
-    )
+    query, key = np.ones((4, 300, 4), dtype), np.zeros((4, 1, 4), dtype)
+    output = regard.scaled_dot_product_attention(query, key, tiny[:, :1, :64], threads=threads)
     assert np.array_equal(output, np.repeat(tiny[:, :1, :64], 300, axis=1))

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from printed import assert_fused_is_stages, assert_prints, parsed
 
 import regard
-from notebooks import assert_fused_is_stages, assert_prints, parsed
 
 # Each row of 8 fills two lines.
 QUERY = parsed(
@@ -132,9 +132,3 @@ def assert_001(output, weights):
 )
 def test_001_attention(options, target):
     assert_001(*assert_fused_is_stages(QUERY, KEY, VALUE, **options))
-
-
-def test_001_function_is_a_drop_in(target):
-    assert_001(
-        *regard.scaled_dot_product_attention(QUERY, KEY, VALUE, triangle(), return_weights=True)
-    )

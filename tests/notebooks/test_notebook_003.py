@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from printed import assert_fused_is_stages, assert_prints
 
 import regard
-from notebooks import assert_fused_is_stages, assert_prints
 
 JOURNEY = np.array(
     [

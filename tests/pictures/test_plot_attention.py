@@ -16,16 +16,12 @@ rng = np.random.default_rng(0)
 QUERY = rng.standard_normal((2, 4, 6, 8))
 KEY = rng.standard_normal((2, 2, 9, 8))
 OPTIONS = {
-    "none": {},
     "causal": {"is_causal": True},
     "end": {"is_causal": True, "query_offset": "end", "key_lengths": [9, 7]},
     "window": {"window": (2, 1), "query_offset": [1, 3]},
     "padding": {"left_padding": [0, 2], "scale": 0.3},
-    "alibi": {"alibi_slopes": [0.1, 0.2, 0.3, 0.4]},
     "alibi of entries": {"alibi_slopes": rng.random((2, 4))},
     "sinks": {"sinks": [0.5, -1.0, 2.0, -np.inf], "softcap": 2.0},
-    "bool mask": {"mask": rng.random((4, 6, 9)) > 0.3},
-    "mask of entries": {"mask": rng.random((2, 1, 1, 9)) > 0.3},
     "float mask": {"mask": rng.standard_normal((6, 9))},
     "pair": {"mask": (rng.random((2, 1, 6, 9)) > 0.3, rng.standard_normal((4, 1, 9)))},
 }
@@ -150,16 +146,6 @@ def test_pixels_have_the_colors_of_their_weights(pyplot):
         assert np.abs(found[:3] - near).max(axis=-1).min() <= 1, (query, key)
 
 
-def test_a_logarithmic_scale_gives_zeros_the_lowest_color(pyplot):
-    weights = np.array([[1.0, 0.0, 0.0], [1e-3, 0.999, 0.0], [1e-9, 0.5, 0.5 - 1e-9]])
-    image = regard.plot.attention(weights, log=True)
-    assert image.get_clim() == (1e-6, 1.0)
-    shown = image.norm(drawn(image))
-    np.testing.assert_allclose(shown[0], [1, 0, 0], atol=1e-12)
-    np.testing.assert_allclose(shown[:, 0], [1, 0.5, 0], atol=1e-12)
-    assert image.colorbar.extend == "min"
-
-
 @pytest.mark.parametrize(
     ("keywords", "limits"),
     [
@@ -167,9 +153,7 @@ def test_a_logarithmic_scale_gives_zeros_the_lowest_color(pyplot):
         ({"vmax": 0.5}, (1e-6, 0.5)),
         ({"vmax": 1e-7}, (1e-8, 1e-7)),
         ({"vmin": 0.1, "vmax": 0.2}, (0.1, 0.2)),
-        ({"vmin": 0}, (0, 0.75)),
         ({"log": False}, (0, 0.75)),
-        ({"log": False, "vmax": 1}, (0, 1)),
         ({"log": False, "vmin": 0.1, "vmax": 0.2}, (0.1, 0.2)),
     ],
 )
@@ -186,21 +170,6 @@ def test_weights_without_a_scale(pyplot, weights):
         image = regard.plot.attention(weights, log=log)
         image.figure.canvas.draw()
         assert np.isfinite(image.get_clim()).all()
-
-
-def test_keywords_reach_imshow(pyplot):
-    norm = pyplot.Normalize(0, 2)
-    ax = pyplot.figure().subplots()
-    image = regard.plot.attention(
-        np.eye(3), ax=ax, cmap="magma", norm=norm, alpha=0.5, aspect="auto", zorder=7
-    )
-    assert image.get_cmap().name == "magma"
-    assert image.norm is norm
-    assert image.get_alpha() == 0.5
-    assert image.get_zorder() == 7
-    assert ax.get_aspect() == "auto"
-    assert image.origin == "upper"
-    assert image.get_interpolation() == "nearest"
 
 
 def test_queries_stand_at_their_positions(pyplot):
@@ -236,21 +205,12 @@ def test_few_queries_have_the_first_tokens_unless_they_stand_elsewhere(pyplot):
     assert texts(image) == tokens[3:]
 
 
-@pytest.mark.parametrize("values", ["one-hot", "softmax", "random"])
 @pytest.mark.parametrize("draw", ["attention", "heads", "compare"])
-def test_a_tuple_is_query_and_key_whatever_its_values(pyplot, draw, values):
-    arrays = {
-        "one-hot": np.eye(4),
-        "softmax": regard.softmax(rng.standard_normal((4, 4))),
-        "random": rng.standard_normal((4, 4)),
-    }
-    e = arrays[values]
-    expected = weights_of(e, e)
-    if draw == "compare":
-        image = regard.plot.compare((e, e), np.zeros((4, 4)))
-    else:
-        image = np.ravel(getattr(regard.plot, draw)((e, e)))[0]
-    np.testing.assert_allclose(drawn(image), expected, rtol=1e-12)
+def test_a_tuple_is_query_and_key_whatever_its_values(pyplot, draw):
+    for e in (np.eye(4), regard.softmax(rng.standard_normal((4, 4)))):
+        others = (np.zeros((4, 4)),) if draw == "compare" else ()
+        image = np.ravel(getattr(regard.plot, draw)((e, e), *others))[0]
+        np.testing.assert_allclose(drawn(image), weights_of(e, e), rtol=1e-12)
 
 
 def test_heads_share_one_scale(pyplot):
@@ -262,9 +222,6 @@ def test_heads_share_one_scale(pyplot):
     assert [(p.rowspan.start, p.colspan.start) for p in places] == list(np.ndindex(3, 5))
     assert [image.axes.get_title() for image in images[:2]] == ["head 0, 0", "head 0, 1"]
     assert len(images[0].figure.axes) == 16  # and one color bar
-    images = regard.plot.heads(weights[:1], list("abcdef"), log=False)
-    assert {image.get_clim() for image in images} == {(0, weights[:1].max())}
-    assert [image.axes.get_title() for image in images[:2]] == ["head 0", "head 1"]
     images = regard.plot.heads(weights[0], names=["$a$", *"bcde"], columns=2, colorbar=False)
     assert images[0].axes.get_subplotspec().get_gridspec().get_geometry() == (3, 2)
     assert len(images[0].figure.axes) == 5
@@ -281,8 +238,9 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize("size", [(9, 4), (4, 9), None])
-@pytest.mark.parametrize("lengths", [(6, 6), (4, 16), (16, 4), (40, 4)])
+@pytest.mark.parametrize(
+    ("size", "lengths"), [((9, 4), (6, 6)), ((4, 9), (4, 16)), (None, (40, 4))]
+)
 @pytest.mark.parametrize("draw", SCALED)
 def test_color_bars_are_as_high_as_their_pictures(pyplot, draw, lengths, size):
     query, key = (rng.standard_normal((2, length, 8)) for length in lengths)
@@ -303,14 +261,6 @@ def test_color_bars_are_as_high_as_their_pictures(pyplot, draw, lengths, size):
         assert low < box.y0 < low + 0.2 * (high - low)
     else:
         assert box.y0 == pytest.approx(low, abs=1)
-
-
-def test_a_figure_is_as_high_as_its_pictures(pyplot):
-    low, square = (
-        regard.plot.heads((np.ones((2, q_len, 8)), np.ones((2, 40, 8))))[0].figure
-        for q_len in (10, 40)
-    )
-    assert low.get_figheight() < 0.7 * square.get_figheight()
 
 
 def test_differences_are_centered(pyplot):
@@ -360,10 +310,3 @@ def test_given_axes_and_figures_are_the_only_ones(pyplot):
     regard.plot.statistics(regard.summarize_attention(QUERY, KEY), figure=parts[1])
     assert len(pyplot.get_fignums()) == 2
     parts[0].figure.canvas.draw()
-
-
-def test_progress_is_reported(pyplot):
-    told = []
-    regard.plot.heads((QUERY, KEY), progress=lambda done, all: told.append((done, all)))
-    assert told
-    assert told[-1][0] == told[-1][1]

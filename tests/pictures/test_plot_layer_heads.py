@@ -63,13 +63,6 @@ def test_arguments_of_imshow(pyplot):
     assert drawn(VALUES, norm=norm).norm is norm
 
 
-def test_names(pyplot):
-    image = drawn(VALUES, names={"layers": ["a", "b", "c"]})
-    formatter = image.axes.yaxis.get_major_formatter()
-    assert [formatter(at, 0) for at in range(3)] == ["a", "b", "c"]
-    assert image.axes.xaxis.get_major_formatter()(4, 0) == "4"
-
-
 def test_names_that_differ_have_labels_that_differ(pyplot):
     names = [f"model.decoder.layers.{number}.encoder_attention" for number in range(3)]
     formatter = drawn(VALUES, names={"layers": names}).axes.yaxis.get_major_formatter()
@@ -79,29 +72,3 @@ def test_names_that_differ_have_labels_that_differ(pyplot):
     long = ["a" * 60 + end for end in "bcd"]  # for every label
     formatter = drawn(VALUES, names={"layers": long}).axes.yaxis.get_major_formatter()
     assert {len(formatter(at, 0)) for at in range(3)} == {48}
-
-
-WRONG = [
-    (lambda: regard.plot.layer_heads([1.0]), ValueError, r"values must be \(layers, heads\), got "),
-    (lambda: regard.plot.layer_heads(VALUES[0]), ValueError, r"pass values\[None\] for one layer"),
-    (lambda: regard.plot.layer_heads(VALUES[None]), ValueError, r"got shape \(1, 3, 5\)"),
-    (lambda: regard.plot.layer_heads(VALUES[:0]), ValueError, "values has nothing to draw"),
-    (
-        lambda: regard.plot.layer_heads([["a"]]),
-        TypeError,
-        "values must be an array of real numbers",
-    ),
-    (lambda: regard.plot.layer_heads(None), TypeError, "values must be an array, got None"),
-    (lambda: regard.plot.layer_heads(VALUES, label=3), TypeError, "label must be a str"),
-    (lambda: regard.plot.layer_heads(VALUES, ax=3), TypeError, "ax must be a matplotlib Axes"),
-    (lambda: regard.plot.layer_heads(VALUES, colorbar=1), TypeError, "colorbar must be True or"),
-    (lambda: regard.plot.layer_heads(VALUES, zzz=1), TypeError, "no argument zzz"),
-    (lambda: regard.plot.layer_heads(VALUES, figure=1), TypeError, "no argument figure: pass ax="),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "message"), WRONG)
-def test_errors_name_the_argument(pyplot, call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-    assert not pyplot.get_fignums()

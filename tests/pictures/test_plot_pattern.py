@@ -90,30 +90,6 @@ def test_long_patterns_are_shares_of_blocks(pyplot):
     assert set(np.unique(shares[0, 1:])) == {0}
 
 
-def test_masks_of_this_library(pyplot):
-    mask = regard.masks.segments([0, 0, 1, 1, 1])
-    np.testing.assert_array_equal(drawn(regard.plot.pattern(mask)), mask)
-    additive = regard.masks.as_additive(mask)
-    np.testing.assert_array_equal(drawn(regard.plot.pattern(additive)), mask)
-
-
-def test_a_float_mask_of_zeros_and_ones_gets_a_warning(pyplot, monkeypatch):
-    monkeypatch.setattr("regard._arguments.hints._has_warned", False)
-    x = np.zeros((3, 4))
-    calls = {
-        "pattern": lambda mask: regard.plot.pattern(mask),
-        "attention": lambda mask: regard.plot.attention((x, x), mask=mask),
-        "heads": lambda mask: regard.plot.heads((x, x), mask=mask)[0],
-        "compare": lambda mask: regard.plot.compare((x, x), (x, x), mask=mask),
-    }
-    for name, call in calls.items():
-        monkeypatch.setattr("regard._arguments.hints._has_warned", False)
-        with pytest.warns(UserWarning, match="added to the scores and hide nothing") as found:
-            image = call(np.tri(3))
-        assert [each.filename for each in found] == [__file__], name
-        assert drawn(image).all() == (name != "compare")
-
-
 def test_few_queries_have_the_first_tokens(pyplot):
     image = regard.plot.pattern(q_len=3, kv_len=6, is_causal=True, tokens=list("abcdef"))
     image.figure.canvas.draw()

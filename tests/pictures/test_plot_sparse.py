@@ -7,7 +7,6 @@ import pytest
 
 import regard
 import sparse_cases
-from messages import says
 from regard import masks
 
 pytest.importorskip("matplotlib")
@@ -96,20 +95,6 @@ def test_masks_of_a_million_tokens(name, pyplot):
     causal = drawn(regard.plot.pattern(mask, ax=ax, shape=(250, 200), is_causal=True))
     assert causal.sum() <= shares.sum()
     assert not causal[:100, 81:].any()
-
-
-@pytest.mark.parametrize(
-    ("lengths", "words"),
-    [((5,), "mask 5"), ((1,), "mask 1"), ((97, 129), "mask 97 129"), ((98, 130), "mask 98")],
-)
-def test_sparse_masks_of_other_lengths(lengths, words):
-    with pytest.raises(ValueError, match=says(*words.split(), "(97,")):
-        regard.plot.pattern(MASKS["ranges"], *lengths)
-
-
-def test_one_head_must_be_chosen():
-    with pytest.raises(ValueError, match="head must select one head"):
-        regard.plot.pattern(masks.stack([MASKS["ranges"]] * 2))
 
 
 @pytest.mark.parametrize("form", ["alone", "pair"])

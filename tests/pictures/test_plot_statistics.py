@@ -114,43 +114,6 @@ def test_names_of_layers_and_heads(pyplot):
     assert ticks_of(alone["induction"].xaxis) == {0: "x", 1: "y"}
 
 
-def test_several_axes_before_heads_are_numbered(pyplot):
-    summary = summary_of(2, 4, batch=(2, 2))
-    panels = regard.plot.statistics(summary, fields=("max", "induction"))
-    np.testing.assert_allclose(strip_of(panels["induction"]), summary.induction.reshape(4, 2))
-    wanted = dict(enumerate(["0.0", "0.1", "1.0", "1.1"]))
-    assert ticks_of(panels["induction"].yaxis) == wanted
-    assert ticks_of(panels["max"].yaxis)[0] == "0.0.0"
-
-
-def test_one_layer_of_one_head(pyplot):
-    summary = summary_of(1, 6, batch=(1,))
-    panels = regard.plot.statistics(summary)
-    assert strip_of(panels["induction"]).shape == (1, 1)
-    assert len(panels["max"].get_lines()) == 1
-
-
-WRONG_NAMES = [
-    ({"layers": ["a"]}, ValueError, r"names\['layers'\] must have 2 names, got 1"),
-    ({"heads": list("abcd")}, ValueError, r"names\['heads'\] must have 3 names, got 4"),
-    ({"head": list("abc")}, ValueError, "names must have the keys 'layers', 'heads' or both"),
-    ({"heads": "abc"}, TypeError, r"names\['heads'\] must be a sequence of str, got 'abc'"),
-    (list("abc"), TypeError, "names must be a mapping, got list"),
-]
-
-
-@pytest.mark.parametrize(("names", "error", "message"), WRONG_NAMES)
-def test_names_that_do_not_fit(pyplot, names, error, message):
-    summary = summary_of(3, 4, batch=(2,))
-    for draw in (
-        lambda: regard.plot.statistics(summary, names=names),
-        lambda: regard.plot.layer_heads(summary.induction, names=names),
-    ):
-        with pytest.raises(error, match=message):
-            draw()
-    assert not pyplot.get_fignums()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, 2])
 def test_nan_and_single_tokens(pyplot, heads):

@@ -61,32 +61,3 @@ def test_all_heads():
 def test_two_recordings():
     image = regard.plot.compare(recording()[0], recording()[1], head=1, ax=Figure().subplots())
     assert np.allclose(pixels(image), recording().map(0, 1) - recording().map(1, 1), atol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: regard.plot.attention(recording()), ValueError, "head must select one head"),
-        (lambda: regard.plot.heads(recording((2,))), ValueError, r"recording\.entry\(i\)"),
-        (
-            lambda: regard.plot.attention(recording(), head=(0, 0), is_causal=True),
-            TypeError,
-            "is_causal must be left out with a recording",
-        ),
-        (
-            lambda: regard.plot.heads(recording(), mask=np.ones((6, 6), bool)),
-            TypeError,
-            "mask must be left out with a recording",
-        ),
-        (
-            lambda: regard.plot.heads(
-                regard.Recording([*recording(), regard.RecordedLayer("a", KEY[0, :1], KEY[0, :1])])
-            ),
-            ValueError,
-            r"same sizes.*recording\.select\(\['layer 0', 'layer 1'\]\)",
-        ),
-    ],
-)
-def test_errors(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

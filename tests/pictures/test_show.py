@@ -141,21 +141,6 @@ def test_no_weights(shape):
     assert heads._repr_html_().splitlines()[1] == f"<p>head 1<br>{shown}</p>"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "keywords", "error", "message"),
-    [
-        ((np.eye(3) * 2,), {}, ValueError, "weights must be from 0 to 1, got 2 at [0, 0]"),
-        ((np.eye(3), ["a"]), {}, ValueError, "tokens must have one str for each key, 3, got 1"),
-        ((np.eye(3),), {"head": 0}, ValueError, "head must be left out if there are no lea"),
-        ((np.zeros((2, 3, 3)),), {"head": -3}, ValueError, "head must be within the leading axes"),
-        ((np.zeros((2, 3, 3)),), {"head": "a"}, TypeError, "head must be an int or a tuple of"),
-    ],
-)
-def test_what_is_refused(arguments, keywords, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        regard.show(*arguments, **keywords)
-
-
 X = np.zeros((2, 40, 8), np.float32)
 OBJECTS = {
     "explanation": lambda: regard.explain(X, X, X, is_causal=True),
@@ -180,23 +165,6 @@ def test_objects_show_their_options(name):
         for option, text in told.items():
             assert f"{option}={text}" in repr(made)
         assert table.caption == type(made).__name__
-
-
-def test_objects_without_state_have_representations():
-    cache = regard.KVCache(2, 2, 8)
-    cache.close()
-    assert repr(cache) == "KVCache(closed)"
-    assert Table(cache._repr_html_()).caption == "KVCache (closed)"
-    for kind in (regard.KVCache, regard.SelfAttention, regard.MultiHeadAttention):
-        made = object.__new__(kind)
-        assert repr(made) == f"{kind.__name__}(not initialized)"
-        Table(made._repr_html_())
-
-
-def test_a_large_batch_has_a_short_representation():
-    cache = regard.KVCache(5000, 1, 8)
-    assert repr(cache).endswith("0, 0] and 4984 more)")
-    assert len(repr(cache)) < 300
 
 
 def test_options_are_escaped():

@@ -107,11 +107,6 @@ def test_contents_and_programs_become_directives(tmp_path, monkeypatch):
     )
 
 
-def test_other_images_and_links_stay(tmp_path, monkeypatch):
-    text = "![a](../figures/square.png) and [b](programs/a.cpp) in a sentence, ![c](x.svg)\n"
-    assert rewritten_page(text, tmp_path, monkeypatch) == text
-
-
 def test_formulas_become_mathml_that_can_be_read_aloud():
     import mathml
 
@@ -124,11 +119,3 @@ def test_formulas_become_mathml_that_can_be_read_aloud():
     assert "<mspace" not in mathml.mathml(r"\log(x)", "inline")
     assert mathml.mathml(r"x \log_2 e", "inline").count("</msub><mspace") == 1
     assert mathml.mathml(r"-\infty - (-\infty)", "inline").count('<mo form="prefix">') == 1
-
-
-def test_a_display_has_a_formula_for_each_line():
-    import mathml
-
-    assert mathml.rows("a \\\\ b\n\nc\n") == ["a ", " b", "c"]
-    split = "\\begin{aligned} a \\\\ b \\end{aligned}"
-    assert mathml.rows(split) == [split]

@@ -1,33 +1,17 @@
 """Programs that use the processors, caches and memory while calls run next to them.
 
-python tests/soak/beside.py numpy | torch | memory | compiler
+python tests/soak/beside.py numpy | torch | memory
 
 Each program runs until it is ended.
 """
 
 import importlib.util
-import shutil
-import subprocess
 import sys
 import time
 
 import numpy as np
 
 HOG_BYTES = 1 << 30
-# A source that needs much compilation but no files.
-SOURCE = """
-#include <algorithm>
-#include <map>
-#include <random>
-#include <regex>
-#include <string>
-int main() {
-  std::map<std::string, std::regex> all;
-  std::mt19937_64 random;
-  for (int i = 0; i < 9; ++i) all.emplace(std::to_string(random()), std::regex("a|b"));
-  return static_cast<int>(all.size());
-}
-"""
 
 
 def numpy():
@@ -66,24 +50,13 @@ def memory():
         time.sleep(0.1)
 
 
-def compiler():
-    """Run a compiler."""
-    command = ["c++", "-O2", "-x", "c++", "-", "-o", "/dev/null"]
-    while True:
-        subprocess.run(command, input=SOURCE.encode(), check=True, capture_output=True)
-
-
-PROGRAMS = {"numpy": numpy, "torch": torch, "memory": memory, "compiler": compiler}
+PROGRAMS = {"numpy": numpy, "torch": torch, "memory": memory}
 
 
 def available():
     """Return the programs that can run here."""
-    missing = set()
-    if importlib.util.find_spec("torch") is None:
-        missing.add("torch")
-    if shutil.which("c++") is None:
-        missing.add("compiler")
-    return [name for name in PROGRAMS if name not in missing]
+    has_torch = importlib.util.find_spec("torch") is not None
+    return [name for name in PROGRAMS if name != "torch" or has_torch]
 
 
 if __name__ == "__main__":

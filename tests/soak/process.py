@@ -27,9 +27,3 @@ def taken() -> Taken:
         pages = int(file.read().split()[1])
     threads, files = (len(os.listdir(f"/proc/self/{name}")) for name in ("task", "fd"))
     return Taken(pages * os.sysconf("SC_PAGE_SIZE"), threads, files)
-
-
-def rounding_mode():
-    """Return the rounding mode of this thread, as C's fegetround() reports it, or None."""
-    function = getattr(ctypes.CDLL(None), "fegetround", None)
-    return function() if function else None

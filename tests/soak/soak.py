@@ -27,15 +27,14 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
 import beside
 import calls
 import process
 import regard
 
 HERE = Path(__file__).parent
-LAYERS = ("pool", "openmp", "serial")
+HAS_OPENMP = importlib.util.find_spec("regard._openmp") is not None
+LAYERS = ["pool", *["openmp"] * HAS_OPENMP, "serial"]
 # The amount that allocators and their arenas may keep beyond the resident memory after the first
 # third.
 MOST_GROWTH = 48 << 20
@@ -43,25 +42,22 @@ MOST_GROWTH = 48 << 20
 
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--seconds", type=float, default=300, help="seconds under load (default: 300)"
-    )
-    parser.add_argument("--processes", type=int, default=3, help="calling processes (default: 3)")
-    parser.add_argument(
-        "--threads", type=int, default=3, help="Python threads in each (default: 3)"
-    )
-    parser.add_argument("--cases", type=int, default=600, help="different calls (default: 600)")
-    parser.add_argument("--seed", type=int, default=0)
+    for name, kind, usual, help in (
+        ("seconds", float, 300, "seconds under load"),
+        ("processes", int, 3, "calling processes"),
+        ("threads", int, 3, "Python threads in each"),
+        ("cases", int, 600, "different calls"),
+        ("seed", int, 0, "what determines the calls"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, default=usual, help=f"{help} (%(default)s)")
     parser.add_argument(
         "--beside", nargs="*", choices=list(beside.PROGRAMS), default=beside.available(),
         help="programs that run next to the calls (default: all available)",
     )  # fmt: skip
-    parser.add_argument("--keep", type=Path, help="folder for the arrays of wrong results")
     parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    for name in ("seconds", "processes", "threads", "cases"):
-        if getattr(options, name) <= 0:
-            parser.error(f"--{name} must be above 0, got {getattr(options, name)}")
+    if min(options.seconds, options.processes, options.threads, options.cases) <= 0:
+        parser.error("numbers must be above 0")
     return options
 
 
@@ -85,12 +81,6 @@ def solved(options):
     return json.loads(done.stdout)
 
 
-def layers():
-    """Return the threading layers that can be used here."""
-    has_openmp = importlib.util.find_spec("regard._openmp") is not None
-    return [name for name in LAYERS if name != "openmp" or has_openmp]
-
-
 @contextlib.contextmanager
 def running_beside(names):
     """Run these programs during the block."""
@@ -108,7 +98,6 @@ def running_beside(names):
 
 def load(options, expected, folder):
     """Return the report of each process, or what happened to it."""
-    names = layers()
     settings = {
         "expected": expected,
         "seed": options.seed,
@@ -118,7 +107,7 @@ def load(options, expected, folder):
     }
     processes = []
     for i in range(options.processes):
-        environment = os.environ | {"REGARD_THREADING_LAYER": names[i % len(names)]}
+        environment = os.environ | {"REGARD_THREADING_LAYER": LAYERS[i % len(LAYERS)]}
         outputs = [folder / f"{name}{i}" for name in ("report", "errors")]
         with open(outputs[0], "wb") as output, open(outputs[1], "wb") as errors:
             each = subprocess.Popen(
@@ -208,13 +197,8 @@ def main():
     if options.solve:
         return solve(options)
     answers = solved(options)
-    with contextlib.ExitStack() as stack:
-        folder = options.keep
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(running_beside(options.beside))
-        reports = load(options, answers["digests"], folder)
+    with tempfile.TemporaryDirectory() as folder, running_beside(options.beside):
+        reports = load(options, answers["digests"], Path(folder))
     return int(bool(show(options, reports, answers["errors"])))
 
 

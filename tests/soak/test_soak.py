@@ -12,12 +12,12 @@ import calls
 
 
 @pytest.mark.exhaustive
-def test_a_short_soak(tmp_path):
+def test_a_short_soak():
     script = Path(__file__).with_name("soak.py")
     cases = 4 * len(calls.KINDS)
     command = [sys.executable, script, "--seconds", "20", "--cases", str(cases), "--processes", "2"]
     done = subprocess.run(
-        [*command, "--beside", "numpy", "memory", "--keep", tmp_path],
+        [*command, "--beside", "numpy", "memory"],
         capture_output=True,
         text=True,
         timeout=900,
