@@ -63,32 +63,3 @@ def test_large_patterns_stay_sparse():
     assert mask.nnz == 2 * n - 1
     assert mask.nbytes < 1e6
     assert (mask != masks.sliding(n, window=(0, 1))).nnz == 0
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda matrix: Blocks(matrix.tocoo()),
-            TypeError,
-            "must be a bsr_array or a csr_array, got coo: convert it with tobsr() or tocsr()",
-        ),
-        (lambda matrix: Blocks(matrix.tocsc()), TypeError, "got csc"),
-        (
-            lambda matrix: Blocks(matrix, shape=(4, 4)),
-            TypeError,
-            "shape must be left out if the first argument is a SciPy array",
-        ),
-        (lambda matrix: Blocks(matrix, [0]), TypeError, "indices must be left out"),
-        (lambda matrix: Blocks(matrix, block=(0, 1)), ValueError, "block[0] must be at least 1"),
-        (
-            lambda _: Blocks(sparse.csr_array((np.ones(2), [1, 1], [0, 2]), shape=(1, 3))),
-            ValueError,
-            "matrix contains an element or a block twice: call sum_duplicates() first",
-        ),
-    ],
-)
-def test_errors(call, error, message):
-    with pytest.raises(error) as raised:
-        call(sparse.csr_array(np.eye(4)))
-    assert message in str(raised.value)
