@@ -34,7 +34,7 @@ BUGS = [
         REGARD + "layers/_norms.py",
         "        np.copyto(product, 0, where=is_unused)\n",
         "",
-        ("tests/layers/test_layer_gradients.py", "tests/layers"),
+        ("tests/layers/test_layer_inputs.py", "tests/layers"),
         "a layer with qk_norm, and NaN in what no query sees",
     ),
     Bug(
@@ -58,7 +58,7 @@ BUGS = [
         REGARD + "layers/_gates.py",
         "of_entries if self.given is None else of_entries * self.given",
         "of_entries",
-        ("tests/layers/test_head_gates.py",),
+        ("tests/layers/test_multi_head.py",),
         "a call with gates of a layer with head_gates",
     ),
     Bug(
