@@ -147,6 +147,14 @@ def test_packed_sequences_have_the_bits_of_separate_calls(data):
     assert together.lengths.tolist() == [len(cache) for cache in alone]
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 1), (1, 4), ()], ids=str)
+def test_gates_of_packed_sequences_broadcast(shape):
+    layer, x, given = multi_head(rotary=True), normal((9, D)), normal(shape, 7)
+    full = np.broadcast_to(given, (3, 4) if shape else (4,))
+    wanted = layer(x, starts=[0, 4, 4, 9], head_gates=full)
+    assert_same_bits(layer(x, starts=[0, 4, 4, 9], head_gates=given), wanted)
+
+
 def interrupted(*_, **__):
     raise KeyboardInterrupt
 

@@ -247,6 +247,25 @@ def test_whispers_key_has_no_bias():
     assert "k_proj.bias" in layer.state_dict("bart")
 
 
+def test_layouts_without_gates():
+    """Other layouts have no place for gates, which are then 1."""
+    layer = regard.MultiHeadAttention(8, 4, num_kv_heads=2, head_gates=True, rng=0)
+    layer.parameters()["head_gates"][:] = [1.0, 0.5, -2.0, 0.0]
+    state = layer.state_dict()
+    with pytest.raises(ValueError, match="no place for head_gates unless it is 1"):
+        layer.state_dict("llama")
+    plain = regard.MultiHeadAttention(8, 4, num_kv_heads=2, rng=5)
+    layer.load_state_dict(plain.state_dict("llama"))
+    assert_same_bits(layer.parameters()["head_gates"], np.ones(4, np.float32))
+    assert_same_bits(
+        layer.state_dict("llama")["o_proj.weight"], plain.state_dict()["out_proj.weight"]
+    )
+    layer.load_state_dict(state)
+    assert_same_bits(layer.state_dict()["head_gates"], state["head_gates"])
+    with pytest.raises(ValueError, match="missing: head_gates"):
+        layer.load_state_dict(plain.state_dict())
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", ">f4"])
 def test_arrays_are_converted(dtype):
     if dtype == "bfloat16":

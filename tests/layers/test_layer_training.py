@@ -95,7 +95,12 @@ def test_the_callers_arrays_may_change_after_the_call(kind):
     x, mask = normal((2, 4, D), 0, np.float32), normal((2, 1, 4, 4) if is_many else (2, 4, 4), 3)
     grad = output_like(layer, x)
     more = (
-        {"key_lengths": np.array([4, 3]), "query_offset": np.array([0, 1]), "sinks": normal(HEADS)}
+        {
+            "key_lengths": np.array([4, 3]),
+            "query_offset": np.array([0, 1]),
+            "sinks": normal(HEADS),
+            "head_gates": normal((2, HEADS), 5, np.float32),
+        }
         if is_many
         else {}
     )
@@ -202,20 +207,3 @@ def test_training_reaches_a_target():
             parameter -= 0.004 * layer.grads[name]
     assert all(later < earlier for earlier, later in itertools.pairwise(losses))
     assert losses[-1] < 0.6 * losses[0]
-
-
-def test_biases_of_distances_learn():
-    """The layer learns to look at the previous key, which only the bias can tell it."""
-    layer = regard.MultiHeadAttention(4, 1, distance_bias=2, rng=0, dtype=np.float64).train()
-    for parameter in list(layer.parameters().values())[:4]:
-        parameter[...] = np.eye(4)
-    random = np.random.default_rng(0)
-    for _ in range(60):
-        x = random.standard_normal((8, 12, 4))
-        layer.zero_grads()
-        difference = layer(x)[:, 1:] - x[:, :-1]
-        layer.backward(np.pad(difference, ((0, 0), (1, 0), (0, 0))))
-        layer.parameters()["distance_bias"][...] -= 0.02 * layer.grads["distance_bias"]
-    before, own, after = layer.parameters()["distance_bias"][0]
-    assert before > own + 1
-    assert before > after + 1

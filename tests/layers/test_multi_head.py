@@ -10,7 +10,6 @@ from dense_layers import derivatives, multi_head, naive
 from reference import assert_same_bits, error, largest
 from trained_layers import (
     DIM,
-    EVERYTHING,
     HEADS,
     D,
     assert_near,
@@ -247,29 +246,19 @@ def test_dynamic_scaling_follows_the_longer_of_queries_and_keys():
         layer.zero_grads()
 
 
-@pytest.mark.parametrize("step", [1e-5])
-def test_central_differences(step):
-    """The layer's own output changes by a step to either side of every number."""
-    layer = layer_with(**EVERYTHING).train()
-    inputs = {"query": normal((2, 3, D)), "key": normal((2, 5, D), 1), "value": normal((2, 5, D))}
-    gates = normal((2, HEADS), 5)
-    output = layer(**inputs, head_gates=gates)
-    grad = normal(output.shape, 9)
-    gradients = layer.backward(grad)._asdict()
-    gradients = layer.grads | gradients | {"given": gradients["head_gates"]}
-    gradients["head_gates"] = layer.grads["head_gates"]
-    layer.eval()
-    for part, array in (inputs | layer.parameters() | {"given": gates}).items():
-        slopes = np.empty(array.shape)
-        for place in np.ndindex(array.shape):
-            before = array[place]
-            sums = []
-            for moved in (before + step, before - step):
-                array[place] = moved
-                sums.append((grad * (layer(**inputs, head_gates=gates) - output)).sum())
-            array[place] = before
-            slopes[place] = (sums[0] - sums[1]) / (2 * step)
-        assert largest(gradients[part] - slopes) <= 1e-9 * max(1.0, largest(slopes))
+def test_a_gate_multiplies_the_columns_of_the_output_projection(dtype):
+    """A gate of 0 equals a layer whose columns for the head are 0, and the weights do not
+    change."""
+    layer = regard.MultiHeadAttention(8, 4, is_causal=True, out_bias=True, rng=0, dtype=dtype)
+    x = normal((2, 5, 8), 0, dtype)
+    plain, weights = layer(x, return_weights=True)
+    assert_same_bits(layer(x, head_gates=np.ones(4)), plain)
+    gated, same = layer(x, head_gates=[1, 0, 0.5, 1], return_weights=True)
+    assert_same_bits(same, weights)
+    columns = layer.parameters()["out_proj.weight"]
+    columns[:, 2:4] = 0
+    columns[:, 4:6] *= 0.5
+    assert_same_bits(gated, layer(x))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
