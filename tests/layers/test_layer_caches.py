@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 import regard
+from drawn_problems import examples
 from reference import assert_same_bits
 from regard.layers._projections import Projections
 from trained_layers import DIM, HEADS, D, multi_head, normal
@@ -44,7 +45,7 @@ def near(layer):
     return {"rtol": 0, "atol": 32 * np.finfo(layer.parameters()["W_key.weight"].dtype).eps}
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=60, database=None)
+@examples(60)
 @hypothesis.given(st.data())
 def test_step_by_step_is_the_whole(data):
     """Entries may have different lengths: the next rows follow the entry's own rows."""
@@ -116,7 +117,7 @@ def test_dynamic_scaling_needs_a_length_beside_a_cache():
 STARTS = [0, 3, 3, 10, 11]
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=40, database=None)
+@examples(40)
 @hypothesis.given(st.data())
 def test_packed_sequences_have_the_bits_of_separate_calls(data):
     layer, x = data.draw(causal_layers()), normal((11, D))

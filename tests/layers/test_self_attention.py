@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import regard
 from dense_layers import derivatives, self_attention
+from drawn_problems import examples
 from reference import assert_same_bits
 from trained_layers import assert_near, normal
 
@@ -25,7 +26,7 @@ SHAPES = {
 }
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=80, database=None)
+@examples(80)
 @hypothesis.given(st.data())
 def test_outputs_weights_and_gradients_are_those_of_the_formula(data):
     shape = data.draw(st.sampled_from(list(SHAPES)))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import strategies as st
 
 import regard
+from drawn_problems import examples
 from reference import assert_same_bits
 from regard import masks
 from regard.masks import Blocks, Ranges
@@ -48,7 +49,7 @@ def slid(q_len, kv_len, window, dilation, query_offset):
     return seen.astype(bool)
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=300, database=None)
+@examples(300)
 @hypothesis.given(
     st.integers(0, 7),
     st.integers(0, 9),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from drawn_problems import examples
 from reference import assert_same_bits
 from regard import masks
 from regard.masks import Blocks, Ranges
@@ -113,7 +114,7 @@ def compositions(draw, planes, q_len, kv_len, depth):
     return combine(mask, other), combine(dense, other_dense)
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=200, database=None)
+@examples(200)
 @hypothesis.given(st.data())
 def test_compositions(data):
     planes = data.draw(st.lists(st.integers(1, 3), max_size=2))

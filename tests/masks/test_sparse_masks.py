@@ -103,25 +103,6 @@ def test_bits_that_are_given_are_copied():
     assert bits.flags.writeable
 
 
-def test_whole_blocks_are_found_and_empty_ones_are_not_stored():
-    bits = np.zeros((3, 2, 2), bool)
-    bits[0] = True
-    bits[2, 0] = True
-    mask = Blocks([0, 3], [0, 1, 2], shape=(1, 6), block=(2, 2), bits=bits)
-    assert "2 ranges" not in repr(mask)
-    mask = Blocks([0, 3], [0, 1, 2], shape=(2, 6), block=(2, 2), bits=bits)
-    assert "1 whole and 1 partial blocks of 2 x 2" in repr(mask)
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 1, 3, 5), (0, 3, 4)], ids=str)
-def test_from_dense(shape):
-    for block in ((1, 1), (2, 3), (128, 128)):
-        dense = np.random.default_rng(0).random(shape) < 0.3
-        mask = Blocks.from_dense(dense, block=block)
-        assert mask.block == block
-        assert_same_bits(mask.to_dense(), dense)
-
-
 def test_a_dense_mask_that_is_broadcast_is_stored_once():
     dense = np.broadcast_to(masks.causal(20), (1000, 64, 20, 20))
     mask = Blocks.from_dense(dense, block=(4, 4))
@@ -141,6 +122,8 @@ SPARSE = {
     "one query in blocks": Blocks.from_dense(np.array([[True, False, True]]), block=(2, 2)),
     "nothing": Ranges([0, 0], [0, 0], kv_len=3),
     "no queries": Ranges(np.zeros(0, int), 3, kv_len=3),
+    "no keys": Blocks.from_dense(np.zeros((3, 0), bool), block=(2, 3)),
+    "no heads": Blocks.from_dense(np.zeros((0, 3, 4), bool), block=(2, 3)),
 }
 
 
@@ -208,7 +191,7 @@ OF_PLANES = [
 @pytest.mark.parametrize("name", SPARSE)
 def test_views(name):
     mask = SPARSE[name]
-    for index in INDICES + (OF_PLANES if mask.ndim > 2 else []):
+    for index in INDICES + (OF_PLANES if mask.ndim > 2 and len(mask) else []):
         dense, view = mask.to_dense()[index], mask[index]
         assert type(view) is type(mask)
         assert_same_bits(view.to_dense(), dense)
@@ -230,15 +213,12 @@ def test_iteration_over_heads():
 @pytest.mark.parametrize("name", SPARSE)
 def test_copies(name):
     mask = SPARSE[name]
-    view = mask[..., 1:, 1:4]
-    for each in (mask, view):
-        for protocol in (2, pickle.HIGHEST_PROTOCOL):
-            again = pickle.loads(pickle.dumps(each, protocol))
-            assert type(again) is type(each)
-            assert_same_bits(again.to_dense(), each.to_dense())
-            assert not again._sparse_rows().spans.flags.writeable
-        for copied in (copy.copy(each), copy.deepcopy(each)):
-            assert_same_bits(copied.to_dense(), each.to_dense())
+    for each in (mask, mask[..., 1:, 1:4]):
+        twins = [pickle.loads(pickle.dumps(each, protocol)) for protocol in (2, 5)]
+        assert not any(twin._sparse_rows().spans.flags.writeable for twin in twins)
+        for twin in (*twins, copy.copy(each), copy.deepcopy(each)):
+            assert type(twin) is type(each)
+            assert_same_bits(twin.to_dense(), each.to_dense())
 
 
 def test_a_pickled_view_leaves_the_rest_behind():
@@ -259,7 +239,6 @@ def test_masks_are_immutable():
 STACKED = [
     [Ranges([0, 1], 3), Ranges([1, 1], [2, 3])],
     [masks.sliding(9, window=(n, 0)) for n in range(5)],
-    [masks.sliding(9, window=(n, 0))[2:6, 1:] for n in range(3)],
     [SPARSE["blocks"], ~SPARSE["blocks"]],
     [SPARSE["blocks"], Ranges(np.arange(7), 9), SPARSE["blocks"]],
     [SPARSE["batch"], ~SPARSE["batch"]],

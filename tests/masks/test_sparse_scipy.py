@@ -17,22 +17,16 @@ def drawn(shape, density, seed=0):
 
 @pytest.mark.parametrize("density", [0, 0.1, 0.9])
 @pytest.mark.parametrize("block", [None, (1, 1), (4, 2), (128, 128)])
-def test_bsr(density, block):
+def test_both_formats(density, block):
     dense = drawn((12, 18), density)
-    matrix = sparse.bsr_array(dense, blocksize=(3, 6))
-    mask = Blocks(matrix, block=block)
-    assert_same_bits(mask.to_dense(), dense != 0)
-    assert mask.block == (block or (3, 6))
-
-
-@pytest.mark.parametrize("density", [0, 0.1, 0.9])
-@pytest.mark.parametrize("block", [None, (1, 1), (4, 2)])
-def test_csr(density, block):
-    dense = drawn((13, 17), density)
-    for matrix in (sparse.csr_array(dense), sparse.csr_matrix(dense)):
+    for matrix, own in (
+        (sparse.bsr_array(dense, blocksize=(3, 6)), (3, 6)),
+        (sparse.csr_array(dense), (128, 128)),
+        (sparse.csr_matrix(dense), (128, 128)),
+    ):
         mask = Blocks(matrix, block=block)
         assert_same_bits(mask.to_dense(), dense != 0)
-        assert mask.block == (block or (128, 128))
+        assert mask.block == (block or own)
 
 
 def test_stored_zeros_are_hidden_and_nan_is_visible():

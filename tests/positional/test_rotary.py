@@ -6,6 +6,7 @@ import pytest
 from hypothesis import strategies as st
 
 from cases import LAYOUTS
+from drawn_problems import examples
 from reference import assert_same_bits
 from regard import positional
 
@@ -90,7 +91,7 @@ SHAPES = [
 ]
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=250, database=None)
+@examples(250)
 @hypothesis.given(st.data())
 def test_rotary_is_a_complex_product(data):
     """In any layout, with a base or frequencies or a cache, to a new array or a given one."""
