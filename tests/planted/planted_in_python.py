@@ -130,7 +130,7 @@ BUGS = [
         REGARD + "layers/_rotation.py",
         "last < start + len(cos)",
         "last <= start + len(cos)",
-        ("tests/layers/test_layer_rotation.py", "tests/layers"),
+        ("tests/layers/test_layer_caches.py", "tests/layers"),
         "a layer with rotary that generates more than 64 tokens one by one: an IndexError",
     ),
 ]
