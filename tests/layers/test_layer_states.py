@@ -235,6 +235,21 @@ def test_what_stands_beside_the_parameters_is_passed_over(title, beside):
         assert_same_bits(array, state[name])
 
 
+@pytest.mark.parametrize(
+    ("names", "options"),
+    [
+        ("torch", {"num_kv_heads": 1}),
+        ("gpt2", {"d_key": 5}),
+        ("bert", {"qk_norm": "rms"}),
+        ("llama", {"distance_bias": 3}),
+    ],
+)
+def test_a_layout_without_a_place_for_a_parameter_is_refused(names, options):
+    layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES, **options)
+    with pytest.raises(ValueError, match=r"names must be .* a layout that fits this layer"):
+        layer.state_dict(names)
+
+
 def test_whispers_key_has_no_bias():
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES)
     with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
