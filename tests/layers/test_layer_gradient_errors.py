@@ -5,7 +5,6 @@ import pytest
 
 import regard
 from interrupts import STEPS, interrupted
-from layer_oracle import ArrayCache
 from trained_layers import (
     D,
     assert_same_arrays,
@@ -156,7 +155,7 @@ def test_a_call_that_fails_keeps_the_last_one(kind):
 
 def test_caches_are_for_eval_mode():
     layer = regard.MultiHeadAttention(8, 2, is_causal=True, rng=0).train()
-    cache = ArrayCache(2, 2, 4)
+    cache = regard.KVCache(2, 2, 4)
     with pytest.raises(ValueError) as raised:  # noqa: PT011
         layer(np.zeros((2, 3, 8)), cache=cache)
     assert str(raised.value) == (

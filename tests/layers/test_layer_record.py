@@ -93,20 +93,3 @@ def test_train_mode_holds_nothing_of_a_recording():
     with pytest.raises(RuntimeError):
         layer.backward(X)
     assert np.array_equal(layer.record(X, dropout_seed=3)[0].query, wanted.query)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"cache": regard.KVCache(2, 4, 4)}, ValueError, "cache must be left out of a recording"),
-        ({"starts": [0, 6]}, ValueError, "starts must be left out of a recording: record one"),
-        ({"is_causal": True}, TypeError, "pass it to the constructor"),
-        ({"return_weights": True}, TypeError, "no argument return_weights"),
-        ({"value": X}, ValueError, "value"),
-        ({"key_lengths": [7, 9]}, ValueError, "key_lengths"),
-        ({"mask": np.ones((5, 5), bool)}, ValueError, "mask"),
-    ],
-)
-def test_errors(options, error, message):
-    with pytest.raises(error, match=message):
-        multi_head().record(X, **options)

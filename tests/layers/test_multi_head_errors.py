@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from layer_oracle import ArrayCache
-from regard import MultiHeadAttention
+from regard import KVCache, MultiHeadAttention
 from rope_cases import yarn
 
 
@@ -171,4 +170,4 @@ def test_errors_of_the_offset_end():
     with pytest.raises(ValueError, match=r"^query_offset must be an int, .* got 'start'$"):
         layer(np.zeros((2, 3, 16)), query_offset="start")
     with pytest.raises(ValueError, match="query_offset must be left out with a cache"):
-        layer(np.zeros((1, 3, 16)), cache=ArrayCache(1, 2, 8), query_offset="end")
+        layer(np.zeros((1, 3, 16)), cache=KVCache(1, 2, 8), query_offset="end")

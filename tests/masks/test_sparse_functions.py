@@ -10,15 +10,12 @@ DOCUMENT = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 5] * 30)
 LENGTH = np.array(7)
 FUNCTIONS = {
     "causal": lambda i, j: j <= i,
-    "strictly causal": lambda i, j: j < i,
     "anticausal": lambda i, j: ~(j <= i),
     "window": lambda i, j: (i - j < 20) & (j <= i),
     "both sides": lambda i, j: abs(i - j) <= 10,
-    "both sides in NumPy": lambda i, j: np.less_equal(np.abs(np.subtract(i, j)), 10),
     "between floats": lambda i, j: (i - j < 20.5) & (i - j > -0.5),
     "sink": lambda i, j: (j <= i) & ((i - j < 20) | (j < 4)),
     "logical": lambda i, j: np.logical_and(j <= i, np.logical_or(i - j < 20, j == 0)),
-    "not": lambda i, j: np.logical_not(np.logical_xor(j <= i, i % 2 == 0)),
     "dilated": lambda i, j: ((i - j) % 3 == 0) & (i - j < 40),
     "blocks": lambda i, j: i // 16 == j // 16,
     "blocks before": lambda i, j: (i // 16 >= j // 16) & (i // 16 - j // 16 < 2),
@@ -69,17 +66,13 @@ def test_functions(name):
         (90, 70, (16, 5)),
         (1, 200, (4, 64)),
         (5, 3, None),
+        (0, 4, None),
+        (4, 0, None),
     ]:
         options = {"block": block} if block else {}
         mask = masks.from_function(f, q_len, kv_len, **options)
         wanted = f(np.arange(q_len)[:, None], np.arange(kv_len)[None])
         assert_same_bits(mask.to_dense(), np.array(np.broadcast_to(wanted, (q_len, kv_len))))
-
-
-def test_lengths():
-    assert masks.from_function(lambda i, j: i <= j, 5).shape == (5, 5)
-    assert masks.from_function(lambda i, j: i <= j, 0, 4).shape == (0, 4)
-    assert masks.from_function(lambda i, j: i <= j, 4, 0).shape == (4, 0)
 
 
 def test_by_corners():
@@ -89,7 +82,7 @@ def test_by_corners():
         computed.append(i.size * j.size)
         return (j <= i) & (i - j < 5000)
 
-    n = 2**17
+    n = 2**16
     mask = masks.from_function(causal_window, n, by_corners=True)
     blocks = n // 128
     assert sum(computed) == (2 * blocks) ** 2 + 128**2 * (3 * blocks - 2 * 40 + 1)

@@ -103,27 +103,6 @@ def test_bits_that_are_given_are_copied():
     assert bits.flags.writeable
 
 
-def test_whole_blocks_are_found_and_empty_ones_are_not_stored():
-    bits = np.zeros((3, 2, 2), bool)
-    bits[0] = True
-    bits[2, 0] = True
-    mask = Blocks([0, 3], [0, 1, 2], shape=(1, 6), block=(2, 2), bits=bits)
-    assert "2 ranges" not in repr(mask)
-    mask = Blocks([0, 3], [0, 1, 2], shape=(2, 6), block=(2, 2), bits=bits)
-    assert "1 whole and 1 partial blocks of 2 x 2" in repr(mask)
-
-
-@pytest.mark.parametrize("block", [(1, 1), (2, 3), (4, 8), (128, 128)])
-def test_from_dense(block):
-    random = np.random.default_rng(0)
-    for shape in [(5, 9), (1, 9), (9, 1), (0, 3), (3, 0), (2, 5, 9), (2, 1, 3, 5), (0, 3, 4)]:
-        for density in (0, 0.3, 1):
-            dense = random.random(shape) < density
-            mask = Blocks.from_dense(dense, block=block)
-            assert mask.block == block
-            assert_same_bits(mask.to_dense(), dense)
-
-
 def test_a_dense_mask_that_is_broadcast_is_stored_once():
     dense = np.broadcast_to(masks.causal(20), (1000, 64, 20, 20))
     mask = Blocks.from_dense(dense, block=(4, 4))
@@ -143,6 +122,8 @@ SPARSE = {
     "one query in blocks": Blocks.from_dense(np.array([[True, False, True]]), block=(2, 2)),
     "nothing": Ranges([0, 0], [0, 0], kv_len=3),
     "no queries": Ranges(np.zeros(0, int), 3, kv_len=3),
+    "no keys": Blocks.from_dense(np.zeros((3, 0), bool), block=(2, 3)),
+    "no heads": Blocks.from_dense(np.zeros((0, 3, 4), bool), block=(2, 3)),
 }
 
 
@@ -161,7 +142,6 @@ def test_properties(name):
     assert mask.density == (dense.mean() if dense.size else 0)
     assert mask.nbytes == sum(each.nbytes for each in mask._sparse_rows()[:3])
     assert repr(mask).startswith(f"{type(mask).__name__}(shape={mask.shape}, ")
-    assert str(mask) == repr(mask)
 
 
 def test_a_count_may_exceed_64_bits():
@@ -181,35 +161,6 @@ def test_heads_that_share_their_mask_are_stored_once():
         assert_same_bits(again[7, 1].to_dense(), mask[2, 3].to_dense())
         assert mask._sparse_rows().starts.shape[:-1] == mask.shape[:-2]
         assert mask._sparse_rows().spans.nbytes < 1000
-
-
-@pytest.mark.parametrize(
-    ("mask", "text"),
-    [
-        (
-            Ranges([0, 0], [1, 2]),
-            "Ranges(shape=(2, 2), 75.000% visible, 2 ranges, 72 bytes)",
-        ),
-        (Ranges(0, 3), "Ranges(shape=(1, 3), 100.000% visible, 1 range, 40 bytes)"),
-        (Ranges(0, 0), "Ranges(shape=(1, 0), 0% visible, 0 ranges, 16 bytes)"),
-        (
-            Blocks([0, 1], [0], shape=(3, 3)),
-            "Blocks(shape=(3, 3), 100.000% visible, 1 whole and 0 partial block of 128 x 128, "
-            "40 bytes)",
-        ),
-        (
-            Blocks.from_dense(masks.causal(5), block=(2, 2)),
-            "Blocks(shape=(5, 5), 60.000% visible, 4 whole and 2 partial blocks of 2 x 2, "
-            "130 bytes)",
-        ),
-        (
-            masks.sliding(2000, window=(10, 0)),
-            "Ranges(shape=(2000, 2000), 0.549% visible, 2000 ranges, 64 kB)",
-        ),
-    ],
-)
-def test_text(mask, text):
-    assert repr(mask) == text
 
 
 INDICES = [
@@ -237,48 +188,19 @@ OF_PLANES = [
 ]
 
 
-def cases_of_views():
-    for name, mask in SPARSE.items():
-        for index in INDICES + (OF_PLANES if mask.ndim > 2 else []):
-            yield name, index
-
-
-@pytest.mark.parametrize(("name", "index"), list(cases_of_views()), ids=str)
-def test_views(name, index):
-    mask = SPARSE[name]
-    dense = mask.to_dense()[index]
-    view = mask[index]
-    assert type(view) is type(mask)
-    assert_same_bits(view.to_dense(), dense)
-    assert view.nnz == dense.sum()
-    assert_same_bits((~view).to_dense(), ~dense)
-    assert (
-        view._sparse_rows().spans.base is None
-        or view._sparse_rows().spans is mask._sparse_rows().spans
-    )
-    if dense.shape[-2] > 2 and dense.shape[-1] > 2:
-        assert_same_bits(view[..., 1:-1, 1:].to_dense(), dense[..., 1:-1, 1:])
-
-
 @pytest.mark.parametrize("name", SPARSE)
-def test_visible(name):
+def test_views(name):
     mask = SPARSE[name]
-    while mask.ndim > 2:
-        mask = mask[-1]
-    dense = mask.to_dense()
-    for rows in (slice(None), slice(1, 4), slice(2, 3), slice(4, 4)):
-        for keys in (slice(None), slice(2, 5), slice(0, 1)):
-            assert_same_bits(mask[rows, keys].to_dense(), dense[rows, keys])
-
-
-def test_a_view_of_one_query_broadcasts_as_its_keys():
-    mask = Blocks.from_dense(np.random.default_rng(0).random((9, 20)) < 0.5, block=(4, 8))
-    dense = mask.to_dense()
-    arrays = mask[5:6, 3:]._sparse_rows()
-    assert arrays.row_queries > 2**60
-    assert (arrays.first_query, arrays.bits.size) == (0, 0)
-    combined = mask[:, 3:] & mask[5:6, 3:]
-    assert_same_bits(combined.to_dense(), dense[:, 3:] & dense[5, 3:])
+    for index in INDICES + (OF_PLANES if mask.ndim > 2 and len(mask) else []):
+        dense, view = mask.to_dense()[index], mask[index]
+        assert type(view) is type(mask)
+        assert_same_bits(view.to_dense(), dense)
+        assert view.nnz == dense.sum()
+        assert_same_bits((~view).to_dense(), ~dense)
+        spans = view._sparse_rows().spans
+        assert spans.base is None or spans is mask._sparse_rows().spans
+        if dense.shape[-2] > 2 and dense.shape[-1] > 2:
+            assert_same_bits(view[..., 1:-1, 1:].to_dense(), dense[..., 1:-1, 1:])
 
 
 def test_iteration_over_heads():
@@ -291,15 +213,12 @@ def test_iteration_over_heads():
 @pytest.mark.parametrize("name", SPARSE)
 def test_copies(name):
     mask = SPARSE[name]
-    view = mask[..., 1:, 1:4]
-    for each in (mask, view):
-        for protocol in (2, pickle.HIGHEST_PROTOCOL):
-            again = pickle.loads(pickle.dumps(each, protocol))
-            assert type(again) is type(each)
-            assert_same_bits(again.to_dense(), each.to_dense())
-            assert not again._sparse_rows().spans.flags.writeable
-        for copied in (copy.copy(each), copy.deepcopy(each)):
-            assert_same_bits(copied.to_dense(), each.to_dense())
+    for each in (mask, mask[..., 1:, 1:4]):
+        twins = [pickle.loads(pickle.dumps(each, protocol)) for protocol in (2, 5)]
+        assert not any(twin._sparse_rows().spans.flags.writeable for twin in twins)
+        for twin in (*twins, copy.copy(each), copy.deepcopy(each)):
+            assert type(twin) is type(each)
+            assert_same_bits(twin.to_dense(), each.to_dense())
 
 
 def test_a_pickled_view_leaves_the_rest_behind():
@@ -320,7 +239,6 @@ def test_masks_are_immutable():
 STACKED = [
     [Ranges([0, 1], 3), Ranges([1, 1], [2, 3])],
     [masks.sliding(9, window=(n, 0)) for n in range(5)],
-    [masks.sliding(9, window=(n, 0))[2:6, 1:] for n in range(3)],
     [SPARSE["blocks"], ~SPARSE["blocks"]],
     [SPARSE["blocks"], Ranges(np.arange(7), 9), SPARSE["blocks"]],
     [SPARSE["batch"], ~SPARSE["batch"]],

@@ -17,22 +17,16 @@ def drawn(shape, density, seed=0):
 
 @pytest.mark.parametrize("density", [0, 0.1, 0.9])
 @pytest.mark.parametrize("block", [None, (1, 1), (4, 2), (128, 128)])
-def test_bsr(density, block):
+def test_both_formats(density, block):
     dense = drawn((12, 18), density)
-    matrix = sparse.bsr_array(dense, blocksize=(3, 6))
-    mask = Blocks(matrix, block=block)
-    assert_same_bits(mask.to_dense(), dense != 0)
-    assert mask.block == (block or (3, 6))
-
-
-@pytest.mark.parametrize("density", [0, 0.1, 0.9])
-@pytest.mark.parametrize("block", [None, (1, 1), (4, 2)])
-def test_csr(density, block):
-    dense = drawn((13, 17), density)
-    for matrix in (sparse.csr_array(dense), sparse.csr_matrix(dense)):
+    for matrix, own in (
+        (sparse.bsr_array(dense, blocksize=(3, 6)), (3, 6)),
+        (sparse.csr_array(dense), (128, 128)),
+        (sparse.csr_matrix(dense), (128, 128)),
+    ):
         mask = Blocks(matrix, block=block)
         assert_same_bits(mask.to_dense(), dense != 0)
-        assert mask.block == (block or (128, 128))
+        assert mask.block == (block or own)
 
 
 def test_stored_zeros_are_hidden_and_nan_is_visible():
@@ -63,32 +57,3 @@ def test_large_patterns_stay_sparse():
     assert mask.nnz == 2 * n - 1
     assert mask.nbytes < 1e6
     assert (mask != masks.sliding(n, window=(0, 1))).nnz == 0
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda matrix: Blocks(matrix.tocoo()),
-            TypeError,
-            "must be a bsr_array or a csr_array, got coo: convert it with tobsr() or tocsr()",
-        ),
-        (lambda matrix: Blocks(matrix.tocsc()), TypeError, "got csc"),
-        (
-            lambda matrix: Blocks(matrix, shape=(4, 4)),
-            TypeError,
-            "shape must be left out if the first argument is a SciPy array",
-        ),
-        (lambda matrix: Blocks(matrix, [0]), TypeError, "indices must be left out"),
-        (lambda matrix: Blocks(matrix, block=(0, 1)), ValueError, "block[0] must be at least 1"),
-        (
-            lambda _: Blocks(sparse.csr_array((np.ones(2), [1, 1], [0, 2]), shape=(1, 3))),
-            ValueError,
-            "matrix contains an element or a block twice: call sum_duplicates() first",
-        ),
-    ],
-)
-def test_errors(call, error, message):
-    with pytest.raises(error) as raised:
-        call(sparse.csr_array(np.eye(4)))
-    assert message in str(raised.value)

@@ -34,7 +34,7 @@ BUGS = [
         REGARD + "layers/_norms.py",
         "        np.copyto(product, 0, where=is_unused)\n",
         "",
-        ("tests/layers/test_layer_gradients.py", "tests/layers"),
+        ("tests/layers/test_layer_inputs.py", "tests/layers"),
         "a layer with qk_norm, and NaN in what no query sees",
     ),
     Bug(
@@ -58,7 +58,7 @@ BUGS = [
         REGARD + "layers/_gates.py",
         "of_entries if self.given is None else of_entries * self.given",
         "of_entries",
-        ("tests/layers/test_head_gates.py",),
+        ("tests/layers/test_multi_head.py",),
         "a call with gates of a layer with head_gates",
     ),
     Bug(
@@ -130,7 +130,7 @@ BUGS = [
         REGARD + "layers/_rotation.py",
         "last < start + len(cos)",
         "last <= start + len(cos)",
-        ("tests/layers/test_layer_rotation.py", "tests/layers"),
+        ("tests/layers/test_layer_caches.py", "tests/layers"),
         "a layer with rotary that generates more than 64 tokens one by one: an IndexError",
     ),
 ]

@@ -17,7 +17,7 @@ def as_in_the_notebook(position, dim, base=10000):
 
 @pytest.mark.parametrize("base", [10000.0, 10000, 7, 0.5, np.float32(100)])
 @pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 64, 129])
-@pytest.mark.parametrize("length", [0, 1, 3, 50])
+@pytest.mark.parametrize("length", [0, np.int8(1), 50])
 def test_sinusoidal_is_the_formula(length, dim, base):
     actual = positional.sinusoidal(length, dim, base)
     wanted = np.array([as_in_the_notebook(p, dim, base) for p in range(length)])
@@ -30,50 +30,13 @@ def test_sinusoidal_of_position_0():
     assert_same_bits(positional.sinusoidal(1, 5), np.array([[0.0, 1, 0, 1, 0]]))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, "float64"])
-def test_sinusoidal_is_rounded_once(dtype):
-    wanted = positional.sinusoidal(1000, 33).astype(dtype)
-    assert_same_bits(positional.sinusoidal(1000, 33, dtype=dtype), wanted)
-
-
-def test_encodings_in_bfloat16():
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    encoding, slopes = positional.sinusoidal(9, 5), positional.alibi_slopes(12)
-    assert_same_bits(positional.sinusoidal(9, 5, dtype=bfloat16), encoding.astype(bfloat16))
-    assert_same_bits(positional.alibi_slopes(12, dtype=bfloat16), slopes.astype(bfloat16))
-
-
-def test_sinusoidal_takes_integers_of_any_type():
-    wanted = positional.sinusoidal(4, 6)
-    assert_same_bits(positional.sinusoidal(np.int8(4), np.uint64(6)), wanted)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((2.0, 4), TypeError, "length must be an int, got float"),
-        ((True, 4), TypeError, "length must be an int, got bool"),
-        ((-1, 4), ValueError, "length must be at least 0, got -1"),
-        ((2, "4"), TypeError, "dim must be an int, got str"),
-        ((2, 0), ValueError, "dim must be at least 1, got 0"),
-        ((2, 4, 0), ValueError, "base must be positive and finite, got 0.0"),
-        ((2, 4, -3.5), ValueError, "base must be positive and finite, got -3.5"),
-        ((2, 4, np.nan), ValueError, "base must be positive and finite, got nan"),
-        ((2, 4, 10**400), ValueError, "base must be positive and finite, got inf"),
-        ((2, 4, "10000"), TypeError, "base must be a real number, got str"),
-        ((2, 4, True), TypeError, "base must be a real number, got bool"),
-    ],
-)
-def test_sinusoidal_errors(arguments, error, message):
-    with pytest.raises(error) as raised:
-        positional.sinusoidal(*arguments)
-    assert str(raised.value) == message
-
-
-@pytest.mark.parametrize("dtype", [int, bool, complex])
-def test_sinusoidal_needs_a_floating_dtype(dtype):
-    with pytest.raises(TypeError, match="dtype must be floating-point, got"):
-        positional.sinusoidal(2, 4, dtype=dtype)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_encodings_are_rounded_once(dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    encoding, slopes = positional.sinusoidal(1000, 33), positional.alibi_slopes(12)
+    assert_same_bits(positional.sinusoidal(1000, 33, dtype=dtype), encoding.astype(dtype))
+    assert_same_bits(positional.alibi_slopes(12, dtype=dtype), slopes.astype(dtype))
 
 
 @pytest.mark.parametrize(
@@ -101,27 +64,3 @@ def test_alibi_slopes_are_those_of_the_powers_of_two_around(heads):
     assert slopes.shape == (heads,)
     assert_same_bits(slopes[:below], positional.alibi_slopes(below))
     assert_same_bits(slopes[below:], positional.alibi_slopes(2 * below)[::2][: heads - below])
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, "float64"])
-def test_alibi_slopes_are_rounded_once(dtype):
-    wanted = positional.alibi_slopes(12).astype(dtype)
-    assert_same_bits(positional.alibi_slopes(12, dtype=dtype), wanted)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: positional.alibi_slopes(0), ValueError, "heads must be at least 1, got 0"),
-        (lambda: positional.alibi_slopes(8.0), TypeError, "heads must be an int, got float"),
-        (
-            lambda: positional.alibi_slopes(8, dtype=int),
-            TypeError,
-            "dtype must be floating-point, got int64",
-        ),
-    ],
-)
-def test_alibi_slopes_errors(call, error, message):
-    with pytest.raises(error) as raised:
-        call()
-    assert str(raised.value) == message

@@ -8,9 +8,9 @@ Derivatives of Real Functions").
 
 import numpy as np
 
+import reference
 import regard
 from philox import dropout_factors
-from reference import lay_out
 
 STEP = 1e-40
 
@@ -26,11 +26,11 @@ def attention(
     distance_bias=None,
     **options,
 ):
-    """Return the output of attention with heads."""
+    """Return the output and the weights of attention with heads."""
     shapes = (np.zeros(x.shape) for x in (query, key, value))
     table = None if distance_bias is None else np.asarray(distance_bias)
     real = None if table is None else table.real
-    laid = lay_out(*shapes, mask, **options, distance_bias=real, precision=np.float64)
+    laid = reference.lay_out(*shapes, mask, **options, distance_bias=real, precision=np.float64)
     group = query.shape[-3] // key.shape[-3]
     key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
     scores = laid.cap(laid.factor * (query @ key.swapaxes(-1, -2))) - laid.alibi + laid.bias
@@ -47,7 +47,12 @@ def attention(
     if dropout_p:
         places = {"query_offset": options.get("query_offset", 0)}
         weights = weights * dropout_factors(weights.shape, p=dropout_p, seed=dropout_seed, **places)
-    return weights @ value
+    return weights @ value, weights
+
+
+def naive(*arrays, **options):
+    """Attend in NumPy in the precision of the arrays, which is the yardstick for rounding."""
+    return reference.naive(*arrays, **options)[:2]
 
 
 def linear(x, state, name):
@@ -57,9 +62,10 @@ def linear(x, state, name):
 
 def rotated(x, positions, options):
     """Rotate complex numbers. Rotation is linear, so it turns real and imaginary parts alike."""
-    turn = (regard.positional.rotary(part, positions, **options) for part in (x.real, x.imag))
-    real, imaginary = turn
-    return real + 1j * imaginary
+    real = regard.positional.rotary(x.real, positions, **options)
+    if np.isrealobj(x):
+        return real
+    return real + 1j * regard.positional.rotary(x.imag, positions, **options)
 
 
 def multi_head(
@@ -70,20 +76,21 @@ def multi_head(
     *,
     heads,
     kv_heads=None,
+    attend=attention,
     rotary=None,
     eps=1e-6,
     norm_offset=0,
-    head_gates=1.0,
+    head_gates=None,
     **options,
 ):
-    """Return the output of `MultiHeadAttention` with these parameters."""
+    """Return the output and the weights of `MultiHeadAttention` with these parameters."""
     key = query if key is None else key
     value = key if value is None else value
     projected = []
     counts = (heads, kv_heads or heads, kv_heads or heads)
     for x, name, count in zip((query, key, value), ("query", "key", "value"), counts, strict=True):
         product = linear(x, state, f"W_{name}")
-        split = product.reshape(*product.shape[:-1], count, -1)
+        split = product.reshape(*product.shape[:-1], count, product.shape[-1] // count)
         if f"{name[0]}_norm.weight" in state:
             mean = (split * split).mean(axis=-1, keepdims=True)
             split = split / np.sqrt(mean + eps) * (norm_offset + state[f"{name[0]}_norm.weight"])
@@ -95,30 +102,40 @@ def multi_head(
         k = rotated(k, np.arange(k.shape[-2]), rotary)
     if "distance_bias" in state:
         options = options | {"distance_bias": state["distance_bias"]}
-    output = attention(q, k, v, **options)
-    for gates in (head_gates, state.get("head_gates", 1.0)):
-        output = output * np.broadcast_to(gates, output.shape[:-2])[..., None, None]
+    output, weights = attend(q, k, v, **options)
+    for gates in (head_gates, state.get("head_gates")):
+        if gates is not None:
+            output = output * np.broadcast_to(gates, output.shape[:-2])[..., None, None]
     output = output.swapaxes(-2, -3)
-    return linear(output.reshape(*output.shape[:-2], -1), state, "out_proj")
+    joined = output.reshape(*output.shape[:-2], output.shape[-2] * output.shape[-1])
+    return linear(joined, state, "out_proj"), weights
 
 
 def self_attention(state, x, mask=None, **options):
-    """Return the output of `SelfAttention` with these parameters; `mask` has an axis of heads."""
+    """Return the output and the weights of `SelfAttention` with these parameters."""
     if "W_query" in state:
         query, key, value = (x @ state[f"W_{name}"] for name in ("query", "key", "value"))
     else:
         query, key, value = (linear(x, state, f"W_{name}") for name in ("query", "key", "value"))
     heads = (array[..., None, :, :] for array in (query, key, value))
-    return attention(*heads, mask, **options)[..., 0, :, :]
+    mask = mask[..., None, :, :] if mask is not None and mask.ndim > 2 else mask
+    return tuple(part[..., 0, :, :] for part in attention(*heads, mask, **options))
 
 
-def derivatives(function, grad, arrays):
-    """Return the gradient of ``sum(grad * function(arrays))`` for each of the named arrays."""
+def derivatives(function, grad, arrays, most=None):
+    """Return the gradient of ``sum(grad * function(arrays))`` for each of the named arrays.
+
+    With `most`, it is computed for so many elements of each array, drawn, and the rest is NaN.
+    """
+    random = np.random.default_rng(0)
     arrays = {name: np.array(array, complex) for name, array in arrays.items()}
     result = {}
     for name, array in arrays.items():
-        result[name] = np.empty(array.shape)
-        for place in np.ndindex(array.shape):
+        result[name] = np.full(array.shape, np.nan)
+        places = list(np.ndindex(array.shape))
+        if most is not None and len(places) > most:
+            places = [places[i] for i in random.choice(len(places), most, replace=False)]
+        for place in places:
             array[place] += 1j * STEP
             result[name][place] = (grad * function(arrays)).imag.sum() / STEP
             array[place] = array[place].real

@@ -111,10 +111,11 @@ def sliding(
     if distance == 1:
         row = np.arange(queries)
         return Ranges(row + low, row + high + 1, kv_len=keys)
-    residue = offsets(query_offset, keys - queries, any_size=True) % distance
+    # Python's integers, since the dilation may not fit into the type of the offsets.
+    places = offsets(query_offset, keys - queries, any_size=True).astype(object)
     if queries == 1:
         layout.check(int(np.sum((high - low) // distance)))
-    mask = wrapped(_dilated(low, high, np.asarray(residue), distance, layout), layout)
+    mask = wrapped(_dilated(low, high, np.asarray(places % distance), distance, layout), layout)
     assert isinstance(mask, Blocks)
     return mask
 

@@ -223,30 +223,23 @@ def test_ragged(name, single_or_half, cuda):
     assert again.to_numpy().tobytes() == results[0].tobytes()
 
 
-def test_a_pair_of_masks(cuda):
-    random = np.random.default_rng(2)
-    query, key, value = (random.standard_normal((2, 4, 9, 16), np.float32) for _ in range(3))
-    pair = random.random((2, 1, 1, 9)) < 0.6, random.standard_normal((4, 9, 9))
-    wanted = regard.scaled_dot_product_attention(query, key, value, pair)
-    actual = regard.scaled_dot_product_attention(query, key, value, pair, device="cuda")
-    close(actual, wanted, np.dtype(np.float32))
-    arrays = [cuda.to_device(each) for each in (query, key, value)]
-    on_the_device = cuda.to_device(pair[0]), cuda.to_device(pair[1].astype(np.float32))
-    close(
-        cuda.scaled_dot_product_attention(*arrays, on_the_device).to_numpy(),
-        wanted,
-        np.dtype(np.float32),
-    )
-
-
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
-def test_masks_of_every_type(name, cuda):
+def test_masks_on_the_device(cuda):
+    """Biases of every type, and a pair; the bias of a pair from NumPy may be float64."""
     random = np.random.default_rng(3)
-    query, key, value = (random.standard_normal((4, 9, 16), np.float32) for _ in range(3))
-    mask = random.standard_normal((9, 9)).astype(type_named(name))
-    wanted = regard.scaled_dot_product_attention(query, key, value, mask.astype(np.float32))
-    arrays = [cuda.to_device(each) for each in (query, key, value, mask)]
-    actual = cuda.scaled_dot_product_attention(*arrays).to_numpy()
+    query, key, value = (random.standard_normal((2, 4, 9, 16), np.float32) for _ in range(3))
+    seen, bias = random.random((2, 1, 1, 9)) < 0.6, random.standard_normal((4, 9, 9))
+    biases = [bias.astype(type_named(name)) for name in ("float16", "bfloat16", "float32")]
+    arrays = [cuda.to_device(each) for each in (query, key, value)]
+    for mask in (*biases, (seen, biases[2])):
+        if isinstance(mask, tuple):
+            given, wide = tuple(map(cuda.to_device, mask)), mask
+        else:
+            given, wide = cuda.to_device(mask), mask.astype(np.float32)
+        wanted = regard.scaled_dot_product_attention(query, key, value, wide)
+        actual = cuda.scaled_dot_product_attention(*arrays, given).to_numpy()
+        close(actual, wanted, np.dtype(np.float32))
+    wanted = regard.scaled_dot_product_attention(query, key, value, (seen, bias))
+    actual = regard.scaled_dot_product_attention(query, key, value, (seen, bias), device="cuda")
     close(actual, wanted, np.dtype(np.float32))
 
 
