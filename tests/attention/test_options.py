@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import regard
-from option_cases import LENGTHS
 from reference import (
     arithmetic,
     assert_matches,
@@ -17,6 +16,7 @@ from reference import (
 )
 
 sdpa = regard.scaled_dot_product_attention
+LENGTHS = (0, 1, 7, 8, 9, 95, 96, 97, 191, 192, 193, 200)
 EVERYTHING = {"return_weights": True, "return_lse": True}
 
 
