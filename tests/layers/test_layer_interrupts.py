@@ -17,7 +17,7 @@ from trained_layers import (
 X = normal((2, 4, D))
 
 
-@pytest.fixture(params=[one_head, many_heads])
+@pytest.fixture(params=[one_head, pytest.param(many_heads, marks=pytest.mark.slow)])
 def kind(request):
     """Return either kind of layer."""
     return request.param

@@ -130,6 +130,7 @@ ANALYSIS = [
     (lambda: attention_map(X, X, shape=(0, 5)), ValueError, "shape must be at least 1, got 0"),
     (lambda: attention_map(X, X, reduce="median"), ValueError, "reduce must be ... got 'median'"),
     (lambda: attention_map(X, X, regions=3), TypeError, "regions must be an iterable ... got int"),
+    (lambda: attention_map(X, X, regions=[(slice("a"), slice(3))]), TypeError, "regions[0]"),
     (lambda: attention_map(X, X, regions=[slice(3)]), TypeError, "regions[0] ... got slice(None"),
     (lambda: attention_map(X, X, regions=[(slice(3), slice(0, 5, 2))]), ValueError, "regions[0]"),
     (lambda: attention_map(X, X, lse=1.0), ValueError, "lse must be an array of ... got shape ()"),

@@ -95,6 +95,7 @@ FORWARD = [
     (lambda: attend(device="cuda"), RuntimeError, "regard was built without ... pip install ."),
     (lambda: attend(device="gpu"), ValueError, "device must be None, 'cpu' or 'cuda', got 'gpu'"),
     (lambda: attend(rows=slice(0, 4, 2), return_weights=True), ValueError, "rows ... got slice(0"),
+    (lambda: attend(rows=slice(3), return_weights=True, device="cuda"), TypeError, "rows select"),
     (lambda: attend(rows=slice(3)), TypeError, "rows need return_weights=True ... they select"),
     (lambda: attend(rows=slice(3), return_weights=True, mask=SHOWN[:3]), ValueError, "mask must"),
     (

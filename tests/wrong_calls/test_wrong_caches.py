@@ -123,10 +123,13 @@ CALLS = [
     (lambda c: c.explain(QUERY[..., :7]), ValueError, "query must be (2, heads ... got shape (2"),
     (lambda c: c.explain(QUERY, np.zeros((1, 5))), ValueError, "mask must broadcast"),
     (lambda c: c.keep(2, [30]), ValueError, "entry must be from 0 to 1, got 2"),
+    (lambda c: c.save(3), TypeError, "path must be a str or a path, got int"),
     (lambda c: c.save(""), ValueError, "path must name a file, got an empty str"),
+    (lambda c: c.save("a\0b"), ValueError, "path must have no null characters, got 'a\\x00b'"),
     (lambda c: c.save("/nowhere/cache", 2), ValueError, "entries must be from 0 to 1, got 2"),
     (lambda c: c.save("/nowhere/cache"), FileNotFoundError, "path must ... got '/nowhere/cache'"),
     (lambda c: c.save("/"), IsADirectoryError, "path must name a file, got the folder '/'"),
+    (lambda c: regard.KVCache.load(3), TypeError, "path must be a str or a path, got int"),
     (lambda c: regard.KVCache.load(""), ValueError, "path must name a file, got an empty str"),
     (lambda c: regard.KVCache.load("/nowhere/cache", mmap=1), TypeError, "mmap must ... got int"),
     (lambda c: regard.KVCache.load("/nowhere/cache"), FileNotFoundError, "[Errno 2] No such file"),
@@ -150,6 +153,7 @@ CONSTRUCTORS = [
     ({"page_size": 0}, ValueError, "page_size must be at least 16, got 0"),
     ({"dtype": np.uint8}, TypeError, "dtype must be float16, bfloat16, float32 ... got uint8"),
     ({"dtype": "int4"}, TypeError, "dtype must be float16, bfloat16, float32 ... got 'int4'"),
+    ({"dtype": "floaty"}, TypeError, "dtype must be float16, bfloat16, float32 ... got 'floaty'"),
     ({"dtype": "q4_1", "head_dim": 40}, ValueError, "head_dim must be a multiple of ... got 40"),
     ({"dtype": "q4_1", "head_dim": 64, "value_dim": 33}, ValueError, "value_dim must ... got 33"),
     ({"dtype": "q4_1", "head_dim": 64, "key_scales": 1.0}, TypeError, "key_scales must be left"),
@@ -224,6 +228,15 @@ def test_constructors(wrong, error, parts):
 @each(OF_LAYERS)
 def test_caches_of_layers(wrong, error, parts):
     check(lambda: regard.KVCaches(**{"layers": 3} | ONE | wrong), error, parts)
+
+
+def test_layers_of_caches():
+    caches = regard.KVCaches(2, 1, 1, 4)
+    check(lambda: regard.LayerCache(), TypeError, "caches[layer]")
+    check(lambda: caches[2], IndexError, "there are 2 layers, got layer 2")
+    check(lambda: caches.adopt(filled()), TypeError, "other must be ... got KVCache")
+    for each_of_them in (caches, caches[0]):
+        check(lambda: pickle.dumps(each_of_them), TypeError, "fork()")  # noqa: B023
 
 
 @each(OF_PAGES)

@@ -126,8 +126,6 @@ def test_packages_are_imported_only_by_who_asks_and_named_where_they_are_missing
     """
     wanted = []
     for name, (package, extra) in PACKAGES.items():
-        needed = (
-            f'{name} needs the {package} package: in a clone of regard, pip install ".[{extra}]"'
-        )
-        wanted += ["False", needed]
+        told = f"{name} needs the {package} package: in a clone of regard, pip install"
+        wanted += ["False", f'{told} ".[{extra}]"']
     assert output_of(script).splitlines() == wanted

@@ -24,6 +24,7 @@ GATED = MultiHeadAttention(12, 4, head_gates=True, rng=0)
 TRAINED = MultiHeadAttention(12, 3, rng=0).train()
 GROUPED = MultiHeadAttention(12, 4, num_kv_heads=1, rng=0)
 CACHE = regard.KVCache(2, 3, 4)
+QUERY = "W_query.weight"
 DRAWS = TorchGenerator(0)
 STARTS = [0, 3, 3, 10, 11]
 
@@ -100,6 +101,10 @@ CALLS = [
     (lambda: EAGER(X, query_offset=[1, 2, 3]), ValueError, "query_offset must be an"),
     (lambda: EAGER(X, query_offset="end", key_lengths=[1, 2, 3]), ValueError, "key_lengths"),
     (lambda: EAGER(X, threads=0), ValueError, "threads must be at least 1, got 0"),
+    (lambda: EAGER(X, cache=CACHE, left_padding=3), ValueError, "left_padding must be left out"),
+    (lambda: EAGER(np.zeros((3, 5, 12)), cache=CACHE), ValueError, "query must have"),
+    (lambda: EAGER(X, cache=CACHE, key_lengths=[6, 6]), ValueError, "key_lengths must ... got 6"),
+    (lambda: EAGER(X, X, cache=CACHE), ValueError, "key must be left out with ... got key in"),
     (lambda: EAGER(X, cache={}), TypeError, "cache must be a KVCache, got dict"),
     (lambda: EAGER(X, cache=CACHE, query_offset="end"), ValueError, "query_offset must be left"),
     (lambda: EAGER(X, cache=CACHE, starts=STARTS), ValueError, "query must be ... got 1 batch"),
@@ -108,6 +113,8 @@ CALLS = [
     (lambda: EAGER(PACKED, starts=STARTS, left_padding=3), ValueError, "left_padding must be"),
     (lambda: EAGER(PACKED, starts=STARTS, query_offset=3), ValueError, "query_offset must be"),
     (lambda: EAGER(PACKED, starts=[0, 3]), ValueError, "starts must end with the number"),
+    (lambda: EAGER(PACKED, starts=[0, 5, 3, 11]), ValueError, "starts must not ... got 3 after"),
+    (lambda: EAGER(PACKED, starts=[1, 11]), ValueError, "starts must begin with 0, got 1"),
     (lambda: TRAINED(PACKED, starts=STARTS), ValueError, "starts ... pass"),
     (lambda: TRAINED(X, cache=CACHE), ValueError, "cache must be left out ... call eval() first"),
     (lambda: TRAINED(X, precision="int8"), ValueError, "precision must be ... got 'int8', which"),
@@ -128,15 +135,11 @@ CALLS = [
     (lambda: EAGER.load_state_dict({}), ValueError, "state must have the names of ... got none"),
     (lambda: EAGER.load_state_dict({}, None), TypeError, "prefix must be a str, got NoneType"),
     (lambda: EAGER.load_state_dict([1]), TypeError, "state must be a mapping, got list"),
+    (lambda: EAGER.load_state_dict(STATE | {QUERY: X[0, :3]}), ValueError, "W_query.weight"),
     (
-        lambda: EAGER.load_state_dict(STATE | {"W_query.weight": np.ones((3, 12))}),
-        ValueError,
-        "W_query.weight must have shape (12, 12), got (3, 12)",
-    ),
-    (
-        lambda: EAGER.load_state_dict(STATE | {"W_query.weight": np.ones((12, 12), complex)}),
+        lambda: EAGER.load_state_dict(STATE | {QUERY: STATE[QUERY] * 1j}),
         TypeError,
-        "W_query.weight must be floating-point, got complex128",
+        "W_query.weight must be floating-point, got complex64",
     ),
     (lambda: EAGER.load_state_dict(STATE | {"W_more": X}), ValueError, "state ... got missing"),
     (lambda: EAGER.state_dict("keras"), ValueError, "names must be one of ... got 'keras'"),

@@ -14,7 +14,8 @@ FLOATS, BITS = np.zeros((3, 3)), np.zeros((2, 2, 2))
 PLANES = np.zeros((2, 3), int)
 LARGE = np.array([2**64 - 1], np.uint64)  # -1 as a signed number
 DEEP = np.zeros((1,) * 61, int)  # more axes than NumPy broadcasts, but not than it holds
-HUGE = {"shape": (2**20, 2**20), "block": (2**20, 2**20)}
+SIZE = (2**20, 2**20)
+HUGE = {"shape": SIZE, "block": SIZE}
 
 
 def blocks(indptr=(0, 1, 2), indices=(0, 1), shape=(4, 4), block=(2, 2), **options):
@@ -96,7 +97,7 @@ RANGES = [
     (lambda: Blocks([0, 1], [0], **HUGE), ValueError, "blocks must have at most"),
     (lambda: Blocks.from_dense(FLOATS), TypeError, "mask must be bool (True = ... got float64"),
     (lambda: Blocks.from_dense([True]), ValueError, "mask must have at least ... got shape (1,)"),
-    (lambda: Blocks.from_dense(FLOATS > 0, block=HUGE["block"]), ValueError, "blocks"),
+    (lambda: Blocks.from_dense(FLOATS > 0, block=SIZE), ValueError, "blocks must ... got 1048576"),
 ]
 MAKERS = [
     (lambda: masks.sliding(3, window=1), TypeError, "window must be a pair (left, right), got"),
@@ -126,16 +127,12 @@ MAKERS = [
     (lambda: masks.random_blocks(500, blocks_per_row=5), ValueError, "blocks_per_row ... got 5"),
     (lambda: masks.random_blocks(500, blocks_per_row=1, rng="0"), TypeError, "rng ... got str"),
     (lambda: masks.random_blocks(500, blocks_per_row=1, heads=-1), ValueError, "heads ... got -1"),
-    (
-        lambda: masks.random_blocks(500, blocks_per_row=1, block=HUGE["block"]),
-        ValueError,
-        "blocks must have at most 16,777,216 ... got 1048576 x",
-    ),
+    (lambda: masks.random_blocks(500, blocks_per_row=1, block=SIZE), ValueError, "blocks must"),
     (lambda: drawn(3), TypeError, "f must be callable, got int"),
     (lambda: drawn(lambda i, j: i - j), TypeError, "f must return bools (True = ... got int64"),
     (lambda: drawn(lambda i, j: np.ones((2, 3), bool)), ValueError, "f must return ... got shape"),
     (lambda: drawn(lambda i, j: i < j, block=4), TypeError, "block must be a pair ... got int"),
-    (lambda: drawn(lambda i, j: i < j, block=HUGE["block"]), ValueError, "blocks ... got 1048576"),
+    (lambda: drawn(lambda i, j: i < j, block=SIZE), ValueError, "blocks must have"),
     (lambda: drawn(lambda i, j: i < j, by_corners=1), TypeError, "by_corners must be ... got int"),
     (lambda: drawn(lambda i, j: i < j < 200, 300), ValueError, "f must not use ... write &, |, ~"),
     (lambda: masks.stack([]), ValueError, "masks must contain at least one mask, got none"),
@@ -210,11 +207,7 @@ def test_arrays_of_scipy():
     csr = pytest.importorskip("scipy.sparse").csr_array(np.eye(2))
     twice = type(csr)((np.ones(2), np.zeros(2, int), np.array([0, 2, 2])), shape=(2, 2))
     for wrong, error, parts in (
-        (
-            lambda: Blocks(csr.tocoo()),
-            TypeError,
-            "bsr_array or a csr_array ... got coo ... tobsr()",
-        ),
+        (lambda: Blocks(csr.tocoo()), TypeError, "bsr_array or a csr_array ... got coo"),
         (lambda: Blocks(csr, shape=(4, 4)), TypeError, "shape must be left out ... SciPy"),
         (lambda: Blocks(csr, [0]), TypeError, "indices must be left out"),
         (lambda: Blocks(csr, block=(0, 1)), ValueError, "block[0] must be at least 1, got 0"),

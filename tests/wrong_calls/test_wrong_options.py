@@ -275,7 +275,7 @@ BAD_ARRAYS = {
 if np.dtype(np.longdouble) != np.float64:
     BAD_ARRAYS["long doubles"] = np.ones((2, 4), np.longdouble)
 OPTIONAL = [(family, "lse") for family in ("summary", "ragged summary", "map")]
-OPTIONAL += [("backward", "grad_lse"), ("ragged backward", "grad_lse")]
+OPTIONAL += [(family, "grad_lse") for family in FAMILIES if "backward" in family]
 OPTIONAL += [("layer", "key"), ("layer", "value")]
 ROLES = ("query", "key", "value", *GIVEN, "grad_lse", *TANGENTS, "key_pages", "value_pages")
 

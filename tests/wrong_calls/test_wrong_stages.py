@@ -28,12 +28,8 @@ def normal(*shape, dtype=np.float32):
     return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
-BIAS, X, ONES, WEIGHT = (
-    normal(5, 11),
-    normal(2, 3, 4),
-    np.ones((3, 5)),
-    QuantizedWeight(normal(3, 65)),
-)
+BIAS, X, ONES = normal(5, 11), normal(2, 3, 4), np.ones((3, 5))
+WEIGHT = QuantizedWeight(normal(3, 65))
 NUMBERS, SCALES, HALVES = np.zeros((3, 65), "i1"), np.ones((3, 2), "f4"), np.ones((4, 5), "f2")
 PLANES = stack([Ranges([0] * 30, 40)] * 3)
 STAGES = [
@@ -116,9 +112,8 @@ def backward(**options):
 
 def overlapping(like):
     """Return an array in which elements share memory."""
-    return np.lib.stride_tricks.as_strided(
-        np.full(like.size, 7, like.dtype), like.shape, (4,) * like.ndim
-    )
+    memory = np.full(like.size, 7, like.dtype)
+    return np.lib.stride_tricks.as_strided(memory, like.shape, (4,) * like.ndim)
 
 
 WRONG_OUTS = {
@@ -194,3 +189,25 @@ def test_transposed_out_is_not_in_place():
     ):
         check(write, ValueError, "out ... overlap")
     assert np.array_equal(x, before)
+
+
+OVERLAPS = {
+    "same": lambda memory: (memory[:144], memory[:144]),
+    "shifted": lambda memory: (memory[:144], memory[1:145]),
+    "last element": lambda memory: (memory[:144], memory[143:287]),
+    "reversed": lambda memory: (memory[:144], memory[143::-1]),
+    "reversed from beyond": lambda memory: (memory[:144], memory[200:56:-1]),
+    "strided": lambda memory: (memory[:144], memory[:288:2]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_ways_to_lie_over_an_input(name):
+    for role in ("query", "key", "value", "mask"):
+        memory = normal(300)
+        before = memory.copy()
+        inputs = {name: normal(12, 12) for name in ("query", "key", "value", "mask")}
+        inputs[role], out = (x.reshape(12, 12) for x in OVERLAPS[name](memory))
+        call = regard.scaled_dot_product_attention
+        check(lambda: call(**inputs, out=out), ValueError, f"out ... {role}")  # noqa: B023
+        assert np.array_equal(memory, before)

@@ -20,7 +20,9 @@ SHAPES = {"query": (2, 4, 5, 8), "key": (2, 4, 9, 8), "value": (2, 4, 9, 6)}
 SPARSE = regard.masks.Ranges(0, np.full(5, 9))
 CAUSAL, OTHER = bias.causal_lower_right(5, 9), bias.causal_upper_left(5, 8)
 BLOCKS = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 5, 9, "cpu")
-AFTER = zeros(9, 3, 8)
+AFTER, NO_MEMORY = zeros(9, 3, 8), zeros(2, 4, 5, 8)
+NO_MEMORY.untyped_storage().resize_(0)
+DROPS = {"dropout_p": 0.5, "dropout_seed": 1}
 QUERIES, KEYS = [0, 3, 3, 10, 11], [0, 5, 9, 9, 30]
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyTorch warns that nested tensors are a prototype
@@ -66,6 +68,7 @@ DENSE = [
     ({"query": JAGGED}, TypeError, "query must be a dense tensor ... got a nested"),
     ({"key": JAGGED, "value": JAGGED}, TypeError, "key must be a dense tensor ... got a nested"),
     ({"query": CAUSAL}, TypeError, "query must have elements ... got a CausalBias ... pass it by"),
+    ({"query": NO_MEMORY}, RuntimeError, "a tensor of shape (2, 4"),
     ({"query": zeros(8)}, ValueError, "query must have at least 2 ... got shape (8,)"),
     ({"key": zeros(2, 2, 9, 8), "value": zeros(2, 2, 9, 6)}, ValueError, "query ... got query (2"),
     ({"query": zeros(7, 3, 8), "key": AFTER, "value": AFTER}, ValueError, "query"),
@@ -101,6 +104,7 @@ DENSE = [
     ({"softcap": -1.0}, ValueError, "softcap must be greater than 0 ... got -1.0"),
     ({"threads": True}, TypeError, "threads must be an integer, got bool"),
     ({"window": 4}, TypeError, "window must be a pair (left ... got int"),
+    ({"window": (2**70, 1)}, ValueError, "window's left must fit ... got 1180591620717411303424"),
     ({"query_offset": "start"}, ValueError, "query_offset must be an integer, an ... got 'start'"),
     ({"query_offset": None}, TypeError, 'query_offset must be integers or "end", got None'),
     ({"key_lengths": torch.tensor([9, 10])}, ValueError, "key_lengths must be from 0 to 9, got"),
@@ -115,9 +119,11 @@ DENSE = [
     ({"score_function": abs}, TypeError, "score_function must ... got builtin_function_or_method"),
     ({"dropout_p": 1.5, "dropout_seed": 1}, ValueError, "dropout_p must be at least 0"),
     ({"dropout_p": 0.5, "dropout_seed": -1}, ValueError, "dropout_seed must be from 0 ... got -1"),
-    ({"dropout_p": 0.5, "dropout_seed": 0.5}, TypeError, "dropout_seed must be an ... got float"),
+    (DROPS | {"dropout_seed": 0.5}, TypeError, "dropout_seed must be an integer, got float"),
     ({"dropout_p": 0.5, "dropout_seed": torch.tensor([1, 2])}, TypeError, "dropout_seed"),
-    ({"dropout_p": 0.5, "dropout_seed": torch.tensor(3, **meta)}, ValueError, "dropout_seed"),
+    (DROPS | {"dropout_seed": torch.tensor(3, **meta)}, ValueError, "dropout_seed must ... got a"),
+    ({**DROPS, "dropout_origin": 3}, TypeError, "dropout_origin must be three ... got int"),
+    ({**DROPS, "dropout_origin": np.array(1)}, TypeError, "dropout_origin ... got numpy.ndarray"),
 ]
 PACKED = [
     ({"query": np.zeros((11, 4, 8))}, TypeError, "query must be a tensor ... got ndarray"),

@@ -14,6 +14,7 @@ def tensors(**others):
     return {name: torch.zeros(shape) for name, shape in SHAPES.items()} | others
 
 
+@pytest.mark.slow
 def test_bfloat16_without_ml_dtypes(run_python):
     done = run_python(
         """
