@@ -152,7 +152,7 @@ CONSTRUCTORS = [
     ({"page_size": 24}, ValueError, "page_size must be a multiple of 16, got 24"),
     ({"page_size": 0}, ValueError, "page_size must be at least 16, got 0"),
     ({"dtype": np.uint8}, TypeError, "dtype must be float16, bfloat16, float32 ... got uint8"),
-    ({"dtype": "int4"}, TypeError, "dtype must be float16, bfloat16, float32 ... got 'int4'"),
+    ({"dtype": "int4"}, TypeError, "dtype must be float16"),
     ({"dtype": "floaty"}, TypeError, "dtype must be float16, bfloat16, float32 ... got 'floaty'"),
     ({"dtype": "q4_1", "head_dim": 40}, ValueError, "head_dim must be a multiple of ... got 40"),
     ({"dtype": "q4_1", "head_dim": 64, "value_dim": 33}, ValueError, "value_dim must ... got 33"),
