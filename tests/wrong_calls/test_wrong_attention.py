@@ -92,7 +92,6 @@ FORWARD = [
     (lambda: attend(mask=(BIAS, Ranges(0, np.full(5, 9), kv_len=11))), TypeError, "mask must be"),
     (lambda: attend(mask=(TRIPLE, TRIPLE)), TypeError, "mask must be a ... got a ... combine the"),
     (lambda: attend(mask=(TRIPLE,) * 3), TypeError, "mask must be one mask or ... got a tuple"),
-    (lambda: attend(device="cuda"), RuntimeError, "regard was built without ... pip install ."),
     (lambda: attend(device="gpu"), ValueError, "device must be None, 'cpu' or 'cuda', got 'gpu'"),
     (lambda: attend(rows=slice(0, 4, 2), return_weights=True), ValueError, "rows ... got slice(0"),
     (lambda: attend(rows=slice(3), return_weights=True, device="cuda"), TypeError, "rows select"),

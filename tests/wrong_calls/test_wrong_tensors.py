@@ -1,5 +1,4 @@
-"""Wrong calls of regard.torch and regard.transformers: dense, packed and nested tensors, and what
-takes a gradient."""
+"""Wrong calls of regard.torch: dense, packed and nested tensors, recordings and block masks."""
 
 import re
 import warnings
@@ -7,12 +6,18 @@ import warnings
 import numpy as np
 import pytest
 
-import regard
-import regard.torch
 from messages import check, each
-from regard.torch import block_mask, record, scaled_dot_product_attention_ragged
-from torch_modules import by_another_name
-from torch_problems import scaled_dot_product_attention, torch
+
+torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
+
+import regard.torch  # noqa: E402
+from regard.torch import (  # noqa: E402
+    block_mask,
+    record,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_ragged,
+)
+from torch_modules import by_another_name  # noqa: E402
 
 nn, zeros, meta = torch.nn, torch.zeros, {"device": "meta"}
 flex, bias = (pytest.importorskip(f"torch.nn.attention.{n}") for n in ("flex_attention", "bias"))
