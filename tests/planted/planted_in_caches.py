@@ -136,7 +136,7 @@ BUGS = [
         CACHE + "append.py",
         "np.arange(keys.shape[2]) < counts[:, None]",
         "np.arange(keys.shape[2]) <= counts[:, None]",
-        ("tests/cache/test_cache_errors.py",),
+        ("tests/wrong_calls/test_wrong_caches.py",),
         "a ragged append to an int8 cache with NaN in padding: an unwarranted error",
     ),
     Bug(

@@ -4,7 +4,7 @@ from planted_bug import Bug
 
 DISPATCH = "cpp/dispatch/"
 BINDINGS = "cpp/bindings/"
-ERRORS = ("tests/attention/test_errors.py", "tests/attention/test_layouts.py")
+ERRORS = ("tests/wrong_calls/test_wrong_stages.py", "tests/attention/test_layouts.py")
 OPTIONS = ("tests/attention/test_options.py",)
 
 BUGS = [
@@ -117,7 +117,7 @@ BUGS = [
         BINDINGS + "backward_call.cpp",
         "  check_type(output, call);\n",
         "",
-        ("tests/attention/test_backward_errors.py",),
+        ("tests/wrong_calls/test_wrong_attention.py",),
         "gradients with a float64 output and float32 inputs: no error",
     ),
     Bug(

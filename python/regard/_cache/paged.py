@@ -176,10 +176,11 @@ def paged_attention(
     """
     if not _OPTIONS.issuperset(options):
         check_options("paged_attention", options, _OPTIONS)
-    if starts is None and np.ndim(query) == 3:
+    query = as_array("query", query)
+    if starts is None and query.ndim == 3:
         raise ValueError(
             f"query must be (batch, heads, q_len, head_dim) without starts, got shape "
-            f"{np.shape(query)}; pass starts=np.arange(batch + 1) for one query of each text"
+            f"{query.shape}; pass starts=np.arange(batch + 1) for one query of each text"
         )
     scales = key_scales, value_scales
     pages = _pages(key_pages, value_pages, scales, block_table, lengths, layout)

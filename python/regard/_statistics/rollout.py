@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import as_array, compute_type, is_floating, stand_in
+from regard._arguments.arrays import as_array, compute_type, is_floating, shown, stand_in
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
@@ -201,7 +201,7 @@ def _common_sizes(layers: Sequence[CheckedCall]) -> tuple[tuple[int, ...], int]:
         if np.any(layer.positions.query_offset != 0):
             raise ValueError(
                 "query_offset must be 0, since rollout adds the residual connection of each "
-                "query at the key of the same number"
+                f"query at the key of the same number, got {shown(layer.positions.query_offset)}"
             )
     return common
 

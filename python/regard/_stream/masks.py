@@ -28,7 +28,12 @@ class StreamMask:
 
     def __init__(self, mask: Any, total: int | None) -> None:
         self._unread = Masks.of_parts(
-            [part if is_sparse(part) else unread("mask", part) for part in parts_of(mask)]
+            [
+                part
+                if is_sparse(part)
+                else unread("mask", as_mask(part) if isinstance(part, list) else part)
+                for part in parts_of(mask)
+            ]
         )
         self._seen = SeenKeys.of(self._unread)
         self.stand_ins(0)  # raises an exception if the types are wrong

@@ -139,7 +139,8 @@ def sample(
         raise ValueError(f"logits must be (..., vocabulary), got shape {scores.shape}")
     best = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     if not np.isfinite(best).all():
-        raise ValueError("logits must have a finite maximum in each row, and no NaN")
+        worst = best[~np.isfinite(best)][0]
+        raise ValueError(f"logits must have a finite maximum in each row, got {worst}")
     most = None if top_k is None else count("top_k", top_k, minimum=1)
     share = None if top_p is None else finite_number("top_p", top_p)
     if share is not None and share > 1:

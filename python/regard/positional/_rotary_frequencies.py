@@ -262,7 +262,7 @@ def rotary_cache(
         check_rotary_dim(rotary_dim, frequencies.size, "inverse_frequencies")
     elif rotary_dim is None and head_dim is None:
         raise TypeError(
-            "rotary_dim must be an int, or head_dim or inverse_frequencies must be given"
+            "rotary_dim or head_dim must be an int, or inverse_frequencies given, got none of them"
         )
     else:
         if length is None and read_rope_parameters(scaling).trained_length is not None:

@@ -1,0 +1,133 @@
+"""Numbers and arrays that options of a call on tensors may be, and what happens to them."""
+
+import re
+
+import numpy as np
+import pytest
+
+from torch_problems import scaled_dot_product_attention, torch
+
+SHAPES = {"query": (2, 4, 5, 8), "key": (2, 4, 9, 8), "value": (2, 4, 9, 6)}
+
+
+def tensors(**others):
+    return {name: torch.zeros(shape) for name, shape in SHAPES.items()} | others
+
+
+@pytest.mark.slow
+def test_bfloat16_without_ml_dtypes(run_python):
+    done = run_python(
+        """
+        import sys
+        sys.modules["ml_dtypes"] = None
+        import torch, regard.torch
+        x = torch.ones(2, 3, 8)
+        regard.torch.scaled_dot_product_attention(x, x, x)
+        regard.torch.scaled_dot_product_attention(*[x.bfloat16()] * 3)
+        """
+    )
+    assert re.search(r"bfloat16 tensors needs the ml_dtypes package: in a clone", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("scale", ()), ("scale", (4,)), ("softcap", ()), ("softcap", (4,)), ("dropout_p", ())],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+def test_a_number_with_a_gradient_is_refused(name, shape):
+    """Its gradient would be lost."""
+    number = torch.full(shape, 0.3, requires_grad=True)
+    given = tensors(**{name: number})
+    given["query"].requires_grad_(True)
+    with pytest.raises(TypeError, match=f"{name} must be"):
+        scaled_dot_product_attention(**given)
+    if name == "dropout_p":
+        return
+    with pytest.raises(TypeError, match=f"{name} must be a number or a tensor that requires no"):
+        torch.func.grad(lambda x: scaled_dot_product_attention(**given | {name: x}).sum())(number)
+    number = number.detach()
+    output = scaled_dot_product_attention(**given | {name: number})
+    with torch.no_grad():
+        given[name] = number.clone().requires_grad_()
+        assert torch.equal(scaled_dot_product_attention(**given), output)
+
+
+NUMBERS = [
+    torch.tensor([0.5, 0.25, 1.0, 2.0]),
+    torch.tensor([0.5, 0.25, 1.0, 2.0], dtype=torch.bfloat16),
+    np.array([0.5, 0.25, 1.0, 2.0]),
+    [0.5, 0.25, 1.0, 2.0],
+    (0.5, 0.25, 1.0, 2.0),
+]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+def test_numbers_of_heads(name, requires_grad):
+    given = {k: torch.randn(v.shape) for k, v in tensors().items()}
+    given["query"].requires_grad_(requires_grad)
+    wanted = torch.cat(
+        [
+            scaled_dot_product_attention(
+                **{k: v[:, head : head + 1] for k, v in given.items()}, **{name: number}
+            )
+            for head, number in enumerate(NUMBERS[-1])
+        ],
+        dim=1,
+    )
+    for numbers in NUMBERS:
+        assert torch.equal(scaled_dot_product_attention(**given, **{name: numbers}), wanted)
+
+
+def test_a_seed_on_another_device_is_refused_or_not_made():
+    given = tensors(dropout_p=0.5)
+    given["query"].requires_grad_(True)
+    with pytest.raises(ValueError, match="dropout_seed must contain a number"):
+        scaled_dot_product_attention(**given, dropout_seed=torch.tensor(3, device="meta"))
+    want = scaled_dot_product_attention(**given, dropout_seed=3)
+    with torch.device("meta"):
+        got = scaled_dot_product_attention(**given, dropout_seed=3)
+    assert torch.equal(got, want)
+    most = 2**64 - 1
+    got = scaled_dot_product_attention(**given, dropout_seed=np.uint64(most))
+    assert torch.equal(got, scaled_dot_product_attention(**given, dropout_seed=most))
+
+
+@pytest.mark.parametrize("name", ["key_lengths", "alibi_slopes"])
+def test_an_option_may_change_after_the_call(name):
+    """Gradients belong to the call as it was made."""
+    option = {"key_lengths": np.array([7, 3]), "alibi_slopes": np.array([0.1, 0.2, 0.3, 0.4])}[name]
+    given = {k: torch.randn(v.shape) for k, v in tensors().items()}
+    given["query"].requires_grad_(True)
+    gradients = []
+    for changes in (False, True):
+        own = option.copy()
+        output = scaled_dot_product_attention(**given, **{name: own})
+        own -= own * changes
+        gradients += torch.autograd.grad(output.sum(), given["query"])
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_numbers_of_numpy_are_numbers(requires_grad):
+    query, key, value = (torch.ones(2, 4, 5, 8, requires_grad=requires_grad) for _ in range(3))
+    options = {"window": (1, 2), "dropout_p": 0.5, "dropout_seed": 1, "dropout_origin": (1, 0, 2)}
+    wanted = scaled_dot_product_attention(query, key, value, **options)
+    for same in (
+        {"window": np.array([1, 2])},
+        {"window": range(1, 3)},
+        {"window": (np.array(1), np.int64(2))},
+        {"dropout_origin": np.array([1, 0, 2])},
+        {"dropout_seed": np.array(1)},
+        {"dropout_p": np.float64(0.5)},
+    ):
+        output = scaled_dot_product_attention(query, key, value, **options | same)
+        assert torch.equal(output, wanted), same
+
+
+def test_lists_of_tensors_are_numbers():
+    query = torch.ones(2, 4, 5, 8, requires_grad=True)
+    sinks = torch.arange(4.0)
+    wanted = scaled_dot_product_attention(query, query, query, sinks=sinks.tolist())
+    output = scaled_dot_product_attention(query, query, query, sinks=list(sinks))
+    assert torch.equal(output, wanted)

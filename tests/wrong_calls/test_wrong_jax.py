@@ -1,0 +1,131 @@
+"""Wrong calls of regard.jax, which are refused during tracing if they can be known then."""
+
+import numpy as np
+import pytest
+
+from messages import check, each
+
+jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
+import jax.numpy as jnp  # noqa: E402
+
+import regard  # noqa: E402
+import regard.jax  # noqa: E402
+
+QUERY, KEY = np.zeros((2, 4, 3, 8), np.float32), np.zeros((2, 2, 5, 8), np.float32)
+ARRAYS = {"query": QUERY, "key": KEY, "value": KEY}
+RANGES = regard.masks.Ranges(0, 5)
+AFTER = np.zeros((1, 9, 2, 8), np.float32)
+DROPS = {"dropout_p": 0.5}
+
+
+def attend(changes):
+    return regard.jax.scaled_dot_product_attention(**ARRAYS | changes)
+
+
+WRONG = [
+    ({"query": QUERY.tolist()}, TypeError, "query must be ... pass jax.numpy.asarray"),
+    ({"key": None}, TypeError, "key must be a JAX or NumPy array, got NoneType"),
+    ({"value": KEY.astype(int)}, TypeError, "value must be an array of ... got int32"),
+    ({"query": QUERY.astype(complex)}, TypeError, "query must be an array of ... got complex64"),
+    ({"query": np.ma.masked_array(QUERY)}, TypeError, "query must ... pass .filled(...)"),
+    ({"key": KEY[[0, 0, 0]]}, ValueError, "query, key and value must have ... got shapes (2"),
+    ({"mask": np.zeros((4, 5), bool)}, ValueError, "mask must broadcast to (... ... got shape (4"),
+    ({"mask": regard.masks.Ranges(0, 6)}, ValueError, "mask must broadcast to ... got a sparse"),
+    ({"mask": (RANGES, RANGES)}, TypeError, "mask must be a ... got a pair ... combine the two"),
+    ({"window": (-1, 0)}, ValueError, "window must have sides of None ... got -1 on"),
+    ({"scale": np.nan}, ValueError, "scale must be finite, got nan"),
+    ({"softcap": 0.0}, ValueError, "softcap must be greater than 0 ... got 0.0"),
+    ({"distance_bias": np.zeros((3, 5))}, ValueError, "distance_bias must have ... got shape (3"),
+    ({"score_function": None}, TypeError, "no argument score_function ... leave it out: JAX does"),
+    ({"dropout_p": 0.5}, TypeError, "dropout_p needs dropout_seed, an integer"),
+    (DROPS | {"dropout_seed": 0.5}, TypeError, "dropout_seed must be an integer ... got an array"),
+    (DROPS | {"dropout_seed": -1}, ValueError, "dropout_seed must be from 0 to 2**64 - 1, got -1"),
+    (DROPS | {"dropout_seed": jax.random.key(0)}, TypeError, "dropout_seed must be an ... got an"),
+    ({"key_lengths": [3, 6]}, ValueError, "key_lengths must be from 0 to 5, got 6"),
+    ({"query_offset": "start"}, ValueError, "query_offset must be an integer, an ... got 'start'"),
+    ({"alibi_slopes": [1.0, 2.0]}, ValueError, "alibi_slopes must have one ... got shape (2,)"),
+    ({"sinks": np.zeros((2, 4))}, ValueError, "sinks must have one number for ... got shape (2"),
+    ({"return_lse": 1}, TypeError, "return_lse must be True or False, got int"),
+    ({"return_weights": True}, TypeError, "no argument return_weights ... leave it out"),
+    ({"out": QUERY}, TypeError, "no argument out ... leave it out: the results are new"),
+    ({"attn_mask": None}, TypeError, "no argument attn_mask ... pass mask="),
+    ({"precision": "int4"}, ValueError, "precision must be None, 'int8' or 'bfloat16', got"),
+]
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@each(WRONG)
+def test_calls(wrong, error, parts, is_traced):
+    if is_traced:
+        check(lambda: jax.jit(lambda x: x * attend(wrong))(1.0), error, parts)
+    else:
+        check(lambda: attend(wrong), error, parts)
+
+
+def test_shapes_of_traced_arrays_are_checked_when_they_are_traced():
+    shapes = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in ARRAYS.items()}
+    shapes["value"] = jax.ShapeDtypeStruct((2, 2, 4, 8), np.float32)
+    check(lambda: jax.eval_shape(attend, shapes), ValueError, "key and value ... 5 and 4")
+    lengths = {"key_lengths": jax.ShapeDtypeStruct((3,), np.int32)}
+    check(lambda: jax.eval_shape(attend, lengths), ValueError, "key_lengths ... (3,)")
+
+
+@pytest.mark.parametrize("name", ["scale", "softcap", "dropout_p", "window"])
+def test_what_a_program_is_compiled_for_cannot_be_traced(name):
+    traced = jax.jit(lambda x: attend({name: (x, 0) if name == "window" else x}))
+    check(lambda: traced(0.5), TypeError, f"{name} ... traced")
+
+
+def test_traced_numbers_are_checked_when_they_are_known():
+    program = jax.jit(lambda lengths: attend({"key_lengths": lengths}))
+    assert program(jnp.array([5, 0])).shape == (2, 4, 3, 8)
+    with pytest.raises(ValueError, match=r"key_lengths .*\b6\b"):
+        program(jnp.array([5, 6])).block_until_ready()
+    assert program(jnp.array([1, 2])).shape == (2, 4, 3, 8)
+
+
+def test_64_bits_that_jax_would_cut_are_refused():
+    far = np.array([2**40, 0])
+    with jax.enable_x64(False):
+        check(lambda: attend({"query_offset": far}), ValueError, "query_offset ... 32 bits")
+        assert (attend({"query_offset": 2**40, "is_causal": True}) == attend({})).all()
+
+
+def test_arrays_on_other_devices():
+    class Elsewhere:
+        platform = "gpu"
+
+    class OnGpu:
+        def devices(self):
+            return {Elsewhere()}
+
+    from regard.jax import _inputs
+
+    parts = "mask ... gpu ... jax.device_put"
+    check(lambda: _inputs.check_devices("mask", OnGpu()), TypeError, parts)
+
+
+DERIVATIVES = {
+    "int8": (jax.grad, "precision must be None"),
+    "int8 forward": (lambda f: lambda x: jax.jvp(f, (x,), (x,)), "precision must be None"),
+    "bfloat16": (lambda f: lambda x: jax.jvp(f, (x,), (x,)), "in forward mode"),
+    "bfloat16 twice": (
+        lambda f: jax.grad(lambda x: jax.grad(f)(x).sum()),
+        "precision must be None in gradients of gradients",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_of_rounded_calls(name):
+    derive, part = DERIVATIVES[name]
+    call = derive(lambda x: (attend({"query": x, "precision": name.split()[0]}) ** 2).sum())
+    with pytest.raises(NotImplementedError, match=part):
+        call(QUERY)
+
+
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+def test_numbers_that_have_no_gradient(name):
+    call = jax.grad(lambda x: attend({name: x}).sum())
+    with pytest.raises(NotImplementedError, match=f"{name} has no gradient: pass jax.lax.stop_gr"):
+        call(jnp.ones(4))

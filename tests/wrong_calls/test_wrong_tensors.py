@@ -1,0 +1,275 @@
+"""Wrong calls of regard.torch: dense, packed and nested tensors, recordings and block masks."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+from messages import check, each
+
+torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
+
+import regard.torch  # noqa: E402
+from regard.torch import (  # noqa: E402
+    block_mask,
+    record,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_ragged,
+)
+from torch_modules import by_another_name  # noqa: E402
+
+nn, zeros, meta = torch.nn, torch.zeros, {"device": "meta"}
+flex, bias = (pytest.importorskip(f"torch.nn.attention.{n}") for n in ("flex_attention", "bias"))
+SHAPES = {"query": (2, 4, 5, 8), "key": (2, 4, 9, 8), "value": (2, 4, 9, 6)}
+SPARSE = regard.masks.Ranges(0, np.full(5, 9))
+CAUSAL, OTHER = bias.causal_lower_right(5, 9), bias.causal_upper_left(5, 8)
+BLOCKS = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 5, 9, "cpu")
+AFTER, NO_MEMORY = zeros(9, 3, 8), zeros(2, 4, 5, 8)
+NO_MEMORY.untyped_storage().resize_(0)
+DROPS = {"dropout_p": 0.5, "dropout_seed": 1}
+QUERIES, KEYS = [0, 3, 3, 10, 11], [0, 5, 9, 9, 30]
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch warns that nested tensors are a prototype
+    NESTED, JAGGED = (
+        torch.nested.nested_tensor([zeros(3, 8), zeros(7, 8)], layout=layout)
+        for layout in (torch.strided, torch.jagged)
+    )
+    MASKED = torch.masked.masked_tensor(torch.ones(4), torch.ones(4) > 0)
+
+
+def heads(*lengths, dim=8):
+    """Return a nested tensor of 4 heads."""
+    tensors = [zeros(length, 4, dim) for length in lengths]
+    return torch.nested.nested_tensor(tensors, layout=torch.jagged).transpose(1, 2)
+
+
+def attend(changes, **options):
+    tensors = {name: zeros(shape) for name, shape in SHAPES.items()} | changes
+    return scaled_dot_product_attention(**tensors, **options)
+
+
+def packed(changes, **options):
+    good = {"query": zeros(11, 4, 8), "key": zeros(30, 2, 8), "value": zeros(30, 2, 6)}
+    good |= {"query_starts": QUERIES, "key_starts": KEYS, "enable_gqa": True}
+    return scaled_dot_product_attention_ragged(**good | changes, **options)
+
+
+def nested(changes, **options):
+    good = {name: heads(3, 7) for name in SHAPES}
+    return scaled_dot_product_attention(**good | changes, **options)
+
+
+DENSE = [
+    ({"query": np.zeros((4, 5, 8), np.float32)}, TypeError, "query must be a ... got ndarray"),
+    ({"value": None}, TypeError, "value must be a tensor, got NoneType"),
+    ({"key": zeros(2, 4, 9, 8).int()}, TypeError, "key must be a tensor of ... got torch.int32"),
+    ({"query": zeros(5, 8).to(torch.float8_e5m2)}, TypeError, "query ... got torch.float8_e5m2"),
+    ({"key": zeros(2, 4, 9, 8).half()}, TypeError, "key must have the type ... got torch.float16"),
+    ({"value": zeros(9, 6, **meta)}, ValueError, "value must be on the device ... got meta"),
+    ({"key": zeros(9, 8).to_sparse()}, TypeError, "key must be a ... got layout ... pass it as"),
+    ({"query": NESTED, "key": NESTED, "value": NESTED}, TypeError, "query must be a ... got a"),
+    ({"value": NESTED}, TypeError, "value must be a dense ... got a nested ... create it with"),
+    ({"query": JAGGED}, TypeError, "query must be a dense tensor ... got a nested"),
+    ({"key": JAGGED, "value": JAGGED}, TypeError, "key must be a dense tensor ... got a nested"),
+    ({"query": CAUSAL}, TypeError, "query must have elements ... got a CausalBias ... pass it by"),
+    ({"query": NO_MEMORY}, RuntimeError, "a tensor of shape (2, 4"),
+    ({"query": zeros(8)}, ValueError, "query must have at least 2 ... got shape (8,)"),
+    ({"key": zeros(2, 2, 9, 8), "value": zeros(2, 2, 9, 6)}, ValueError, "query ... got query (2"),
+    ({"query": zeros(7, 3, 8), "key": AFTER, "value": AFTER}, ValueError, "query"),
+    (
+        {"query": zeros(2, 6, 5, 8), "key": zeros(2, 3, 9, 8), "enable_gqa": True},
+        ValueError,
+        "the number of heads of query ... got 6, 3",
+    ),
+    ({"query": zeros(2, 4, 5, 0), "key": zeros(2, 4, 9, 0)}, ValueError, "query"),
+    ({"key": zeros(2, 4, 9, 7)}, ValueError, "query and key must share head_dim ... got 8 and"),
+    ({"value": zeros(2, 4, 8, 6)}, ValueError, "key and value must share kv_len ... got 9 and"),
+    ({"query": zeros(3, 4, 5, 8)}, ValueError, "query, key and value must have ... got shapes (3"),
+    ({"attn_mask": np.ones((5, 9), bool)}, TypeError, "attn_mask must be a tensor"),
+    ({"attn_mask": zeros(5, 9).int()}, TypeError, "attn_mask must be bool ... got torch.int32"),
+    ({"attn_mask": zeros(5, 8)}, ValueError, "attn_mask must broadcast to (... ... got shape (5"),
+    ({"attn_mask": zeros(5, 9, **meta)}, ValueError, "attn_mask must be on the ... got meta"),
+    ({"attn_mask": zeros(5, 9).to_sparse()}, TypeError, "attn_mask must be a dense"),
+    ({"attn_mask": NESTED}, TypeError, "attn_mask must be a ... got a nested ... pass a dense"),
+    ({"attn_mask": MASKED}, TypeError, "attn_mask must be a ... got a MaskedTensor ... pass its"),
+    ({"attn_mask": (zeros(5, 9), SPARSE)}, TypeError, "attn_mask must be ... got torch.float32"),
+    ({"attn_mask": SPARSE[:3]}, ValueError, "attn_mask must broadcast to (... ... got a sparse"),
+    ({"attn_mask": OTHER}, ValueError, "attn_mask must be a CausalBias for ... got lengths (5"),
+    ({"attn_mask": CAUSAL, "is_causal": True}, ValueError, "attn_mask is a"),
+    ({"attn_mask": CAUSAL, "query_offset": 4}, ValueError, "attn_mask is ... got is_causal=False"),
+    ({"attn_mask": CAUSAL[None]}, TypeError, "attn_mask must be a CausalBias ... got the result"),
+    ({"attn_mask": (zeros(9) > 0, CAUSAL)}, TypeError, "attn_mask must have ... pass it"),
+    ({"attn_mask": BLOCKS}, TypeError, "attn_mask must be a ... convert it with"),
+    ({"block_mask": BLOCKS}, TypeError, "no argument block_mask ... pass"),
+    ({"score_mod": abs}, TypeError, "no argument score_mod ... pass score_function=, a compiled"),
+    ({"is_causal": 1}, TypeError, "is_causal must be True or False, got int"),
+    ({"scale": "1"}, TypeError, "scale must be a real number, got str"),
+    ({"scale": MASKED}, TypeError, "scale must be a dense ... got a MaskedTensor ... pass its"),
+    ({"softcap": -1.0}, ValueError, "softcap must be greater than 0 ... got -1.0"),
+    ({"threads": True}, TypeError, "threads must be an integer, got bool"),
+    ({"window": 4}, TypeError, "window must be a pair (left ... got int"),
+    ({"window": (2**70, 1)}, ValueError, "window's left must fit ... got 1180591620717411303424"),
+    ({"query_offset": "start"}, ValueError, "query_offset must be an integer, an ... got 'start'"),
+    ({"query_offset": None}, TypeError, 'query_offset must be integers or "end", got None'),
+    ({"key_lengths": torch.tensor([9, 10])}, ValueError, "key_lengths must be from 0 to 9, got"),
+    ({"key_lengths": zeros(2, **meta).long()}, ValueError, "key_lengths must be on ... got meta"),
+    ({"key_lengths": NESTED}, TypeError, "key_lengths must be a ... pass a dense"),
+    ({"key_lengths": CAUSAL}, TypeError, "key_lengths must have elements ... pass it by"),
+    ({"left_padding": -1}, ValueError, "left_padding must be from 0 to 9, got -1"),
+    ({"alibi_slopes": zeros(3)}, ValueError, "alibi_slopes must have one ... got shape (3,)"),
+    ({"distance_bias": [["a"]]}, TypeError, "distance_bias must be an array of ... got an array"),
+    ({"sinks": zeros(2, 4)}, ValueError, "sinks must have one number for ... got shape (2"),
+    ({"sinks": zeros(4).to_sparse()}, TypeError, "sinks must be a ... got layout ... pass it as"),
+    ({"score_function": abs}, TypeError, "score_function must ... got builtin_function_or_method"),
+    ({"dropout_p": 1.5, "dropout_seed": 1}, ValueError, "dropout_p must be at least 0"),
+    ({"dropout_p": 0.5, "dropout_seed": -1}, ValueError, "dropout_seed must be from 0 ... got -1"),
+    (DROPS | {"dropout_seed": 0.5}, TypeError, "dropout_seed must be an integer, got float"),
+    ({"dropout_p": 0.5, "dropout_seed": torch.tensor([1, 2])}, TypeError, "dropout_seed"),
+    (DROPS | {"dropout_seed": torch.tensor(3, **meta)}, ValueError, "dropout_seed must ... got a"),
+    ({**DROPS, "dropout_origin": 3}, TypeError, "dropout_origin must be three ... got int"),
+    ({**DROPS, "dropout_origin": np.array(1)}, TypeError, "dropout_origin ... got numpy.ndarray"),
+]
+PACKED = [
+    ({"query": np.zeros((11, 4, 8))}, TypeError, "query must be a tensor ... got ndarray"),
+    ({"key": zeros(30, 8)}, ValueError, "key must have 3 axes (total ... got shape (30"),
+    ({"value": zeros(30, 2, 6).half()}, TypeError, "value must have the ... got torch.float16"),
+    ({"query": zeros(11, 4, 8).int()}, TypeError, "query must be a tensor of ... got torch.int32"),
+    ({"enable_gqa": False}, ValueError, "query, key and value must have ... got query (11"),
+    ({"query": zeros(11, 3, 8)}, ValueError, "the heads of query must be ... got 3 and"),
+    ({"value": zeros(29, 2, 6)}, ValueError, "key and value must share their ... got 30 and"),
+    ({"query_starts": [0.0, 11.0]}, TypeError, "query_starts must be an array of ... got float32"),
+    ({"query_starts": [False, True]}, TypeError, "query_starts must be numbers, got bools"),
+    ({"query_starts": []}, TypeError, "query_starts must be an array of integers, got float32"),
+    ({"key_starts": "0"}, TypeError, "key_starts must be a tensor or ... got '0'"),
+    ({"key_starts": zeros(5, **meta).long()}, ValueError, "key_starts must be on the"),
+    ({"key_starts": [0, 5, 9, 9, 31]}, ValueError, "key_starts must end with the ... got 31"),
+    ({"attn_mask": zeros(11, 4, 20)}, ValueError, "attn_mask must broadcast to ... got shape (11"),
+    ({"attn_mask": zeros(11, 4, 21).int()}, TypeError, "attn_mask must be ... got torch.int32"),
+    ({"attn_mask": CAUSAL}, TypeError, "attn_mask must not be a ... pass is_causal=True, and"),
+    ({"block_mask": BLOCKS}, TypeError, "no argument block_mask ... pass"),
+    ({"query_offset": torch.tensor([1, 2, 3])}, ValueError, "query_offset must be ... got shape"),
+    ({"max_seqlen": 3}, TypeError, "no argument max_seqlen ... leave it out: the starts of the"),
+    ({"return_weights": True}, TypeError, "no argument return_weights ... leave it out"),
+]
+OF_NESTED = [
+    ({"query": NESTED}, TypeError, "query must be a dense ... got a nested ... create it with"),
+    ({"attn_mask": zeros(3, 7)}, TypeError, "attn_mask must be None ... pass is_causal, window"),
+    ({"key": heads(3)}, ValueError, "key must have as many sequences as query, 2, got 1"),
+    ({"value": heads(3, 6)}, ValueError, "value must have sequences of the"),
+    ({"value": heads(3, 7).transpose(1, 2)}, ValueError, "value must have the axes"),
+    ({"key": heads(3, 7, dim=7)}, ValueError, "query and key must share head_dim ... got 8 and"),
+    ({"value": heads(3, 7).double()}, TypeError, "value must have the type ... got torch.float64"),
+    ({"sinks": heads(3, 7)}, TypeError, "sinks must be a dense ... got a nested ... pass a dense"),
+    ({"window": 3}, TypeError, "window must be a pair (left ... got int"),
+    ({"block_size": 3}, TypeError, "no argument block_size ... its arguments are query, key"),
+    ({"query": heads(3, 7).transpose(2, 3)}, ValueError, "query must be a nested ... got 4 axes"),
+]
+X = torch.ones(1, 2, 5, 8)
+
+
+class Plain(nn.Module):
+    def forward(self, x):
+        return by_another_name(x, x, x)
+
+
+class Explicit(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x @ x.mT, dim=-1) @ x
+
+
+class Trying(nn.Module):
+    def forward(self, x):
+        try:
+            return by_another_name(x.int(), x.int(), x.int())
+        except RuntimeError:
+            return by_another_name(x, x, x)
+
+
+class ByRegard(nn.Module):
+    def forward(self, x):
+        return scaled_dot_product_attention(x, x, x)
+
+
+class Packed(nn.Module):
+    def forward(self, x):
+        starts = torch.tensor([0, 2, 5])
+        return scaled_dot_product_attention_ragged(*[x[0].transpose(0, 1)] * 3, starts, starts)
+
+
+class Vmapped(nn.Module):
+    def forward(self, x):
+        return torch.func.vmap(lambda y: scaled_dot_product_attention(y, y, y))(x)
+
+
+LISTS = {"kv_num_blocks": torch.full((1, 1, 1), 2), "kv_indices": zeros(1, 1, 1, 2).long()}
+
+
+def listed(**changes):
+    lists = {name: array.int() for name, array in (LISTS | changes).items()}
+    return flex.BlockMask.from_kv_blocks(**lists, compute_q_blocks=False)
+
+
+OTHERS = [
+    (lambda: record(by_another_name, X), TypeError, "module ... got builtin_function_or_method"),
+    (lambda: record(Explicit(), X), ValueError, "nothing was recorded: Explicit called neither"),
+    (lambda: record(Plain(), X, layers=1), ValueError, "layers must be less than 1 ... got 1"),
+    (lambda: record(Plain(), X, layers=-1), ValueError, "layers must be at least 0, got -1"),
+    (lambda: record(Plain(), X, layers="a"), ValueError, "layers must ... got 'a' ... there are"),
+    (lambda: record(Plain(), X, layers=""), ValueError, "layers must name layers, got ''"),
+    (lambda: record(Plain(), X, layers=[]), ValueError, "layers must select at least"),
+    (lambda: record(Plain(), X, layers=slice(2)), TypeError, "layers must be a"),
+    (lambda: record(Plain(), X, layers=1.5), TypeError, "layers must be a number, a ... got 1.5"),
+    (lambda: record(Plain(), X, dtype="int8"), TypeError, "dtype must be one of ... got 'int8'"),
+    (lambda: record(Plain(), X, max_bytes=-1), ValueError, "max_bytes must be at least 0, got -1"),
+    (lambda: record(Plain(), X, tokens=[1, 2]), ValueError, "tokens must have ... got shape (2,)"),
+    (lambda: record(Plain(), X, tokens=3), ValueError, "tokens must have an axis, got one token"),
+    (lambda: record(Plain(), X, tokens=[1.5] * 5), TypeError, "tokens must be an ... got float64"),
+    (lambda: record(Plain(), X, return_output=1), TypeError, "return_output must be ... got int"),
+    (lambda: record(Plain()), TypeError, "Plain.forward() missing 1 required positional argument"),
+    (lambda: record(Plain(), X.to("meta")), ValueError, "nothing was recorded: Plain called"),
+    (lambda: record(ByRegard(), X.to("meta"), max_bytes=None), NotImplementedError, "ByRegard"),
+    (lambda: record(Vmapped(), X), NotImplementedError, "Vmapped calls attention on tensors"),
+    (lambda: record(Packed(), X), NotImplementedError, "Packed calls attention with packed"),
+    (lambda: record(Trying(), X), ValueError, "attention must be computed by ... got torch.int32"),
+    (lambda: block_mask(zeros(2, 2)), TypeError, "block_mask must be a BlockMask ... got Tensor"),
+    (
+        lambda: block_mask(listed(kv_num_blocks=torch.full((1, 1, 1), 3))),
+        ValueError,
+        "block_mask.kv_num_blocks must be from 0 to ... got 3 to",
+    ),
+    (
+        lambda: block_mask(listed(kv_indices=torch.full((1, 1, 1, 2), -1))),
+        ValueError,
+        "block_mask.kv_indices must not be negative, got -1",
+    ),
+]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@each(DENSE)
+def test_dense(wrong, error, parts, requires_grad):
+    wrong = ({"dropout_seed": 0} if requires_grad else {}) | wrong
+    for name, shape in SHAPES.items() if requires_grad else ():
+        tensor = wrong.setdefault(name, zeros(shape))
+        if tensor is NO_MEMORY:  # PyTorch cannot copy it
+            continue
+        if type(tensor) is torch.Tensor and tensor.is_floating_point() and not tensor.is_sparse:
+            wrong[name] = tensor.detach().clone().requires_grad_()
+    check(lambda: attend(wrong), error, re.match(r"\w+", parts)[0] if requires_grad else parts)
+
+
+@each(PACKED)
+def test_packed(wrong, error, parts):
+    check(lambda: packed(wrong), error, parts)
+
+
+@each(OF_NESTED)
+def test_nested(wrong, error, parts):
+    check(lambda: nested(wrong), error, parts)
+
+
+@each(OTHERS)
+def test_recordings_and_block_masks(wrong, error, parts):
+    check(wrong, error, parts)
+    assert not regard.torch._recorder.OBSERVERS
