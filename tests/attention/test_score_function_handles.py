@@ -170,7 +170,9 @@ def test_other_objects_are_refused(name, thing):
 
 @pytest.mark.parametrize("name", ["function", "derivative", "user_data"])
 @pytest.mark.parametrize(
-    "address", [0, -1, 2**64, np.int64(-5), c_void_p(), ScoreFunction.c_type()()], ids=repr
+    "address",
+    [0, -1, 2**64, np.int64(-5), c_void_p(), ScoreFunction.c_type()()],
+    ids=lambda address: type(address).__name__,
 )
 def test_addresses_out_of_range_are_refused(name, address):
     with pytest.raises(ValueError, match=f"{name} must have an address"):
