@@ -40,7 +40,7 @@ def under(problem, mask):
 
 
 @hypothesis.given(call=calls(WITH_MASKS), target=TARGETS, data=st.data())
-@examples(300)
+@examples(150)
 def test_sparse_masks_are_dense_masks(call, target, data):
     family, problem = call
     heads, q_len, kv_len = (*problem.query.shape[-3:-1], problem.key.shape[-2])
@@ -57,7 +57,7 @@ def test_sparse_masks_are_dense_masks(call, target, data):
 
 
 @hypothesis.given(call=calls(WITH_MASKS), target=TARGETS, data=st.data())
-@examples(150)
+@examples(100)
 def test_masks_of_16_bits_are_masks_of_32(call, target, data):
     """Only the gradient of the mask itself is rounded to its type."""
     family, problem = call
