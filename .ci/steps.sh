@@ -150,7 +150,7 @@ native_module() { # what a user's command builds: the best target and the baseli
 lint() {
   step "linters, types, published metadata"
   python3 -m venv "$work/lint"
-  "$work/lint/bin/pip" install -q "$(ls "$work"/dist/*.whl)[lint,test]"
+  "$work/lint/bin/pip" install -q "$(ls "$work"/dist/*.whl)[lint,models,test]"
   (
     . "$work/lint/bin/activate"
     mypy
