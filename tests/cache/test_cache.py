@@ -110,24 +110,6 @@ def test_a_batch_of_one_needs_no_axis(target):
             assert_same_bits(got, want)
 
 
-def test_a_prompt_is_shared_through_merging(target):
-    """One cache holds the prompt, the other the continuations."""
-    prompt, tails = regard.KVCache(1, 2, 8, 5), regard.KVCache(3, 2, 8, 5)
-    both = regard.KVCache(3, 2, 8, 5)
-    (key, value), (more, others) = tokens(0, 1, 20), tokens(1, 3, 4)
-    prompt.append(key, value)
-    tails.append(more, others)
-    both.append(*(np.repeat(array, 3, axis=0) for array in (key, value)))
-    both.append(more, others)
-    query = normal(2, 3, 4, 1, 8, dtype=np.float64)
-    beside = query.swapaxes(0, 2)[0].swapaxes(0, 1)[None]  # of all continuations, (1, 3, 4, 8)
-    shared = prompt.attend(beside.swapaxes(1, 2), is_causal=False, return_lse=True)
-    shared = shared[0][0].swapaxes(0, 1)[:, :, None], shared[1][0].swapaxes(0, 1)[:, :, None]
-    own = tails.attend(query, return_lse=True)
-    output, _ = regard.merge_attention_states(*zip(shared, own, strict=True))
-    np.testing.assert_allclose(output, both.attend(query), rtol=0, atol=64 * 2.0**-52)
-
-
 def test_stored_rows_are_copies_with_0_for_evicted_tokens():
     cache = regard.KVCache(1, 2, 8, 5, keep_last=20, keep_first=3, page_size=16)
     key, _ = tokens(0, 1, 100, dtype=np.float32)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import regard
-from cache_kinds import loaded, make, new_cache
-from cache_model import Model, assert_alike, normal, packed_tokens, tokens
+from cache_kinds import loaded, new_cache
+from cache_model import Model, assert_alike, packed_tokens, tokens
 from inside_cache import assert_owners_are_right
 from messages import says
 
@@ -37,17 +37,6 @@ def test_no_entries(in_file, tmp_path):
     assert cache.batch == 0
 
 
-def test_an_entry_of_another_cache_within_a_budget(tmp_path):
-    """If its pages do not fit, neither cache changes."""
-    other, model = make("pages", tmp_path)
-    small = regard.KVCache(0, 2, 8, 5, page_size=16, max_bytes=16 * 13 * 2 * 4)
-    with pytest.raises(MemoryError, match=says("max_bytes")):
-        small.adopt(other)
-    assert small.batch == 0
-    assert_alike(other, model)
-    assert_owners_are_right([small, other])
-
-
 def test_a_budget():
     """A full pool raises before anything changes, and dropped entries make room."""
     page = 16 * (8 + 5) * 2 * 4
@@ -72,25 +61,3 @@ def test_a_budget():
     assert_owners_are_right([cache])
     with pytest.raises(MemoryError, match=says("max_bytes")):
         regard.KVCache(2, 2, 8, 5, capacity=64, max_bytes=page)
-
-
-def test_queries_after_an_unequal_draft(tmp_path):
-    """An entry with fewer tokens than queries still needs the positions of its queries."""
-    cache, _ = make("pages", tmp_path)
-    cache.append(*tokens(1, 2, 3))
-    cache.keep(0, [int(cache.lengths[0]) - 1])
-    query = normal(2, 2, 4, 3, 8)
-    with pytest.raises(ValueError, match=says("query_offset", "[1, 3]")):
-        cache.attend(query)
-    cache.keep(1, [int(cache.lengths[1]) - 1])
-    assert cache.attend(query[:, :, :1]).shape == (2, 4, 1, 5)
-
-
-def test_nothing_to_keep_of(tmp_path):
-    cache, model = make("pages", tmp_path)
-    for each in (cache, model):
-        each.append_ragged(*packed_tokens(1, [4, 0]))
-    with pytest.raises(ValueError, match=says("positions", "no tokens")):
-        cache.keep(1, [3])
-    cache.keep(1, [])
-    assert_alike(cache, model)

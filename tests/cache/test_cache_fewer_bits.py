@@ -20,7 +20,7 @@ from fewer_bits import (
     meeting,
     rotated_by,
 )
-from inside_cache import page_bytes, stored_rows
+from inside_cache import stored_rows
 from messages import says
 from reference import assert_matches, assert_same_bits, expected
 
@@ -167,15 +167,6 @@ def test_rounding_to_float8(given, target):
     assert in_float8(np.float32([464, -448]), 1).tolist() == [448, -448]
 
 
-@pytest.mark.parametrize("dtype", ALL)
-def test_keys_and_values_are_what_is_held(dtype):
-    cache, key, value = filled(dtype, (96, 64))
-    keys = rotated_by(dtype, cache.keys)
-    assert abs(keys - key).max() <= 1e-6 * abs(key).max()
-    assert abs(cache.values - value).max() <= 1e-6 * abs(value).max()
-    assert cache.keys.dtype == cache.values.dtype == np.float32
-
-
 def test_groups_of_four_bits(target):
     """Integers, scales and minimums follow the definition, and no number is off by more than half a
     step."""
@@ -261,13 +252,6 @@ def test_what_cannot_be_stored(dtype, name, number):
     assert np.isfinite(fork.attend(query)).all()
 
 
-def test_sizes():
-    """4-bit numbers take 5 bits each, with scales and minimums; int8 has a scale for each row."""
-    assert page_bytes(regard.KVCache(2, 4, 128, dtype=INT8, capacity=96)) == 4 * 96 * 2 * 132
-    assert page_bytes(regard.KVCache(2, 4, 128, dtype=FOUR, capacity=96)) == 4 * 96 * 2 * 80
-    assert page_bytes(regard.KVCache(2, 4, 128, dtype=FLOAT8, capacity=96)) == 4 * 96 * 2 * 128
-
-
 @pytest.mark.parametrize("dtype", ALL)
 def test_explanations(dtype):
     cache, *_ = filled(dtype)
@@ -281,18 +265,6 @@ def test_explanations(dtype):
     )
     row = {"int8": 64 + 32 + 8, FLOAT8: 64 + 32, FOUR: (64 + 32) // 2 + (2 + 1) * 4}[dtype]
     assert explanation.bytes == 2 * 30 * 2 * row + 2 * 4 * (64 + 32) * 4
-
-
-def test_scales_can_be_read():
-    scales = np.float32([[1, 2], [3, 4]])
-    caches = regard.KVCaches(2, 1, 2, 32, dtype=FLOAT8, key_scales=scales, value_scales=0.5)
-    assert np.array_equal(caches.key_scales, scales)
-    assert caches[1].key_scales.tolist() == [3, 4]
-    assert caches[1].value_scales.tolist() == [0.5, 0.5]
-    caches.key_scales[...] = 9  # a copy
-    alone = regard.KVCache(1, 2, 32, dtype=FLOAT8, key_scales=caches[0].key_scales)
-    assert alone.key_scales.tolist() == [1, 2]
-    assert regard.KVCache(1, 2, 32).key_scales is None
 
 
 def test_numbers_that_are_too_large_or_small_for_their_scales():

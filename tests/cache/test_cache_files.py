@@ -85,14 +85,6 @@ def test_pages_that_entries_share_are_written_once(path):
     assert regard.KVCache.load(path).lengths.tolist() == [25]
 
 
-def test_any_program_reads_the_file(path):
-    cache = make(page_size=16)
-    cache.save(path)
-    found = safetensors.numpy.load_file(path)
-    assert found["lengths"].tolist() == cache.lengths.tolist()
-    assert found["pages.0"].shape == (taken(cache), page_bytes(cache))
-
-
 def test_a_file_replaces_another(path):
     """Links, permissions and neighbors stay, and caches that have mapped the old file keep it."""
     first, second = make(), make()

@@ -93,16 +93,6 @@ def test_a_refused_append_writes_nowhere():
     assert fork.lengths.tolist() == [16, 18]
 
 
-def test_a_full_pool_is_noticed_by_the_first_layer():
-    page = LAYERS * 2 * 16 * (8 + 5) * 4
-    caches, alone = made(1, max_bytes=2 * page)
-    step(0, caches, alone, 20)
-    with pytest.raises(MemoryError, match="full"):
-        caches[0].append(*tokens(1, 1, 20))
-    step(1, caches, alone, 12)
-    assert_alike(caches, alone)
-
-
 @pytest.mark.parametrize("layer", range(LAYERS))
 def test_a_layer_of_a_model_that_fails_undoes_the_step(layer):
     model = [regard.MultiHeadAttention(16, 2, rng=seed) for seed in range(LAYERS)]
@@ -227,19 +217,3 @@ def test_sizes_of_each_layer_are_checked():
     caches.rollback()
     with pytest.raises(ValueError, match="26"):
         caches[0].append(*tokens(0, 1, 31, kv_heads=1, value_dim=8))
-
-
-def test_what_layers_are():
-    caches, _ = made()
-    assert isinstance(caches[-1], regard.LayerCache)
-    assert [*caches] == [*caches[:]] == [caches[layer] for layer in range(LAYERS)]
-    with pytest.raises(IndexError):
-        caches[LAYERS]
-    assert "layers=3" in repr(caches)
-    assert "layer=2" in repr(caches[2])
-    caches.close()
-    for call in (lambda: len(caches[0]), lambda: caches[0].append(0, 0), caches.rollback):
-        with pytest.raises(ValueError, match="closed"):
-            call()
-    assert repr(caches) == "KVCaches(closed)"
-    assert repr(caches[1]) == "LayerCache(closed)"

@@ -220,28 +220,3 @@ def has_huge_pages(cache):
             asked.append("hg" in line.split())
     assert asked
     return all(asked)
-
-
-def test_pages_are_used_again_in_order():
-    cache = regard.KVCache(1, 2, 8, 5, page_size=16)
-    cache.append(*tokens(0, 1, 160))
-    cache.truncate(16)
-    cache.append(*tokens(1, 1, 160))
-    assert table_of(cache).tolist() == [list(range(11))]
-
-
-def test_a_cache_tells_its_sizes():
-    cache = regard.KVCache(3, 2, 8, 5, capacity=90, keep_last=40, keep_first=4, page_size=32)
-    assert (cache.batch, cache.num_kv_heads, cache.head_dim, cache.value_dim) == (3, 2, 8, 5)
-    assert (cache.capacity, cache.keep_last, cache.keep_first, cache.page_size) == (90, 40, 4, 32)
-    assert cache.dtype == np.float32
-    cache.reorder([0])
-    assert cache.batch == 1
-    told = dict(part.split("=") for part in repr(cache)[8:-1].split(", "))
-    for name in told.keys() - {"lengths"}:
-        assert told[name] == str(getattr(cache, name)), name
-    for options, tokens_of_page in (({}, 192), ({"keep_last": 20}, 32), ({"capacity": 40}, 48)):
-        assert regard.KVCache(1, 2, 8, **options).page_size == tokens_of_page
-    open_ended = regard.KVCache(1, 2, 8, dtype="int8")
-    assert (open_ended.capacity, open_ended.keep_last, open_ended.dtype) == (None, None, np.int8)
-    open_ended.close()

@@ -93,28 +93,6 @@ def test_what_is_explained(target):
     assert not any("sequences" in note for note in single.notes)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_prompts_beside_single_tokens_in_plain_arrays(threads, target):
-    """Packed sequences without a cache use the same two kernels."""
-    lengths = [1, 90, 2, 0, 4, 30]
-    starts = [0, *itertools.accumulate(lengths)]
-    key_lengths = [300, 90, 700, 10, 5, 64]
-    key_starts = [0, *itertools.accumulate(key_lengths)]
-    query = normal(0, starts[-1], 6, 16, dtype=np.float32)
-    key, value = (normal(s, key_starts[-1], 3, 16, dtype=np.float32) for s in (1, 2))
-    options = {"is_causal": True, "query_offset": "end", "softcap": 4.0}
-    call = regard.scaled_dot_product_attention_ragged
-    output = call(query, key, value, starts, key_starts, threads=threads, **options)
-    for b in range(6):
-        q, k = slice(*starts[b : b + 2]), slice(*key_starts[b : b + 2])
-        arrays = (x.swapaxes(0, 1) for x in (query[q], key[k], value[k]))
-        want = regard.scaled_dot_product_attention(*arrays, **options)
-        assert_same_bits(np.ascontiguousarray(output[q].swapaxes(0, 1)), want)
-    plan = regard.explain(query, key, value, query_starts=starts, key_starts=key_starts, **options)
-    assert plan.kernel == "forward"
-    assert "3 sequences with few query rows: kernel decode" in plan.notes
-
-
 def test_nothing_to_do():
     cache = regard.KVCache(3, 2, 8, 5)
     key, value, query = normal(0, 5, 2, 8), normal(1, 5, 2, 5), normal(2, 5, 4, 8)

@@ -32,30 +32,6 @@ def test_queries_anywhere_with_a_mask(length, target):
         assert_answers(cache, model, query, mask=mask, query_offset=offset)
 
 
-@pytest.mark.parametrize(
-    ("storage_of", "page_size", "keep_first"),
-    [("float32", 16, 1), ("int8", 32, 4), ("float32", 32, 16), ("int8", 16, 20)],
-)
-def test_a_narrower_window_hides_first_tokens(storage_of, page_size, keep_first, target):
-    """It hides those that it does not reach, as a mask does."""
-    plain = regard.KVCache(1, 2, 8, 5, dtype=storage_of)
-    sizes = {"keep_last": 20, "keep_first": keep_first, "page_size": page_size}
-    cache = regard.KVCache(1, 2, 8, 5, dtype=storage_of, **sizes)
-    for step, new in enumerate((5, 1, 30, 1, 90, 1, 1, 40)):
-        for each in (plain, cache):
-            each.append(*tokens(step, 1, new))
-        query = normal(step, 1, 6, new, 8, dtype=np.float32)
-        positions, keys = np.arange(len(cache) - new, len(cache))[:, None], np.arange(len(cache))
-        for left in (3, 25, 90, 10**6):
-            shown = (keys > positions - 20) | (keys < keep_first)
-            shown &= keys >= positions - left
-            for given in (True, normal(step, new, len(cache)) > -1):
-                want = plain.attend(query, shown & given)
-                mask = None if given is True else given
-                got = cache.attend(query, mask, window=(left, None))
-                np.testing.assert_allclose(got, want, 0, 2e-6)
-
-
 def test_what_is_evicted_is_refused_and_can_be_asked_for_in_time():
     cache = regard.KVCache(1, 1, 4, keep_last=4, keep_first=1, page_size=16)
     one = np.ones((1, 1, 4))

@@ -194,26 +194,6 @@ def test_tables_are_read_as_far_as_the_lengths_go():
     assert none.shape == (0, HEADS, VALUE_DIM)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "layout", "scales"),
-    [("float32", "NHD", "row"), ("int8", "NHD", "tensor"), ("int8", "HND", "head"),
-     ("int8", "HND", "row")],
-)  # fmt: skip
-def test_a_pool_without_pages(dtype, layout, scales):
-    """NumPy gives empty arrays strides of 0."""
-    shape = (0, 16, KV_HEADS) if layout == "NHD" else (0, KV_HEADS, 16)
-    pages = np.zeros((*shape, DIM), dtype)
-    factors = {"tensor": 1.0, "head": np.ones(KV_HEADS), "row": np.ones(shape)}[scales]
-    options = {"key_scales": factors, "value_scales": factors} if dtype == "int8" else {}
-    for table in (np.zeros((2, 0), int), np.zeros((2, 3), int)):
-        output, lse = regard.paged_attention(
-            query_of(dtype, 2)[:2], pages, pages, table, [0, 0],
-            layout=layout, return_lse=True, **options,
-        )  # fmt: skip
-        assert not output.any()
-        assert (lse == -np.inf).all()
-
-
 @pytest.mark.parametrize("q_len", [0, 1, 3])
 def test_texts_without_tokens_see_nothing(q_len):
     """Engines pad a batch with texts of length 0, each with the queries of the others."""

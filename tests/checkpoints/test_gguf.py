@@ -48,15 +48,6 @@ def test_a_small_file(load):
     parameters["a"][0] = 5  # the array belongs to the caller
 
 
-def test_a_header_of_any_length(load):
-    """The data begins at the next multiple of 32, or at the end of the header if that is a
-    multiple."""
-    for length in range(1, 33):
-        named = [entry("k" * length, UINT32, u32(length))]
-        parameters, _ = load(gguf_file(entries=named))
-        assert np.array_equal(parameters["a"], NUMBERS), length
-
-
 def test_kinds_of_metadata(load):
     entries = [
         entry("truth", BOOL, b"\1"),
@@ -215,10 +206,3 @@ def test_what_is_no_plain_file(tmp_path, output_of):
                 print("refused")
     """
     assert output_of(script).split() == ["refused"] * 6
-
-
-def test_bytes_and_strings_are_paths(tmp_path):
-    path = tmp_path / "model.gguf"
-    path.write_bytes(gguf_file())
-    for name in (str(path), os.fsencode(path)):
-        assert list(regard.checkpoints.load_gguf(name)[0]) == ["a"]

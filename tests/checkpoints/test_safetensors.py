@@ -177,37 +177,3 @@ def test_a_tensor_of_an_unknown_type_does_not_refuse_the_others(load, path):
     with pytest.raises(ValueError, match=says("b", "F4")) as caught:
         load(data, "b")
     assert str(caught.value) == f"{path}: tensor 'b' has type F4, {NEITHER}"
-
-
-def test_float8_without_its_package(path, output_of):
-    entries = one("F8_E4M3", offsets=(0, 2)) | {"b": one(offsets=(2, 10))["a"]}
-    path.write_bytes(safetensors_file(entries, bytes(10)))
-    script = f"""
-    import sys, warnings
-    sys.modules["ml_dtypes"] = None
-    import regard
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        print(list(regard.checkpoints.load_safetensors({str(path)!r})[0]))
-    print(told[0].message)
-    """
-    assert output_of(script).splitlines() == [
-        "['b']",
-        f"{path}: skipped tensor 'a' cannot be read: type F8_E4M3 needs the ml_dtypes package: "
-        'in a clone of regard, pip install ".[models]"',
-    ]
-
-
-@pytest.mark.parametrize(
-    ("metadata", "wanted"), [(None, {}), ({}, {}), ({"epoch": "3"}, {"epoch": "3"})]
-)
-def test_metadata(metadata, wanted, load):
-    parameters, found = load(safetensors_file({"__metadata__": metadata} | one(), bytes(8)))
-    assert list(parameters) == ["a"]
-    assert found == wanted
-
-
-def test_complex_numbers(load):
-    numbers = np.array([1 + 2j, -3j], np.complex64)
-    array = load(safetensors_file(one("C64", offsets=(0, 16)), numbers.tobytes()))[0]["a"]
-    assert_same_bits(array, numbers)

@@ -37,13 +37,5 @@ def whisper_path():
 
 
 @pytest.fixture(scope="session")
-def whisper(whisper_path):
-    """Load parameters of Whisper tiny.en."""
-    from models.ctranslate2_file import load_ctranslate2
-
-    return load_ctranslate2(whisper_path / "model.bin")
-
-
-@pytest.fixture(scope="session")
 def recording():
     return file_of("useful-moonshine-onnx")

@@ -80,28 +80,6 @@ def test_weights_in_fewer_bits(folder, weight_dtype):
     assert np.allclose(logits, exact, rtol=1e-4, atol=1e-3 * np.abs(exact).max())
 
 
-def test_draws_depend_on_the_generator_alone():
-    model = tiny_llama.tiny_llama()
-    draws = [
-        "".join(model.generate("Once", 20, temperature=1.5, top_k=50, rng=seed))
-        for seed in (0, 0, 1)
-    ]
-    assert draws[0] == draws[1] != draws[2]
-
-
-def test_a_generator_draws_as_sample_does():
-    model = tiny_llama.tiny_llama()
-    caches, rng, tokens = model.caches(), np.random.default_rng(3), []
-    x = model([model.tokenizer.encode("Once").ids], caches)
-    for _ in range(20):
-        tokens.append(regard.models.sample(model.logits(x[0, -1]), 1.5, rng=rng))
-        x = model([tokens[-1:]], caches)
-    again = model.generate("Once", 20, temperature=1.5, rng=np.random.default_rng(3))
-    assert "".join(again) == "".join(
-        model.decode_stream(tokens, model.tokenizer.encode("Once").ids)
-    )
-
-
 def test_characters_come_whole():
     model = tiny_llama.tiny_llama()
     tokens = model.tokenizer.encode("naïve 日本 🙂!").ids
@@ -138,9 +116,21 @@ def test_the_command_prints_the_text(folder, capsys):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_the_command_escapes_what_a_terminal_would_obey(folder, capsys):
-    path = folder(own_parameters())
-    assert main(["generate", str(path), "w3\tw1\n\x1b[2J", "--tokens", "1"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("w3\tw1\n\\x1b[2J")
-    assert "\x1b" not in text
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda m, c: list(m.generate("")), "prompt must have at least one token"),
+        (lambda m, c: list(m.generate([999])), "tokens must be from 0 to 258"),
+        (lambda m, c: list(m.generate("a", top_p=2)), "top_p must be at most 1"),
+        (lambda m, c: m([[1, 2]], c), "tokens must have the batch axis"),
+        (lambda m, c: m([1, 2], c, [0, 1, 3]), "starts must end with the number of tokens"),
+        (lambda m, c: m([[1], [2]], c[:2]), "caches .* each of 3 layers, got 2"),
+        (lambda m, c: m.record("a", layers=[3]), "layers must be"),
+    ],
+)
+def test_wrong_calls_leave_the_caches_unchanged(call, reason):
+    model = tiny_llama.tiny_llama()
+    caches = model.caches(2)
+    with pytest.raises(ValueError, match=reason):
+        call(model, caches)
+    assert caches.lengths.tolist() == [0, 0]

@@ -47,17 +47,6 @@ def test_queries_and_keys(folder, changes, window):
             assert np.allclose(array, wanted, rtol=1e-4, atol=1e-3 * np.abs(wanted).max())
 
 
-def test_layers_that_are_not_wanted_are_left_out(folder):
-    model = load(folder()[1], in_memory=False)
-    calls = []
-    recording = model.record("w3 w1", layers=[1], progress=lambda *each: calls.append(each))
-    every = model.record("w3 w1")
-    assert recording.names == ("1",)
-    assert np.array_equal(recording[0].query, every["1"].query)
-    assert np.array_equal(recording[0].key, every["1"].key)
-    assert calls == [(1, 2), (2, 2)]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -100,14 +89,3 @@ def test_the_command_shows_layers_of_different_windows(folder, tmp_path):
     assert [layer["name"] for layer in explorer.facts["layers"]] == ["1", "2"]
     assert (explorer.map(0, 0)["weights"] > 0).sum() == 8 * 9 // 2
     assert (explorer.map(1, 0)["weights"] > 0).sum() == 1 + 2 + 6 * 3
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_files_beside_the_model(folder, name):
-    _, path = folder()
-    (path.parent / name).write_text("{")
-    with pytest.raises(ValueError, match=rf"{name} is not "):
-        load(path, in_memory=False)
-    (path.parent / name).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"{name} is missing: the model's file needs"):
-        load(path, in_memory=False)

@@ -5,7 +5,6 @@ import pytest
 
 import oracle
 import regard
-from inside_cache import taken
 
 PROMPT = "Once upon a time"
 WRITTEN = (
@@ -104,28 +103,6 @@ def test_weights_of_fewer_bits(
     for place in np.flatnonzero(picks(logits) != text[4:]):
         row = exact[3 + place]
         assert row.max() - row[logits[3 + place].argmax()] < 0.05 * row.std()
-
-
-def test_texts_that_begin_alike_share_pages(model, text):
-    """Forks share the pages of the prompt, and each text is the same as without the others."""
-    prompt, ends = text[:40], [text[40:50], text[50:60]]
-    caches = model.caches(page_size=16)
-    model(prompt[None], caches)
-    for end in ends:
-        forks = caches.fork()
-        logits = model.logits(model(end[None], forks)[0])
-        alone = model.caches()
-        model(prompt[None], alone)
-        assert np.array_equal(logits, model.logits(model(end[None], alone)[0]))
-        assert taken(forks) == 5  # 40 tokens, and 8 of them again with 2 more
-
-
-def test_a_batch_reads_each_text_as_alone(model, text, smollm2):
-    texts = np.stack([text[:12], text[:-13:-1]])
-    caches = model.caches(batch=2)
-    parts = [model(part, caches) for part in np.split(texts, [7, 8], axis=1)]
-    for tokens, x in zip(texts, np.concatenate(parts, axis=1), strict=True):
-        oracle.check_rounding(model.logits(x), oracle.llama, *smollm2, tokens)
 
 
 def test_a_short_window_is_the_oracles(model, text, smollm2):

@@ -1,6 +1,5 @@
 """Test the example that trains a model: its gradients, its optimizer, and its checkpoints."""
 
-import itertools
 import os
 import signal
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 
 import model_files
 import train
-from model_files import EXAMPLES
 from training.model import Model, Parameters, Sizes
 from training.run import (
     BETAS,
@@ -22,7 +20,6 @@ from training.run import (
     AdamW,
     CheckpointError,
     Run,
-    learning_rate,
     read_checkpoint,
 )
 
@@ -50,9 +47,6 @@ def gradients_of(run, batch):
     """Return the loss of a batch, and copies of the gradients."""
     loss = run.gradient(*batch)
     return loss, {name: view.copy() for name, view in run.grads[0].views.items()}
-
-
-# The model.
 
 
 def test_gradients_are_slopes():
@@ -87,9 +81,6 @@ def test_a_cache_gives_the_same_scores():
     np.testing.assert_allclose(scores, whole, rtol=0, atol=1e-12)
 
 
-# The optimizer.
-
-
 def test_adamw_is_the_formula():
     parameters = Parameters(SMALL, np.float64)
     rng = np.random.default_rng(11)
@@ -109,35 +100,12 @@ def test_adamw_is_the_formula():
         np.testing.assert_allclose(parameters.flat, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_the_learning_rate_rises_and_falls():
-    rates = [learning_rate(step, 1000) for step in range(1000)]
-    assert rates[0] == pytest.approx(1e-5)
-    assert np.argmax(rates) in (99, 100)
-    assert max(rates) == pytest.approx(1e-3)
-    assert rates[-1] == pytest.approx(1e-4, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_a_model_learns_what_repeats():
-    sizes = SMALL._replace(width=32, layers=1)
-    text = np.tile(np.arange(sizes.characters), 30)
-    run = Run(sizes, text[:300], text[300:], seed=0, batch=16, steps=200, threads=2)
-    first = run.validate()
-    for _ in range(run.steps):
-        run.step()
-    assert first == pytest.approx(np.log(sizes.characters), abs=0.1)
-    assert run.validate() < 0.5
-
-
 def test_no_bit_depends_on_threads():
     alone, together = small_run(threads=1), small_run(threads=2)
     for _ in range(4):
         assert alone.step() == together.step()
     assert alone.validate() == together.validate()
     assert np.array_equal(alone.parameters.flat, together.parameters.flat)
-
-
-# Checkpoints.
 
 
 @pytest.fixture
@@ -181,43 +149,6 @@ def test_a_checkpoint_of_other_settings_is_refused(saved, name, changed):
 def fields_of(path):
     with np.load(path, allow_pickle=False) as archive:
         return dict(archive)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"version": 2}, "version 1"),
-        ({"mean": None}, "must contain"),
-        ({"more": 1}, "must contain"),
-        ({"generator": np.array([{}])}, "damaged"),
-    ],
-)
-def test_what_is_not_a_checkpoint_is_refused(saved, changes, message):
-    fields = fields_of(saved) | changes
-    np.savez(saved, **{name: value for name, value in fields.items() if value is not None})
-    with pytest.raises(CheckpointError, match=rf"run\.npz .*{message}"):
-        read_checkpoint(saved)
-
-
-def damaged_at(path, whole, places):
-    """Assert that a damaged byte is found, or is not among the bytes that are read."""
-    sound, refused = fields_of(path), 0
-    for place in places:
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        try:
-            fields = read_checkpoint(path)
-        except CheckpointError:
-            refused += 1
-        else:
-            assert fields.keys() == sound.keys()
-            for name, value in sound.items():
-                np.testing.assert_array_equal(fields[name], value, strict=True)
-    return refused / len(places)
-
-
-def test_a_damaged_checkpoint_is_refused(saved):
-    whole = saved.read_bytes()
-    assert damaged_at(saved, whole, range(0, len(whole), len(whole) // 50)) > 0.9
 
 
 SAVE = """
@@ -264,72 +195,3 @@ def test_a_kill_while_writing_leaves_the_last_checkpoint(saved, end):
 
 
 # The program.
-
-ASKED = ["--steps", "12", "--every", "4", "--batch", "2", "--characters", "10000", "--sample", "5"]
-
-
-def program(folder, *more):
-    """Start the example on a short text."""
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", EXAMPLES / "train.py", *ASKED, *more],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finished(process):
-    said, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
-    return said
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_a_program_that_was_stopped_goes_on_to_the_same_bits(tmp_path, sent):
-    for name in ("whole", "stopped"):
-        (tmp_path / name).mkdir()
-    said = finished(program(tmp_path / "whole"))
-    assert "step 12 " in said
-    whole = fields_of(tmp_path / "whole" / "train.npz")
-
-    process = program(tmp_path / "stopped")
-    while not (line := process.stdout.readline()).startswith("step 8 "):
-        assert line, process.communicate()
-    process.send_signal(sent)
-    said, _ = process.communicate(timeout=120)
-    done = len(fields_of(tmp_path / "stopped" / "train.npz")["losses"])
-    assert 4 <= done < 12
-    if sent == signal.SIGINT:
-        assert process.returncode == 0
-        assert f"stopped at step {done}: the same command continues from there" in said
-    said = finished(program(tmp_path / "stopped"))
-    assert f"continuing from step {done}, where train.npz was saved" in said
-    resumed = fields_of(tmp_path / "stopped" / "train.npz")
-    for name, value in whole.items():
-        assert np.array_equal(resumed[name], value), name
-
-
-def test_a_bigram_model_counts_pairs():
-    rng = np.random.default_rng(13)
-    text, held_out = rng.integers(0, 3, 50), rng.integers(0, 3, 14)
-    sizes = Sizes(characters=3, context=6)
-    pairs = list(itertools.pairwise(text))
-    losses = []
-    for before, after in itertools.pairwise(held_out[:13]):
-        follows = sum(pair == (before, after) for pair in pairs) + 1
-        losses.append(-np.log(follows / (sum(pair[0] == before for pair in pairs) + 3)))
-    assert train.bigram_loss(text, held_out, sizes) == pytest.approx(np.mean(losses), rel=1e-12)
-
-
-def test_the_loss_curve_is_text_without_matplotlib(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    run = small_run()
-    run.losses = np.linspace(4, 1, 200).tolist()
-    train.draw_losses(run, 2.0, tmp_path / "losses.png")
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 13
-    assert lines[0].split() == ["3.985", "***"]
-    assert lines[11].split() == ["1.008", "*****"]
-    assert not list(tmp_path.iterdir())

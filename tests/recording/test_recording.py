@@ -183,19 +183,6 @@ def test_rollout_goes_through_all_layers():
     assert np.abs(found - rows[:, [2, 5]]).max() <= 256 * EPS
 
 
-def test_progress_counts_all_layers():
-    for call, rows in (
-        (lambda **words: recording().summarize(**words), 5 * 4 * 6),
-        (lambda **words: regard.attention_map(recording(), **words), 5 * 4 * 6),
-        (lambda **words: recording().map(0, 0, **words), 6),
-    ):
-        told = []
-        call(progress=lambda *numbers, told=told: told.append(numbers))
-        assert told[-1] == (rows, rows)
-        done = [number for number, _ in told]
-        assert done == sorted(done)
-
-
 def test_a_page_has_names_and_tokens():
     page = recording((1,)).explore(top_k=2)
     facts = page._facts
@@ -210,16 +197,6 @@ def test_a_page_has_names_and_tokens():
     assert recording(tokens=False).explore()._facts["tokens"] is None
     other = recording().explore(tokens=list("xyzxyz"), names={"heads": list("pqrs")})
     assert other._facts["tokens"]["key"] == list("xyzxyz")
-
-
-def test_a_page_of_a_recording_is_that_of_its_arrays():
-    query, key = drawn(2, 4, 6, 8), drawn(2, 2, 6, 8)
-    names = ["first", "second"]
-    made = regard.Recording(
-        regard.RecordedLayer(*each, is_causal=True) for each in zip(names, query, key, strict=True)
-    )
-    wanted = regard.explore(query, key, is_causal=True, names={"layers": names})
-    assert b"".join(made.explore()._parts()) == b"".join(wanted._parts())
 
 
 def test_lengths_that_differ():
@@ -254,15 +231,3 @@ def test_options_at_their_defaults_are_left_out():
     assert type(one.options["scale"]) is float
     assert dict(layer(window=[3, None]).options) == {"window": (3, None)}
     assert dict(layer(query_offset="end").options) == {"query_offset": "end"}
-
-
-def test_a_line_says_what_there_is():
-    x = np.ones((4, 6, 8), np.float32)
-    one = regard.RecordedLayer("a", x, x, np.ones((6, 6), bool), window=(1, 0), sinks=np.ones(4))
-    assert repr(one) == (
-        "RecordedLayer('a', query (4, 6, 8) float32, key (4, 6, 8), mask (6, 6) bool, "
-        "window=(1, 0), sinks=array of shape (4,), 836 bytes)"
-    )
-    assert repr(regard.Recording([])) == "Recording(0 layers, 0 bytes)"
-    two = regard.Recording([one, layer(heads=2)])
-    assert repr(two) == f"Recording(2 layers, 2 different shapes, {two.nbytes / 1000:.3g} kB)"
