@@ -97,19 +97,6 @@ def test_queries_of_an_append_with_unequal_lengths_need_an_offset(
     assert_answers(cache, model, query, offsets=offset)
 
 
-def test_a_batch_of_one_needs_no_axis(target):
-    for window in (None, 3):
-        cache, same = (regard.KVCache(1, 2, 8, 5, keep_last=window) for _ in range(2))
-        for step in range(8):
-            key, value = tokens(step, 1, 1)
-            cache.append(key, value)
-            same.append(key[0], value)
-            query = normal(step, 1, 4, 1, 8)
-            got = same.attend(query[0], return_lse=True)
-            want = tuple(part[0] for part in cache.attend(query, return_lse=True))
-            assert_same_bits(got, want)
-
-
 def test_stored_rows_are_copies_with_0_for_evicted_tokens():
     cache = regard.KVCache(1, 2, 8, 5, keep_last=20, keep_first=3, page_size=16)
     key, _ = tokens(0, 1, 100, dtype=np.float32)

@@ -59,5 +59,9 @@ def test_a_budget():
         each.append(*tokens(2, 1, 44))
     assert_alike(cache, model)
     assert_owners_are_right([cache])
-    with pytest.raises(MemoryError, match=says("max_bytes")):
-        regard.KVCache(2, 2, 8, 5, capacity=64, max_bytes=page)
+    small = regard.KVCache(0, 2, 8, 5, page_size=16, max_bytes=page)
+    with pytest.raises(MemoryError, match=says("max_bytes")):  # and neither cache changes
+        small.adopt(cache)
+    assert small.batch == 0
+    assert_alike(cache, model)
+    assert_owners_are_right([small, cache])

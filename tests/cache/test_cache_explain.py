@@ -51,27 +51,3 @@ def test_as_for_plain_arrays(name, kind, q_len, lengths, target):
     notes = " ".join(got.notes)
     assert ("8-bit integers" in notes) == ("int8" in kind)
     assert f"pages of {16 if 'pages' in kind else 192} tokens" in notes
-
-
-def test_a_window_is_as_the_option():
-    """The work equals that for plain arrays; the bytes count the stored tokens."""
-    cache = regard.KVCache(1, 2, 8, keep_last=64, page_size=16)
-    key, value = tokens(0, 1, 400, value_dim=8)
-    for start in range(0, 400, 4):
-        cache.append(key[:, :, start : start + 4], value[:, :, start : start + 4])
-    query = normal(0, 1, 4, 1, 8, dtype=np.float32)
-    arrays = (array.astype("f4") for array in (key, value))
-    want = regard.explain(query, *arrays, is_causal=True, query_offset=399, window=(63, 0))
-    got = cache.explain(query)
-    for name in SIZES:
-        assert getattr(got, name) == getattr(want, name), name
-    held = 400 - 320  # 64 of the window, 4 of the last append, and the rest of a page
-    assert got.bytes == 2 * query.nbytes + held * 2 * 16 * 4
-
-
-def test_it_computes_nothing_and_needs_no_batch_axis():
-    cache = regard.KVCache(1, 2, 8)
-    cache.append(np.full((2, 3, 8), np.nan), np.full((2, 3, 8), np.nan))
-    told = str(cache.explain(np.zeros((4, 1, 8), np.float32)))
-    assert "1 query x 3 keys" in told
-    assert "decode" in told

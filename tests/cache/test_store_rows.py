@@ -37,6 +37,13 @@ def numbers(source, target, shape):
     return np.resize(every[fits], shape)
 
 
+def not_aligned(array):
+    moved = np.zeros(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    assert not moved.flags.aligned
+    return moved
+
+
 LAYOUTS = {
     "contiguous": lambda array: array,
     "heads last": lambda array: array.transpose(0, 2, 1, 3),
@@ -44,6 +51,7 @@ LAYOUTS = {
     "backwards": lambda array: array[:, ::-1, ::-1],
     "one number a row": lambda array: array[..., :1],
     "odd": lambda array: array[:, :, 3:10, 1:],
+    "not aligned": lambda array: not_aligned(array[:, :, :4]),
     "columns apart": lambda array: array[..., ::3],
     "columns backwards": lambda array: array[..., ::-1],
     "read-only": lambda array: np.broadcast_to(array[:1, :, :1], array.shape),

@@ -1,10 +1,10 @@
 """Damaged and foreign files are refused with the reason, and the error names the file."""
 
-import json
 import struct
 
 import numpy as np
 import pytest
+from test_safetensors import one, safetensors_file
 
 import regard
 from gguf_files import (
@@ -26,16 +26,6 @@ pytest.importorskip("gguf")
 pytest.importorskip("safetensors")
 
 HUGE = 2**60
-STORY = b"Once upon a time there was a file that held no model." * 9
-
-
-def safetensors_file(header, data=b""):
-    head = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(head)) + head + data
-
-
-def one(dtype="F32", shape=(2,), offsets=(0, 8)):
-    return {"a": {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}}
 
 
 def of_entry(*arguments):
@@ -47,38 +37,28 @@ def of_tensor(**facts):
 
 
 GGUF = [
-    (b"", "GGUF"),
     (bytes(200), "GGUF"),
-    (STORY, "GGUF"),
     (gguf_file(magic=b"GGML"), "GGUF"),
     (b"GGUF", "file ends at 4"),
-    (gguf_file(version=1), "version 1"),
     (gguf_file(version=4), "version 4"),
     (gguf_file(version=3 << 24), ""),  # big-endian
     (gguf_file(entry_count=HUGE), "file ends at"),
     (gguf_file(tensor_count=HUGE), "file ends at"),
-    (gguf_file(entry_count=3), ""),
-    (gguf_file(tensor_count=2), ""),
     (gguf_file(entries=[u64(HUGE) + b"key"]), "file ends at"),
     (of_entry(b"\xff", BOOL, b"\1"), "utf-8"),
     (gguf_file(entries=ENTRIES[:1] * 2), "Duplicate"),
     (of_entry("k", 13, b"\1"), "13"),
-    (of_entry("k", STRING, u64(HUGE)), "file ends at"),
     (of_entry("k", STRING, text(b"\xc3(")), "utf-8"),
     (of_entry("k", ARRAY, u32(UINT32) + u64(HUGE)), "file ends at"),
-    (of_entry("k", ARRAY, u32(BOOL) + u64(HUGE)), "file ends at"),
     (of_entry("k", ARRAY, u32(STRING) + u64(HUGE)), "file ends at"),
     (of_entry("k", ARRAY, u32(99) + u64(HUGE)), "99"),
     (of_entry("k", ARRAY, (u32(ARRAY) + u64(1)) * 5000), "recursion"),
     (of_entry("general.alignment", UINT32, u32(48)), "alignment"),
-    (of_entry("general.alignment", UINT32, u32(0)), "alignment"),
     (of_entry("general.alignment", STRING, text("32")), "general.alignment"),
     (gguf_file(tensors=[u64(HUGE) + b"name and more bytes"]), "file ends at"),
     (gguf_file(tensors=[text("a") + u32(2**32 - 1) + bytes(20)]), "file ends at"),
     (of_tensor(shape=(0, 2**60)), "shape"),
     (of_tensor(shape=(2**32, 2**32)), "a"),
-    (of_tensor(shape=(2**30, 2**30)), "file ends at"),
-    (of_tensor(kind=4), "4"),
     (gguf_file(tensors=[tensor(shape=(32,), kind=9)], data=bytes(40)), "Q8_1"),
     (of_tensor(shape=(2, 33), kind=Q8_0), "block size"),
     (of_tensor(offset=HUGE), "file ends at"),
@@ -87,24 +67,17 @@ GGUF = [
     (gguf_file(tensors=[tensor(), tensor(offset=32)], data=bytes(64)), "duplicated"),
 ]
 SAFETENSORS = [
-    (b"", "header too small"),
-    (bytes(7), "header too small"),
     (bytes(100), "invalid JSON"),
-    (STORY, "header too large"),
     (b"PK\x03\x04" + bytes(100), "invalid header length"),  # a zip, as PyTorch writes
-    (b"GGUF\x03\0\0\0" + bytes(100), "header too large"),
     (struct.pack("<Q", 2**64 - 1) + b"{}", "header too large"),
     (struct.pack("<Q", 90) + b"{}", "invalid header length"),
     (safetensors_file(b"{'a': 1}"), "invalid JSON"),
-    (safetensors_file([1, 2]), "invalid JSON"),
     (safetensors_file(b'{"\xff": 1}'), "UTF-8"),
-    (safetensors_file({}, b"xx"), "incomplete"),
     (safetensors_file({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "dtype"),
     (safetensors_file(one("F31"), bytes(8)), "F31"),
     (safetensors_file(one(), bytes(7)), "incomplete"),
     (safetensors_file(one(shape=(2**58,), offsets=(0, 2**60)), bytes(8)), "incomplete"),
     (safetensors_file(one(offsets=(8, 0)), bytes(8)), "offset"),
-    (safetensors_file(one(shape=(1,)), bytes(8)), "shape"),
     (safetensors_file(one(shape=(2**40, 2**40, 0)), bytes(8)), "shape"),
     (safetensors_file(one(shape=(-2, -1)), bytes(8)), "-2"),
     (safetensors_file(one(offsets=(8, 16)), bytes(16)), "offset"),

