@@ -1,12 +1,14 @@
-"""Test the options of attention to a cache, and caches that are empty or unequal."""
+"""Options and explanations of attention to a cache, and caches that are empty, unequal or full."""
 
 import numpy as np
 import pytest
 
 import regard
-from cache_kinds import new_cache
-from cache_model import assert_answers, normal, tokens
+from cache_kinds import loaded, new_cache
+from cache_model import Model, assert_alike, assert_answers, normal, packed_tokens, tokens
 from element_types import each_in_one_type
+from inside_cache import assert_owners_are_right
+from messages import says
 from reference import assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
@@ -58,43 +60,26 @@ def test_an_empty_cache_is_not_attended_to(window):
         cache.truncate(0)
 
 
-RAGGED = [
-    # appends, number of queries, whether their positions are clear
-    ([[5, 3]], 1, True),
-    ([[5, 0]], 1, True),
-    ([[5, 3]], 3, True),
-    ([[5, 3]], 4, False),
-    ([[5, 3]], 5, False),
-    ([[5, 0]], 2, False),
-    ([[5, 3], [1, 1]], 5, True),
-    ([[4, 4], [2, 0]], 2, False),
-    ([[2, 0], [4, 4]], 4, True),
-]
-
-
 @pytest.mark.parametrize("page_size", [None, 16])
-@pytest.mark.parametrize(("appends", "q_len", "is_clear"), RAGGED)
-def test_queries_of_an_append_with_unequal_lengths_need_an_offset(
-    appends, q_len, is_clear, page_size
-):
+@pytest.mark.parametrize(
+    ("appends", "q_len"), [([[5, 3]], 4), ([[5, 0]], 2), ([[4, 4], [2, 0]], 2), ([[5, 3]], 5)]
+)
+def test_queries_of_an_append_with_unequal_lengths_need_an_offset(appends, q_len, page_size):
     cache, model = new_cache(2, 2, 8, 5, page_size=page_size)
     for step, counts in enumerate(appends):
         offset = cache.lengths
         for each in (cache, model):
             each.append(*tokens(step, 2, max(counts)), counts)
     query = normal(0, 2, 4, q_len, 8)
-    if is_clear:
-        assert_answers(cache, model, query)
-    else:
-        for call in (cache.attend, cache.explain):
-            with pytest.raises(ValueError, match="query_offset must be given"):
-                call(query)
-        same = cache.fork()
-        same.reorder([0, 0])  # the entry that got all of its tokens, twice
-        same.attend(query)
-        cache.truncate(cache.lengths)  # specifies where the tokens end
-        cache.attend(query)
+    for call in (cache.attend, cache.explain):
+        with pytest.raises(ValueError, match="query_offset must be given"):
+            call(query)
     assert_answers(cache, model, query, offsets=offset)
+    assert_answers(cache, model, query[:, :, :1])  # the last token of each text
+    same = cache.fork([0, 0])  # the entry that got all of its tokens, twice
+    same.attend(query)
+    cache.truncate(cache.lengths)  # specifies where the tokens end
+    cache.attend(query)
 
 
 def test_stored_rows_are_copies_with_0_for_evicted_tokens():
@@ -108,3 +93,107 @@ def test_stored_rows_are_copies_with_0_for_evicted_tokens():
     assert_same_bits(found, key)
     found[...] = 9
     assert_same_bits(cache.keys, key)
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_no_entries(in_file, tmp_path):
+    cache = regard.KVCache(0, 2, 8, 5)
+    assert (cache.batch, len(cache), cache.lengths.tolist(), cache.nbytes) == (0, 0, [], 0)
+    assert cache.keys.shape == (0, 2, 0, 8)
+    cache.append(np.ones((0, 2, 3, 8)), np.ones((0, 2, 3, 5)))
+    cache.append_ragged(np.ones((0, 2, 8)), np.ones((0, 2, 5)), [0])
+    assert len(cache) == 0
+    assert cache.attend(np.ones((0, 4, 3, 8))).shape == (0, 4, 3, 5)
+    assert cache.attend_ragged(np.ones((0, 4, 8)), [0]).shape == (0, 4, 5)
+    assert cache.explain(np.ones((0, 4, 3, 8))).flops == 0
+    cache.truncate(0)
+    cache.reorder([])
+    if in_file:
+        cache = loaded(cache, tmp_path / "cache")
+        assert cache.lengths.tolist() == []
+    model = Model(0, 2, 8, 5)
+    for each in (cache, model):
+        text = each.fork([-1, -1])
+        text.append(*tokens(0, 2, 30))
+        assert each.adopt(text, 1) == 0
+        assert each.adopt(text) == 1
+    assert_alike(cache, model)
+    cache.drop([1, 0, 0])
+    assert cache.batch == 0
+
+
+def test_a_budget():
+    """A full pool raises before anything changes, and dropped entries make room."""
+    page = 16 * (8 + 5) * 2 * 4
+    cache, model = new_cache(2, 2, 8, 5, page_size=16, max_bytes=4 * page)
+    for each in (cache, model):
+        each.append(*tokens(0, 2, 20))
+    fork = cache.fork()
+    for refused in (
+        lambda: cache.append(*tokens(1, 2, 20)),
+        lambda: fork.append(*tokens(1, 2, 1)),
+        lambda: cache.append_ragged(*packed_tokens(1, [13, 0])),
+    ):
+        with pytest.raises(MemoryError, match=says("max_bytes", "pages")):
+            refused()
+        for each in (cache, fork):
+            assert_alike(each, model)
+    fork.close()
+    for each in (cache, model):
+        each.drop(0)
+        each.append(*tokens(2, 1, 44))
+    assert_alike(cache, model)
+    assert_owners_are_right([cache])
+    small = regard.KVCache(0, 2, 8, 5, page_size=16, max_bytes=page)
+    with pytest.raises(MemoryError, match=says("max_bytes")):  # and neither cache changes
+        small.adopt(cache)
+    assert small.batch == 0
+    assert_alike(cache, model)
+    assert_owners_are_right([small, cache])
+
+
+SIZES = ["batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "value_dim", "target"]
+SIZES += ["kernel", "result_type", "threads", "tasks", "task_rows", "chunk_keys", "strip_rows"]
+SIZES += ["tile_keys", "block_keys", "tiles", "tiles_computed", "tiles_biased"]
+SIZES += ["scores_computed", "flops"]
+
+EXPLAINED = {
+    "plain": {},
+    "offset": {"query_offset": [3, 7]},
+    "square": {"is_causal": False},
+    "window": {"window": (20, 0), "softcap": 3.0},
+    "alibi and sinks": {"alibi_slopes": [0.5] * 6, "sinks": [0.0] * 6, "scale": 0.1},
+    "one thread": {"threads": 1},
+}
+
+
+STORED = ["float32", "float64", "float16", "int8", "pages", "int8 pages"]
+EXPLAINED_CASES = [
+    (options, STORED[(number + shift) % 6], q_len, [400, (400, 250)[(number + shift) % 2]])
+    for number, options in enumerate(EXPLAINED)
+    for shift, q_len in enumerate((1, 30, 1, 30))
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "q_len", "lengths"), EXPLAINED_CASES)
+def test_explanations_are_as_for_plain_arrays(name, kind, q_len, lengths, target):
+    options = EXPLAINED[name]
+    dtype = np.dtype("float32" if kind == "pages" else kind.removesuffix(" pages"))
+    cache = regard.KVCache(2, 3, 8, 5, dtype=dtype, page_size=16 if "pages" in kind else None)
+    key, value = tokens(0, 2, 400, kv_heads=3)
+    cache.append(key, value, lengths)
+    as_read = np.float32 if dtype == np.int8 else dtype
+    query = normal(1, 2, 6, q_len, 8).astype(as_read)
+    got = cache.explain(query, **options)
+    given = {"is_causal": True, "query_offset": np.array(lengths) - q_len} | options
+    given |= {"key_lengths": None if lengths[0] == lengths[1] else lengths}
+    want = regard.explain(query, key.astype(as_read), value.astype(as_read), **given)
+    for size in SIZES:
+        assert getattr(got, size) == getattr(want, size), size
+    row = (8 + 5) * dtype.itemsize + (8 if dtype == np.int8 else 0)
+    output = 2 * 6 * q_len * 5 * query.itemsize
+    assert got.bytes == query.nbytes + output + sum(lengths) * 3 * row
+    assert cache.attend(query, **options).dtype == got.result_type
+    notes = " ".join(got.notes)
+    assert ("8-bit integers" in notes) == ("int8" in kind)
+    assert f"pages of {16 if 'pages' in kind else 192} tokens" in notes

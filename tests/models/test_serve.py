@@ -260,6 +260,7 @@ serve.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="no SIGINT")
 def test_ctrl_c_ends_all(start, tmp_path):
     tests = Path(__file__).parent

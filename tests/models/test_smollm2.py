@@ -108,16 +108,3 @@ def test_weights_of_fewer_bits(
 def test_a_short_window_is_the_oracles(model, text, smollm2):
     logits = replay(model, text, caches=model.caches(keep_last=16))
     oracle.check_rounding(logits, oracle.llama, *smollm2, text, window=16)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "In 2024, it's 1,234 km — naïve 日本語 🙂\n\n  x\t y",
-        "<|im_start|>user\nHello<|im_end|>\n",
-        "",
-    ],
-)
-def test_text_comes_back_from_its_tokens(said, tokenizer):
-    tokens = tokenizer.encode(said).ids
-    assert tokenizer.decode(tokens, skip_special_tokens=False) == said

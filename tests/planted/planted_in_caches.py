@@ -32,7 +32,7 @@ BUGS = [
         "cpp/dispatch/page_pool.cpp",
         "  std::int64_t bytes = more;\n",
         "  std::int64_t bytes = more * 0;\n",
-        ("tests/cache/test_cache_entries.py",),
+        ("tests/cache/test_cache.py",),
         "max_bytes: one append goes beyond it",
     ),
     Bug(

@@ -80,15 +80,6 @@ class Interrupt:
             return self._step
 
 
-def places(action, step):
-    """Return the numbers of the bytecodes at which to interrupt an action, which is run once."""
-    with Interrupt(sys.maxsize) as counter:
-        action()
-    count = sys.maxsize - counter.left
-    last = max(0, count - 30)
-    return [*range(0, last, step), *range(last, count)]
-
-
 def interrupted(number, action):
     """Interrupt an action, and return whether it got that far."""
     try:
