@@ -7,43 +7,19 @@ import pytest
 from test_cache_interrupts import Moments, Stop, stop_at
 
 import regard
-from cache_kinds import loaded, make
-from cache_model import normal, packed_tokens, tokens
+from cache_kinds import loaded, make, new_cache
+from cache_model import assert_alike, normal, packed_tokens, tokens
 from inside_cache import assert_owners_are_right
 from messages import says
 
 LAYERS = 3
 
 
-def made(batch=2, **options):
-    """Return the caches of three layers, and each layer's cache by itself."""
-    options = {"page_size": 16} | options
-    caches = regard.KVCaches(LAYERS, batch, 2, 8, 5, **options)
-    return caches, [regard.KVCache(batch, 2, 8, 5, **options) for _ in range(LAYERS)]
-
-
-def step(seed, caches, alone, new, lengths=None, order=range(LAYERS)):
-    """Append tokens to all layers in this order, different tokens in each."""
-    for layer in order:
-        for cache in (caches[layer], alone[layer]):
-            cache.append(*tokens(seed + 100 * layer, cache.batch, new), lengths)
-
-
-def assert_alike(caches, alone):
-    assert caches.lengths.tolist() == alone[0].lengths.tolist()
-    query = normal(0, caches.batch, 4, 1, 8)
-    for one, other in zip(caches, alone, strict=True):
-        assert np.array_equal(one.lengths, other.lengths)
-        assert np.array_equal(one.keys, other.keys)
-        assert np.array_equal(one.values, other.values)
-        if len(other):
-            assert np.array_equal(one.attend(query), other.attend(query))
-
-
 def test_a_step_that_does_not_go_on_is_refused():
-    caches, alone = made()
-    step(0, caches, alone, 20)
-    key, value = tokens(1, 2, 2)
+    whole, model = new_cache(2, 2, 8, 5, layers=LAYERS, page_size=16)
+    for each in (whole, model):
+        each.append(*tokens(0, 2, 20))
+    caches, (key, value) = whole.caches, tokens(1, 2, 2)
     caches[2].append(key, value)
     for rows in ((key, key), (key[:, :, :1], value[:, :, :1]), (key, value, [1, 2])):
         with pytest.raises(ValueError, match=r"value|layer 0"):
@@ -63,7 +39,7 @@ def test_a_step_that_does_not_go_on_is_refused():
         with pytest.raises(ValueError, match="layer 1 has not appended"):
             change()
     caches.rollback()
-    assert_alike(caches, alone)
+    assert_alike(whole, model)
 
 
 def test_a_refused_append_writes_nowhere():

@@ -1,15 +1,10 @@
 """Test the example that trains a model: its gradients, its optimizer, and its checkpoints."""
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
 
-import model_files
 import train
 from training.model import Model, Parameters, Sizes
 from training.run import (
@@ -20,7 +15,6 @@ from training.run import (
     AdamW,
     CheckpointError,
     Run,
-    read_checkpoint,
 )
 
 SMALL = Sizes(characters=11, width=8, heads=2, layers=2, context=6)
@@ -144,54 +138,3 @@ def test_a_run_goes_on_to_the_same_bits(saved):
 def test_a_checkpoint_of_other_settings_is_refused(saved, name, changed):
     with pytest.raises(CheckpointError, match=rf"run\.npz was made with {name} "):
         small_run(**{name: changed}).load(saved)
-
-
-def fields_of(path):
-    with np.load(path, allow_pickle=False) as archive:
-        return dict(archive)
-
-
-SAVE = """
-    import os, pathlib, signal, sys
-
-    sys.path[:0] = {paths!r}
-    import numpy as np
-    from test_training import small_run
-
-    run, path = small_run(), pathlib.Path({path!r})
-    run.load(path)
-    run.step()
-
-    def die(*_, **__):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def half(file, **fields):
-        whole = pathlib.Path({path!r}).read_bytes()
-        file.write(whole[: len(whole) // 2])
-        file.flush()
-        die()
-
-    {end}
-    run.save(path)
-"""
-
-
-LATER = [pytest.param(f"os.{name} = die", marks=pytest.mark.slow) for name in ("fsync", "replace")]
-
-
-@pytest.mark.parametrize("end", ["np.savez = half", *LATER])
-def test_a_kill_while_writing_leaves_the_last_checkpoint(saved, end):
-    before = saved.read_bytes()
-    paths = [os.path.dirname(__file__), os.path.dirname(model_files.__file__)]
-    script = textwrap.dedent(SAVE).format(paths=paths, path=str(saved), end=end)
-    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert saved.read_bytes() == before
-    run = small_run()
-    run.load(saved)
-    run.step()
-    run.save(saved)  # despite the unfinished file
-    assert len(read_checkpoint(saved)["losses"]) == 4
-
-
-# The program.
