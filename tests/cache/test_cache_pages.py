@@ -1,13 +1,12 @@
 """Pages are shared if possible, are used again, and do not move; memory may be limited."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
 
 import regard
-from cache_model import Model, assert_alike, normal, tokens
+from cache_model import normal, tokens
 from inside_cache import arrays_of, page_bytes, table_of, taken
 from reference import assert_same_bits
 
@@ -135,27 +134,3 @@ def test_pages_are_given_back_and_used_again():
     assert taken(fork) == 4
     fork.close()
     assert taken(fork) == 0
-
-
-def test_forks_in_several_threads():
-    prompt = regard.KVCache(1, 2, 8, 5, page_size=16, dtype=np.float64)
-    prompt.append(*tokens(0, 1, 50))
-    models, forks = [], [prompt.fork() for _ in range(4)]
-    for number in range(4):
-        models.append(Model(1, 2, 8, 5, dtype="float64"))
-        models[-1].append(*tokens(0, 1, 50))
-        for step in range(60):
-            models[-1].append(*tokens(100 * number + step, 1, 1 + step % 20))
-
-    def go(number):
-        for step in range(60):
-            forks[number].append(*tokens(100 * number + step, 1, 1 + step % 20))
-            forks[number].fork().truncate(20)
-
-    threads = [threading.Thread(target=go, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for fork, model in zip(forks, models, strict=True):
-        assert_alike(fork, model)

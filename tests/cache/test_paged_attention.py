@@ -190,7 +190,7 @@ def test_tables_are_read_as_far_as_the_lengths_go():
             pool.attend(query)
     empty = regard.paged_attention(query[:0], *pool.pages, np.zeros((0, 3), int), [])
     assert empty.shape == (0, HEADS, 1, VALUE_DIM)
-    none = [page[:0] for page in pool.pages]  # NumPy gives empty arrays strides of 0
+    none = [np.zeros((0, *page.shape[1:]), page.dtype) for page in pool.pages]  # strides of 0
     for table in (np.zeros((2, 0), int), np.zeros((2, 3), int)):
         assert not regard.paged_attention(query[:2], *none, table, [0, 0]).any()
     none = regard.paged_attention(np.zeros((0, HEADS, DIM)), *pool.pages, [[0]], [0], starts=[0, 0])
