@@ -25,7 +25,6 @@ from messages import says
 from reference import assert_matches, assert_same_bits, expected
 
 INT8, FLOAT8, FOUR = ALL
-DTYPES = (FLOAT8, FOUR)
 
 
 def some_keys(seed, *shape):

@@ -9,16 +9,6 @@ from cache_model import assert_answers, normal, tokens
 from inside_cache import page_bytes
 
 
-def assert_bounded(cache, window, keep_first, appends, dtype, batch=2):
-    """Check the bound: sink tokens, the window, the longest two appends, and two pages, or three
-    with sink tokens."""
-    size = page_bytes(cache) // (2 * 13 * dtype.itemsize)
-    most = sum(sorted(appends)[-2:])
-    pages = 3 if keep_first else 2
-    tokens_held = min(sum(appends), keep_first + window + most) + pages * size
-    assert cache.nbytes <= batch * (tokens_held * 2 * 13 * dtype.itemsize + 400)
-
-
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 9])
 def test_queries_anywhere_with_a_mask(length, target):
     """Queries come before there are sink tokens too, and beyond all keys."""
@@ -72,7 +62,10 @@ def test_memory_is_bounded(sizes):
         seen.add(cache.nbytes)
     assert len(cache) == 700
     sinks = sizes.get("keep_first", 0)
-    assert_bounded(cache, sizes["keep_last"], sinks, [1] * 700, np.dtype("f4"))
+    # First tokens, the window, the longest two appends, and two pages, or three with first tokens.
+    row = 2 * 13 * 4
+    held = sinks + sizes["keep_last"] + 2 + (3 if sinks else 2) * page_bytes(cache) // row
+    assert cache.nbytes <= 2 * (held * row + 400)
     cache.append(*tokens(0, 2, 700))
     for step in range(500):
         cache.append(*tokens(step, 2, 1))

@@ -73,13 +73,10 @@ def likely(logits, temperature, top_k, top_p):
     ("temperature", "top_k", "top_p"),
     [
         (1.0, None, None),
-        (0.5, None, None),
         (2.0, 3, None),
         (1.0, 1, None),
-        (1.0, 100, None),
         (1.0, None, 0.6),
         (1.0, None, 1e-9),
-        (1.0, None, 1.0),
         (1.3, 4, 0.7),
         (1e-9, None, None),
     ],

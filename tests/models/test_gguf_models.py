@@ -131,29 +131,6 @@ def test_queries_and_keys(written, architecture, window):
     close(np.concatenate(parts, axis=1)[0], logits)
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
-def test_quantized_models(written, kind, monkeypatch):
-    """The forward pass of the numbers that the file has, in wider rows that blocks divide."""
-    monkeypatch.setattr("llama_models.WIDTH", 32)
-    monkeypatch.setattr("llama_models.INNER", 64)
-    monkeypatch.setattr(f"{__name__}.WIDTH", 32)
-    path, own = written("qwen2", kind=getattr(gguf.GGMLQuantizationType, kind))
-    rounded = {
-        name: gguf.quants.dequantize(
-            gguf.quants.quantize(array, getattr(gguf.GGMLQuantizationType, kind)),
-            getattr(gguf.GGMLQuantizationType, kind),
-        )
-        if array.ndim == 2
-        else array
-        for name, array in own.items()
-    }
-    model = load(path, in_memory=False)
-    numbers, _ = model.tokens(TEXT)
-    for layer, exact in zip(model.record(TEXT), forward(rounded, numbers), strict=True):
-        close(layer.query, exact[0])
-        close(layer.key, exact[1])
-
-
 @pytest.mark.parametrize("kind", ["linear", "of llama 3"])
 def test_scaled_frequencies(written, kind):
     """A file has the factor, or what each frequency is divided by."""

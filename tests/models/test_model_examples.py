@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import oracle
-from model_files import EXAMPLES
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture

@@ -146,28 +146,25 @@ def ask(server, path="/v1/completions", method="POST", **body):
 def test_clients_at_once(server):
     """Half of them stream, and all receive the texts that they would receive as the only client."""
     model = server.batch.model
-    tokenizer, end = model.tokenizer, model.end_tokens
-    texts = [
-        f"{chr(97 + i)} tale of {'very ' * (i % 7)}long ago, number {i}" for i in range(CLIENTS)
-    ]
 
     def client(i):
-        asked = {"prompt": texts[i], "max_tokens": 30, "temperature": i % 3, "seed": i}
+        asked = {"prompt": prompt_of(i), "max_tokens": 30, "temperature": i % 3, "seed": i}
         if i % 2:
             parts = ask(server, **asked, stream=True)
             return "".join(part["choices"][0]["text"] for part in parts), parts[-1]
-        status, answer = ask(server, **asked)
-        assert status == 200
+        answer = ask(server, **asked)[1]
         return answer["choices"][0]["text"], answer
+
+    def prompt_of(i):
+        return f"{chr(97 + i)} tale of {'very ' * (i % 7)}long ago, number {i}"
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         answers = list(pool.map(client, range(CLIENTS)))
     for i, (text, last) in enumerate(answers):
-        prompt = tokenizer.encode(texts[i]).ids
-        written = alone(server.batch.model, prompt, 30, end, temperature=i % 3, seed=i)
-        assert text.rstrip("\N{REPLACEMENT CHARACTER}") == tokenizer.decode(written).rstrip(
-            "\N{REPLACEMENT CHARACTER}"
-        )
+        prompt = model.tokenizer.encode(prompt_of(i)).ids
+        written = alone(model, prompt, 30, model.end_tokens, temperature=i % 3, seed=i)
+        unfinished = "\N{REPLACEMENT CHARACTER}"
+        assert text.rstrip(unfinished) == model.tokenizer.decode(written).rstrip(unfinished)
         assert last["choices"][0]["finish_reason"] == ("length" if len(written) == 30 else "stop")
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(written)}
         assert last["usage"] == usage | {"total_tokens": len(prompt) + len(written)}
