@@ -8,8 +8,6 @@ import math
 
 import numpy as np
 
-erf = np.vectorize(math.erf, otypes=[np.float64])
-
 
 def check_rounding(actual, formula, *arguments, **options):
     """Allow twice the error of the same formula in NumPy's float32."""
@@ -48,16 +46,6 @@ def heads_of(query, key, value, heads, kv_heads, **options):
         read = slice(shared * dim, (shared + 1) * dim)
         outputs.append(attention(query[:, own], key[:, read], value[:, read], **options))
     return np.concatenate(outputs, axis=1)
-
-
-def layer_norm(x, weight, bias, epsilon):
-    return (x - x.mean(1, keepdims=True)) / np.sqrt(
-        x.var(1, keepdims=True) + epsilon
-    ) * weight + bias
-
-
-def gelu(x):
-    return (x / 2 * (1 + erf(x / math.sqrt(2)))).astype(x.dtype)
 
 
 def turned(x, heads, base):
@@ -99,39 +87,3 @@ def llama(parameters, metadata, tokens, dtype, window=None):
         gated = gate / (1 + np.exp(-gate)) * (normed @ weight(f"{blk}.ffn_up").T)
         x = x + gated @ weight(f"{blk}.ffn_down").T
     return norm("output_norm", x) @ embedding.T
-
-
-def bert(parameters, config, tokens, dtype):
-    """Encode one sentence without padding: (length, width)."""
-    heads = config["num_attention_heads"]
-
-    def array(name):
-        return parameters[name].astype(dtype)
-
-    def linear(name, x):
-        return x @ array(f"{name}.weight").T + array(f"{name}.bias")
-
-    def norm(name, x):
-        name = f"{name}.LayerNorm"
-        epsilon = dtype(config["layer_norm_eps"])
-        return layer_norm(x, array(f"{name}.weight"), array(f"{name}.bias"), epsilon)
-
-    words = array("embeddings.word_embeddings.weight")[tokens]
-    places = array("embeddings.position_embeddings.weight")[: len(tokens)]
-    x = norm("embeddings", words + places + array("embeddings.token_type_embeddings.weight")[0])
-    for block in range(config["num_hidden_layers"]):
-        layer = f"encoder.layer.{block}"
-        parts = [linear(f"{layer}.attention.self.{part}", x) for part in ("query", "key", "value")]
-        attended = heads_of(*parts, heads, heads, is_causal=False)
-        x = norm(
-            f"{layer}.attention.output", x + linear(f"{layer}.attention.output.dense", attended)
-        )
-        inner = gelu(linear(f"{layer}.intermediate.dense", x))
-        x = norm(f"{layer}.output", x + linear(f"{layer}.output.dense", inner))
-    return x
-
-
-def sentence_embedding(parameters, config, tokens, dtype):
-    """Return the mean token, scaled to length 1."""
-    mean = bert(parameters, config, tokens, dtype).mean(0)
-    return mean / np.sqrt((mean * mean).sum())

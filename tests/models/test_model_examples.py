@@ -1,4 +1,4 @@
-"""What the examples with real models print, and the embeddings of MiniLM."""
+"""What the examples with real models print, and the padding of sentences."""
 
 import subprocess
 import sys
@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import oracle
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -67,40 +65,11 @@ def test_transcribe(output_of, whisper_path, recording):
     assert not said
 
 
-SENTENCES = [
-    "How do I get my money back?",
-    "Refunds are paid within five working days.",
-    "Our shop opens at nine and closes at six.",
-    "You may return what you bought and we pay the price again.",
-    "She put the coins back into her purse.",
-    "No.",
-]
-
-
-@pytest.fixture(scope="module")
-def encoded(minilm_path):
-    """Return the tokens of each sentence."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(minilm_path / "tokenizer.json"))
-    tokenizer.no_padding()
-    return [np.array(tokenizer.encode(sentence).ids) for sentence in SENTENCES]
-
-
-def test_embeddings(minilm_path, minilm, encoded):
-    from similar import embed
-
-    embeddings = embed(minilm_path, SENTENCES)
-    assert len({len(tokens) for tokens in encoded}) > 2
-    for embedding, tokens in zip(embeddings, encoded, strict=True):
-        oracle.check_rounding(embedding, oracle.sentence_embedding, *minilm, tokens)
-
-
-def test_padding_changes_no_bit(minilm, encoded):
+def test_padding_changes_no_bit(minilm):
     """Neither the content nor the amount of padding changes the sentence's own rows."""
     from models.bert import Bert, sentence_embeddings
 
-    model, tokens = Bert(*minilm), encoded[0]
+    model, tokens = Bert(*minilm), np.arange(1000, 1012)
     lengths = np.array([len(tokens)])
     rng = np.random.default_rng(0)
     rows = [np.append(tokens, rng.integers(0, 30_000, 9)) for _ in range(2)]
