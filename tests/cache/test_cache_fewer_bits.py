@@ -103,12 +103,12 @@ def test_bits_do_not_depend_on_how_queries_come(dtype, heads, head_dim, value_di
     threads, and with any number of query heads for a key head."""
     sizes = head_dim, value_dim
     caches = [regard.KVCache(2, 2, *sizes, dtype=dtype, page_size=size) for size in (None, 48, 16)]
-    counts = [400, 230], [100, 70]
+    counts = [200, 120], [70, 70]
     for seed, lengths in enumerate(counts):
-        key, value = some_keys(seed, 2, 2, 400, head_dim), normal(seed, 2, 2, 400, value_dim)
+        key, value = some_keys(seed, 2, 2, 200, head_dim), normal(seed, 2, 2, 200, value_dim)
         for cache in caches:
             cache.append(key, value, lengths)
-    for kind in (half, "float32", "float64"):
+    for kind in (half, "float64" if half == np.float16 else "float32"):
         query = normal(2, 2, heads, 70, head_dim).astype(kind)
         offsets = np.sum(counts, axis=0) - 70
         want = caches[0].attend(query)

@@ -125,24 +125,26 @@ def test_malformed_files(load, kind, cases):
         assert not told.startswith("another error")
 
 
+EACH = pytest.param(1, id="each", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("step", [3, EACH])
 @pytest.mark.parametrize("kind", WHOLE)
-def test_every_truncation(load, kind):
+def test_every_truncation(load, kind, step):
     whole = WHOLE[kind]
-    for length in range(len(whole)):
+    for length in range(0, len(whole), step):
         assert reason_of(load, kind, whole[:length]), length
     assert reason_of(load, kind, whole) is None
 
 
-@pytest.mark.parametrize(
-    "change", [0x80, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 255))]
-)
+@pytest.mark.parametrize("step", [3, EACH])
 @pytest.mark.parametrize("kind", WHOLE)
-def test_any_changed_byte(load, kind, change):
+def test_any_changed_byte(load, kind, step):
     """The result is arrays, or a ValueError that names the file."""
     told = set()
-    for place in range(len(WHOLE[kind])):
+    for place in range(0, len(WHOLE[kind]), step):
         damaged = bytearray(WHOLE[kind])
-        damaged[place] ^= change
+        damaged[place] ^= (0x80, 1, 255)[place % 9 // 3]
         told.add(reason_of(load, kind, damaged))
     assert not any(reason and reason.startswith("another error") for reason in told)
     assert len(told) > 10
