@@ -152,6 +152,16 @@ def test_a_budget():
     assert_owners_are_right([small, cache])
 
 
+def test_beams_need_a_page_for_each_but_one():
+    """The last of the beams that share a page, which is not full, keeps it."""
+    page = 16 * (8 + 5) * 2 * 4
+    cache = regard.KVCache(1, 2, 8, 5, page_size=16, max_bytes=4 * page)
+    cache.append(*tokens(0, 1, 20))
+    cache.reorder([0, 0, 0])
+    cache.append(*tokens(1, 3, 1))
+    assert cache.lengths.tolist() == [21] * 3
+
+
 SIZES = ["batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "value_dim", "target"]
 SIZES += ["kernel", "result_type", "threads", "tasks", "task_rows", "chunk_keys", "strip_rows"]
 SIZES += ["tile_keys", "block_keys", "tiles", "tiles_computed", "tiles_biased"]
