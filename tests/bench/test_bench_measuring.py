@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from benchmarks.table.cases import COMPARISONS, Comparison
+from benchmarks.table.cases import Comparison
 from benchmarks.table.measuring import TableRequest, measure_table
 from benchmarks.table.stages import ApplyMask, Matmul, Softmax
 
@@ -132,14 +132,6 @@ def test_missing_broken_and_slow_engines_leave_the_others(run, monkeypatch):
     assert second.samples == {}
     assert second.left_out["regard"].startswith("time: a call would take about ")
     assert set(asked) == {16}
-
-
-def test_the_run_says_what_it_does(run):
-    small = Comparison(COMPARISONS[0].name, SMALL.problem, SMALL.problem, "")
-    results = run(engine_named("Fake"), comparison=small)
-    assert run.said[:2] == [(SMALL.name, "inputs"), (SMALL.name, "regard, checked")]
-    assert (small.name, "reference, round 1 of 1") in run.said
-    assert results.comparisons[0].ratio > 0
 
 
 def test_decoding_goes_round_more_keys_than_a_cache_holds():

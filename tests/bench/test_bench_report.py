@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from benchmarks.table.attention import Variant
 from benchmarks.table.caches import Append, CachedAttention
-from benchmarks.table.cases import CASES, COMPARISONS, select
+from benchmarks.table.cases import CASES, COMPARISONS
 from benchmarks.table.goals import RATIOS, SECONDS, goals_of
 from benchmarks.table.measuring import ComparisonResult, TableResults
 from benchmarks.table.report import table_document_of, table_report_of
@@ -21,7 +21,6 @@ import reference
 from regard._bench import machine
 from regard._bench.engines import Regard
 from regard._bench.problems import CALL, DECODE, FORWARD, Attention, parse_curve, parse_shape
-from regard._bench.report import curve_of
 from regard._bench.results import CaseResult, Results, Samples
 
 PROBLEMS = [
@@ -166,14 +165,6 @@ def test_goals():
     assert SECONDS.keys() <= {case.name for case in CASES}
 
 
-def test_cases_are_selected_by_name():
-    assert len(TABLE) == len(CASES) + len(COMPARISONS)
-    for name, expected in (("1X8X64", "1x8x64x64"), ("1x12x1024x64 causal",) * 2):
-        cases, comparisons = select([name], quick=False)
-        assert [row.name for row in (*cases, *comparisons)] == [expected]
-    assert not any("4 GB" in row.name for rows in select([], quick=False) for row in rows)
-
-
 def likely_result(case):
     seconds = max(case.problem.flops / 2e11, case.problem.bytes / 1.5e10)
     return case_result(case, regard=seconds, NumPy=2 * seconds, PyTorch=1.5 * seconds, ORT=seconds)
@@ -208,14 +199,6 @@ def test_the_table_is_aligned_and_says_what_failed():
     assert "matmul 512: regard failed, TypeError: no" in text
     busy = run_of(EVERY.results.cases[:1], peak=[400e9, 359e9])
     assert "the machine was busy" in "\n".join(table_report_of(busy))
-
-
-def test_a_curve_is_two_tables():
-    times, rates = "\n".join(curve_of(CURVE)).split("GFLOP/s, and")
-    assert re.search(r"^ +128 +100 us +500 us +- +- +5\.00x$", times, re.MULTILINE)
-    assert re.search(r"^ +512 +400 us +memory ", times, re.MULTILINE)
-    gflops = 4 * 8 * 128 * 128 * 64 / 1e-4 / 1e9
-    assert re.search(rf"^ +128 +{gflops:.0f} .* {gflops / 400:.0%}$", rates, re.MULTILINE)
 
 
 def test_json_holds_every_number():

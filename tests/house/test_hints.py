@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard._arguments.hints import holds_zero_one, layout_hint
+from regard._arguments.hints import holds_zero_one
 
 CAUSAL = np.tril(np.ones((200, 200), np.float32))
 LAST = CAUSAL.copy()
@@ -50,23 +50,6 @@ def test_the_warning_comes_once_and_from_the_call(call, run_python):
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("UserWarning") == 1
     assert "<string>:9: UserWarning: mask contains only zeros and ones" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("query", "key", "is_given"),
-    [
-        # (batch, length, heads, dim): lengths do not work as numbers of heads, or are too large
-        ((2, 100, 8, 64), (2, 120, 2, 64), True),
-        ((1, 512, 32, 128), (1, 512, 8, 128), True),
-        # (batch, heads, length, dim), refused for other reasons
-        ((2, 8, 100, 64), (2, 8, 120, 48), False),
-        ((2, 8, 100, 64), (2, 3, 120, 64), False),
-        ((1, 128, 16, 128), (1, 128, 16, 64), False),
-        ((1, 8, 0, 64), (1, 3, 2, 64), False),
-    ],
-)
-def test_hint_about_the_layout(query, key, is_given):
-    assert bool(layout_hint(query, key)) == is_given
 
 
 def test_calls_give_the_hints():

@@ -1,7 +1,6 @@
 """What regard writes: pickles name only public modules, so that the source may move, and contain
 what they copy; files never follow a link to nothing."""
 
-import copy
 import pickle
 import pickletools
 
@@ -76,27 +75,6 @@ def test_pickles_name_public_modules_only(name):
     again = pickle.loads(data)
     assert type(again) is type(thing)
     assert repr(again) == repr(thing) or isinstance(thing, regard.TorchGenerator | regard.Explorer)
-
-
-@pytest.mark.parametrize("copied", [copy.copy, lambda it: pickle.loads(pickle.dumps(it))])
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_copy_of_a_layer_goes_on_by_itself(name, copied):
-    layer, x = LAYERS[name](), X[0] if "one head" in name else X
-    twin = copied(layer)
-    assert twin.training == layer.training
-    if layer.training:
-        with pytest.raises(RuntimeError, match="a copy of a layer has none: call the copy"):
-            twin.backward(x)
-    options = {"dropout_seed": 3} if layer.training else {}
-    outputs = [each(x, **options) for each in (layer, twin)]
-    assert outputs[0].tobytes() == outputs[1].tobytes()
-    if layer.training:
-        inputs = [each.backward(outputs[0]) for each in (layer, twin)]
-        assert inputs[0].tobytes() == inputs[1].tobytes()
-        assert all(twin.grads[each] is not layer.grads[each] for each in layer.grads)
-    assert {each: array.tobytes() for each, array in twin.grads.items()} == {
-        each: array.tobytes() for each, array in layer.grads.items()
-    }
 
 
 @pytest.mark.parametrize("thing", [regard.KVCache(1, 2, 8), THINGS["recording"]()])

@@ -215,41 +215,6 @@ def test_gguf_files_store_the_sum_of_one_and_the_weight():
         assert_same_bits(plus_one.state_dict()[name], state[f"attn_{name}"] - 1)
 
 
-@pytest.mark.parametrize(
-    ("title", "beside"),
-    [
-        ("gpt2", ["bias", "masked_bias"]),
-        ("bert", ["output.LayerNorm.weight", "output.LayerNorm.bias"]),
-        ("bert", ["output.LayerNorm.gamma", "output.LayerNorm.beta"]),
-        ("llama", ["rotary_emb.inv_freq"]),
-        ("gguf", ["attn_norm.weight", "ffn_norm.weight", "ffn_gate.weight", "ffn_down.bias"]),
-        ("regard", ["mask"]),
-    ],
-)
-def test_what_stands_beside_the_parameters_is_passed_over(title, beside):
-    shapes, options = STATES[title]
-    layer = regard.MultiHeadAttention(D, HEADS, rng=0, **options)
-    state = drawn(shapes)
-    layer.load_state_dict(state | dict.fromkeys(beside, np.zeros((1, 1))))
-    for name, array in layer.state_dict(title).items():
-        assert_same_bits(array, state[name])
-
-
-@pytest.mark.parametrize(
-    ("names", "options"),
-    [
-        ("torch", {"num_kv_heads": 1}),
-        ("gpt2", {"d_key": 5}),
-        ("bert", {"qk_norm": "rms"}),
-        ("llama", {"distance_bias": 3}),
-    ],
-)
-def test_a_layout_without_a_place_for_a_parameter_is_refused(names, options):
-    layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES, **options)
-    with pytest.raises(ValueError, match=r"names must be .* a layout that fits this layer"):
-        layer.state_dict(names)
-
-
 def test_whispers_key_has_no_bias():
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES)
     with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
@@ -279,18 +244,6 @@ def test_layouts_without_gates():
     assert_same_bits(layer.state_dict()["head_gates"], state["head_gates"])
     with pytest.raises(ValueError, match="missing: head_gates"):
         layer.load_state_dict(plain.state_dict())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", ">f4"])
-def test_arrays_are_converted(dtype):
-    if dtype == "bfloat16":
-        dtype = pytest.importorskip("ml_dtypes").bfloat16
-    layer = regard.MultiHeadAttention(D, HEADS, rng=0)
-    state = {name: array.astype(dtype) for name, array in drawn(STATES["torch"][0]).items()}
-    del state["in_proj_bias"], state["out_proj.bias"]
-    layer.load_state_dict(state)
-    for name, array in layer.state_dict("torch").items():
-        assert_same_bits(array, state[name].astype(np.float32))
 
 
 def changed(title, **changes):

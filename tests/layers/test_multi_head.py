@@ -241,21 +241,6 @@ def test_dynamic_scaling_follows_the_longer_of_queries_and_keys():
         layer.zero_grads()
 
 
-def test_a_gate_multiplies_the_columns_of_the_output_projection(dtype):
-    """A gate of 0 equals a layer whose columns for the head are 0, and the weights do not
-    change."""
-    layer = regard.MultiHeadAttention(8, 4, is_causal=True, out_bias=True, rng=0, dtype=dtype)
-    x = normal((2, 5, 8), 0, dtype)
-    plain, weights = layer(x, return_weights=True)
-    assert_same_bits(layer(x, head_gates=np.ones(4)), plain)
-    gated, same = layer(x, head_gates=[1, 0, 0.5, 1], return_weights=True)
-    assert_same_bits(same, weights)
-    columns = layer.parameters()["out_proj.weight"]
-    columns[:, 2:4] = 0
-    columns[:, 4:6] *= 0.5
-    assert_same_bits(gated, layer(x))
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("biases", [(False, False), (True, False), (False, True), (True, True)])
 def test_parameters_are_drawn_as_four_linear_layers(biases, dtype):

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-import regard
 from drawn_problems import examples
 from reference import assert_same_bits
 from regard import masks
@@ -75,15 +74,6 @@ def test_masks_by_position(q_len, kv_len, window, offset, prefix, dilation):
         assert_same_bits(mask.to_dense(), wanted)
         assert mask.nnz == wanted.sum()
         assert isinstance(mask, Ranges) == (dilation == 1)
-
-
-@pytest.mark.parametrize("dilation", [1, 2, 130])
-@pytest.mark.parametrize("offset", [0, "end", [3, -130], -(10**30) + 1])
-def test_masks_of_several_blocks(dilation, offset):
-    for window in ((0, 0), (1, 3), (None, 0), (2, None), (10**30, 0)):
-        options = {"window": window, "dilation": dilation, "query_offset": offset}
-        mask = masks.sliding(130, 300, **options)
-        assert_same_bits(mask.to_dense(), slid(130, 300, window, dilation, offset))
 
 
 def test_masks_are_square_by_default_and_windows_may_be_arrays():
@@ -160,37 +150,6 @@ def test_documents_in_many_parts_take_the_smaller_kind(count, kind):
     mask = masks.documents(ids)
     assert isinstance(mask, kind)
     assert_same_bits(mask.to_dense(), masks.segments(ids))
-
-
-def test_packed_documents_are_those_documents_alone(dtype):
-    random = np.random.default_rng(1)
-    lengths = [3, 1, 5]
-    ids = np.repeat([7, -2, 7000], lengths)
-    query, key, value = (random.standard_normal((2, 9, 4)).astype(dtype) for _ in range(3))
-    mask = masks.segments(ids) & masks.causal(9)
-    packed = regard.scaled_dot_product_attention(query, key, value, mask)
-    start = 0
-    for length in lengths:
-        own = np.s_[:, start : start + length]
-        alone = regard.scaled_dot_product_attention(
-            query[own], key[own], value[own], is_causal=True
-        )
-        np.testing.assert_allclose(packed[own], alone, rtol=0, atol=8 * np.finfo(dtype).eps)
-        start += length
-
-
-@pytest.mark.parametrize("offset", [0, 2, -1, [3, 1]])
-def test_causal_mask_is_is_causal(offset, dtype, target):
-    random = np.random.default_rng(0)
-    query, key, value = (random.standard_normal((2, 2, n, 4)).astype(dtype) for n in (3, 5, 5))
-    mask = masks.causal(3, 5, query_offset=offset)
-    wanted = regard.scaled_dot_product_attention(
-        query, key, value, is_causal=True, query_offset=offset, return_weights=True
-    )
-    for form in (mask, masks.as_additive(mask), masks.as_additive(mask, np.float64)):
-        actual = regard.scaled_dot_product_attention(query, key, value, form, return_weights=True)
-        for a, w in zip(actual, wanted, strict=True):
-            np.testing.assert_allclose(a, w, rtol=0, atol=4 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", [None, "float16", "bfloat16", "float32", "float64"])

@@ -86,13 +86,6 @@ def test_neighborhood(shape, window, dilation, is_causal):
         assert (wanted.sum(axis=1) == np.prod(window)).all()
 
 
-def test_one_number_holds_for_all_axes():
-    mask = masks.neighborhood((6, 7), 3, dilation=2, is_causal=True)
-    other = masks.neighborhood([6, 7], [3, 3], dilation=(2, 2), is_causal=(True, True))
-    assert (mask != other).nnz == 0
-    assert (masks.neighborhood(8, 3) != masks.neighborhood([8], [3])).nnz == 0
-
-
 def lineage(parents, past):
     seen = np.zeros((len(parents), past + len(parents)), bool)
     seen[:, :past] = True

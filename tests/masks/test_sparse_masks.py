@@ -95,22 +95,6 @@ def test_blocks(name, density):
         assert mask.nnz == wanted.sum()
 
 
-def test_bits_that_are_given_are_copied():
-    bits = np.ones((1, 4, 1), np.uint8)
-    mask = Blocks([0, 1], [0], shape=(4, 4), block=(4, 4), bits=bits)
-    bits[:] = 0
-    assert mask.nnz == 4
-    assert bits.flags.writeable
-
-
-def test_a_dense_mask_that_is_broadcast_is_stored_once():
-    dense = np.broadcast_to(masks.causal(20), (1000, 64, 20, 20))
-    mask = Blocks.from_dense(dense, block=(4, 4))
-    assert mask.shape == dense.shape
-    assert_same_bits(mask[3, 5].to_dense(), masks.causal(20))
-    assert mask._sparse_rows().bits.nbytes < 100
-
-
 SPARSE = {
     "ranges": Ranges(np.arange(7) - 2, np.arange(7) + 1),
     "several ranges": Ranges(np.arange(7) - 2, np.arange(7) + 1) | Ranges(0, 2),

@@ -44,12 +44,6 @@ def test_columns_in_any_order():
     assert Blocks(matrix).density == 1
 
 
-def test_bools_and_integers():
-    dense = drawn((6, 6), 0.5) != 0
-    for dtype in (bool, np.int8, np.uint64, np.float32):
-        assert_same_bits(Blocks(sparse.csr_array(dense.astype(dtype))).to_dense(), dense)
-
-
 def test_large_patterns_stay_sparse():
     n = 100_000
     matrix = sparse.diags_array(np.ones((2, n)), offsets=[0, 1], shape=(n, n)).tocsr()

@@ -26,10 +26,6 @@ def test_sinusoidal_is_the_formula(length, dim, base):
     np.testing.assert_allclose(actual, wanted.reshape(length, dim), rtol=0, atol=1e-14)
 
 
-def test_sinusoidal_of_position_0():
-    assert_same_bits(positional.sinusoidal(1, 5), np.array([[0.0, 1, 0, 1, 0]]))
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_encodings_are_rounded_once(dtype):
     if dtype == "bfloat16":

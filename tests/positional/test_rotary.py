@@ -194,13 +194,6 @@ def test_out_may_lie_over_x(where, interleaved):
     assert_same_bits(out, wanted)
 
 
-def test_integers_and_lists_become_float64():
-    rows = [[1, 2], [3, 4]]
-    wanted = rotary(np.array(rows, float))
-    for x in (rows, np.array(rows), np.array(rows, np.uint8)):
-        assert_same_bits(rotary(x), wanted)
-
-
 def test_nan_and_infinity_stay_in_their_pair_and_float16_overflows():
     x = normal((2, 8), "float32")
     x[1, 2], x[1, 5] = np.nan, np.inf
@@ -236,15 +229,6 @@ def test_a_cache_gives_the_bits_of_the_positions(dtype, kept_in, interleaved):
             assert_same_bits(rotary(x, cache=list(rows), **options), wanted)
 
 
-@pytest.mark.parametrize("rotary_dim", [2, 4, 6, 8])
-def test_a_cache_with_every_angle_twice_is_passed_by_half(rotary_dim):
-    x = normal((3, 8))
-    table = rotary_cache(3, rotary_dim)
-    twice = (np.concatenate([part, part], axis=-1) for part in table)
-    half = [part[..., : rotary_dim // 2] for part in twice]
-    assert_same_bits(rotary(x, cache=half), rotary(x, rotary_dim=rotary_dim))
-
-
 def test_a_cache_may_be_a_list_and_of_any_type():
     x = normal((3, 4), "float64")
     for dtype in ("float16", "float32"):
@@ -260,9 +244,3 @@ def test_rotary_cache_is_rounded_from_float64(dtype):
     angles = np.arange(1000)[:, None] * (1 / np.power(10000.0, np.arange(0, 32, 2) / 32))
     for actual, exact in zip(rotary_cache(1000, 32, dtype=dtype), (np.cos, np.sin), strict=True):
         assert_same_bits(actual, exact(angles).astype(dtype))
-
-
-@pytest.mark.parametrize("positions", [3, np.int8(3), np.array(3), [0, 1, 2], np.arange(3)])
-def test_rotary_cache_of_a_length_or_of_positions(positions):
-    for actual, wanted in zip(rotary_cache(positions, 4), rotary_cache(3, 4), strict=True):
-        assert_same_bits(actual, wanted)

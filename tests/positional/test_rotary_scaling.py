@@ -171,18 +171,6 @@ def test_a_length_that_is_given_holds_the_frequencies(scaling):
         )
 
 
-def test_known_numbers():
-    """Llama 3.1 keeps the first pairs, slows the last ones 8 times, and mixes the pairs in
-    between."""
-    frequencies, _ = rotary_frequencies(128, base=500000.0, scaling=llama3())
-    plain, one = rotary_frequencies(128, base=500000.0)
-    assert one == 1.0
-    kept, slowed = frequencies == plain, np.isclose(frequencies * 8, plain, rtol=4 * EPS)
-    # 8192 / wavelength is 4 at pair 28.2 and 1 at pair 34.98.
-    assert kept.nonzero()[0].tolist() == list(range(29))
-    assert slowed.nonzero()[0].tolist() == list(range(35, 64))
-
-
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_rotary_and_its_cache_take_scalings(name, interleaved):

@@ -163,8 +163,3 @@ def test_gradients_of_tables(num_buckets, max_distance, bidirectional, dtype):
         columns = regard.positional.t5_distance_bias(one, **options)
         wanted = (columns * grad.astype(float)).sum(axis=-1)
         np.testing.assert_allclose(found[number], wanted, rtol=4 * np.finfo(dtype).eps, atol=1e-12)
-
-
-def test_tables_of_integers_are_converted():
-    found = regard.positional.t5_distance_bias([[1], [2], [3], [4]], max_distance=8)
-    assert_same_bits(found, np.array([[2.0, 1.0, 4.0]]))
