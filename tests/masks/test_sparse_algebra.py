@@ -3,9 +3,13 @@
 import itertools
 import operator
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
+from drawn_masks import drawn_mask
+from drawn_problems import examples
 from reference import assert_same_bits
 from regard import masks
 from regard.masks import Blocks, Ranges
@@ -55,6 +59,23 @@ def check(mask, dense):
     assert mask.nnz == dense.sum()
     assert mask.density == (dense.sum() / dense.size if dense.size else 0)
     check_form(mask)
+
+
+@examples(60)
+@hypothesis.given(st.data())
+def test_compositions(data):
+    q_len, kv_len = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 40))
+    drawn = [drawn_mask(data.draw, q_len, kv_len) for _ in range(data.draw(st.integers(1, 3)))]
+    mask, dense = drawn[0]
+    if len(drawn) > 1:
+        mask, dense = masks.stack([m for m, _ in drawn]), np.stack([d for _, d in drawn])
+        check(mask & drawn[0][0], dense & drawn[0][1])
+    check(mask, dense)
+    first, last = sorted(data.draw(st.integers(0, kv_len)) for _ in range(2))
+    row = data.draw(st.integers(0, q_len - 1))
+    for index in (np.s_[..., row:, first:last], np.s_[..., row : row + 1, first:]):
+        check(mask[index], dense[index])
+        check(~mask[index], ~dense[index])
 
 
 CAUSAL = masks.sliding(10, window=(None, 0))

@@ -20,6 +20,7 @@ def drawn(shape, density, seed=0):
 def test_both_formats(density, block):
     dense = drawn((12, 18), density)
     for matrix, own in (
+        (sparse.csr_array((dense != 0).astype(np.uint8)), (128, 128)),
         (sparse.bsr_array(dense, blocksize=(3, 6)), (3, 6)),
         (sparse.csr_array(dense), (128, 128)),
         (sparse.csr_matrix(dense), (128, 128)),
