@@ -3,7 +3,10 @@
 import ast
 import functools
 import re
+import subprocess
+from collections import Counter
 from graphlib import TopologicalSorter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -211,3 +214,21 @@ def test_packages_import_only_what_they_may_know():
     assert set().union(*(unknown(name, imported(name)) for name in MODULES)) == set()
     in_functions = (unknown(name, imported(name, in_functions=True)) for name in MODULES)
     assert set().union(*in_functions) - {("_arguments", "_runtime")} == CALLS_UP
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a git checkout")
+def test_every_package_has_a_budget():
+    """Prints the lines of the packages with -rP; exceeding a budget is not a failure."""
+    listed = subprocess.check_output(["git", "ls-files", "-z", PYTHON], cwd=ROOT, text=True)
+    lines = Counter()
+    for path in map(ROOT.joinpath, listed.rstrip("\0").split("\0")):
+        if path.suffix in {".py", ".pyi", ".html", ".css", ".js"} and path.is_file():
+            folders = path.relative_to(PYTHON).parts[:-1]
+            lines[folders[0] if folders else "regard"] += path.read_bytes().count(b"\n")
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| packages \| budget \|\n\|---\|---\|\n((?:\|.*\|\n)+)", text, re.M)
+    budgets = re.findall(r"^\| (.*) \| (\d+) \|$", table, re.M)
+    packages = [re.findall("`([a-z_]+)`", name) for name, _ in budgets]
+    assert sorted(chain(*packages)) == sorted(lines), "each package must be in one row"
+    for (name, budget), members in zip(budgets, packages, strict=True):
+        print(f"{name}: {sum(lines[each] for each in members or lines)} lines of {budget}")

@@ -4,7 +4,6 @@ every target and with any number of threads."""
 import doctest
 import importlib
 import importlib.util
-import inspect
 import pkgutil
 import re
 import sys
@@ -101,12 +100,6 @@ def default_threads(request):
 def test_docstrings(module):
     for test in DOCTESTS[module]:
         assert doctest.DocTestRunner().run(test, clear_globs=False).failed == 0, test.name
-
-
-def test_every_public_function_is_called_in_an_example():
-    examples = (each for tests in DOCTESTS.values() for test in tests for each in test.examples)
-    shown = {name for each in examples for name in re.findall(r"\bregard\.(\w+)", each.source)}
-    assert {name for name in regard.__all__ if inspect.isfunction(getattr(regard, name))} <= shown
 
 
 @pytest.fixture

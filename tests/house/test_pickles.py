@@ -14,28 +14,15 @@ OUTPUT, LSE = regard.scaled_dot_product_attention(X, X, X, return_lse=True)
 SCALED = {"scaling": {"rope_type": "linear", "factor": 2.0}}
 
 
-def trained(layer, x):
-    """Return a layer after a call, its gradients, and another call."""
-    layer.train()
-    layer.backward(layer(x, dropout_seed=1))
-    layer(x, dropout_seed=2)
-    return layer
-
-
-def gradients_of_inputs(layer):
-    layer.train()(X, X)
+def gradients_of_inputs():
+    layer = regard.MultiHeadAttention(8, 2, rng=0).train()
+    layer(X, X)
     return layer.backward(X)
 
 
-LAYERS = {
-    "many heads": lambda: regard.MultiHeadAttention(8, 2, rng=0, rotary=SCALED, qk_norm="rms"),
-    "one head": lambda: regard.SelfAttention(8, 4, rng=0, init="uniform"),
-    "trained": lambda: trained(regard.MultiHeadAttention(8, 2, rng=0, dropout=0.1), X),
-    "one head, trained": lambda: trained(regard.SelfAttention(8, 4, rng=0, dropout=0.1), X[0]),
-}
 THINGS = {
     "gradients": lambda: regard.scaled_dot_product_attention_backward(OUTPUT, X, X, X, OUTPUT, LSE),
-    "gradients of inputs": lambda: gradients_of_inputs(regard.MultiHeadAttention(8, 2, rng=0)),
+    "gradients of inputs": gradients_of_inputs,
     "summary": lambda: regard.summarize_attention(X, X, statistics=("max", "top_k")),
     "explanation": lambda: regard.explain(X, X, X, is_causal=True),
     "page": lambda: regard.explore(X, X),
@@ -49,7 +36,8 @@ THINGS = {
     "transposed": lambda: regard.QuantizedWeight(X[0]).T,
     "shown": lambda: regard.show(np.full((2, 3), 1 / 3), (["a", "b"], ["a", "b", "c"])),
     "generator": lambda: regard.TorchGenerator(3),
-    **LAYERS,
+    "many heads": lambda: regard.MultiHeadAttention(8, 2, rng=0, rotary=SCALED, qk_norm="rms"),
+    "one head": lambda: regard.SelfAttention(8, 4, rng=0, init="uniform"),
 }
 
 

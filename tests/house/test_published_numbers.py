@@ -4,7 +4,8 @@ import re
 
 import pytest
 from benchmarks.published.__main__ import MARKED, PAGES, written
-from benchmarks.published.run import reduced
+from benchmarks.published.run import FOLDER, published, reduced
+from benchmarks.published.tables import BRIEF
 from benchmarks.table.cases import CASES, COMPARISONS
 
 
@@ -32,5 +33,14 @@ def test_runs_are_reduced_to_quartiles():
     assert run.comparisons == {COMPARISONS[0].name: 0.512}
 
 
-ZEN_5, ZEN_3 = "amd-zen5-x86_v4", "amd-zen3-x86_v3"
-XEON, XEON_3 = "intel-xeon-x86_v4", "intel-xeon-x86_v3"
+def test_the_readmes_comparison_is_that_of_the_runs():
+    ratios = [
+        row.speed_over(row.best_peer)
+        for name in ("amd-zen5-x86_v4", "intel-xeon-x86_v4", "amd-zen3-x86_v3")
+        for row in published(name).results.cases
+        if row.name in BRIEF
+    ]
+    text = (FOLDER.parents[2] / "README.md").read_text(encoding="utf-8")
+    quoted = re.search(r"It\s+is\s+(\d\.\d+)\s+to\s+(\d\.\d+)\s+times", text).groups()
+    for written_, measured in zip(quoted, (min(ratios), max(ratios)), strict=True):
+        assert written_ == f"{measured:.{len(written_.partition('.')[2])}f}"
