@@ -76,17 +76,14 @@ def assert_turned(actual, x, positions, frequencies, interleaved=False):
 TYPES = ["float16", "bfloat16", "float32", "float64"]
 SHAPES = [
     ((5, 8), None),
-    ((2, 5, 8), None),
     ((1, 8), [123456]),
     ((3, 2, 5, 8), None),
-    ((3, 2, 5, 8), [0, 1, 2, 3, 4]),
     ((3, 2, 5, 8), [[7, 3, 0, -1, 2], [5, 5, 5, 5, 5], [9, 8, 7, 6, 100000]]),
     ((3, 2, 5, 8), [[4, 3, 2, 1, 0]]),
     ((2, 3, 4, 5, 8), np.arange(30).reshape(2, 3, 5)),
     ((2, 3, 4, 5, 8), np.arange(15, dtype=np.uint8).reshape(3, 5)),
     ((2, 3, 4, 5, 8), np.arange(10).reshape(2, 1, 5)),
     ((2, 0, 8), None),
-    ((0, 2, 5, 8), None),
     ((0, 2, 5, 8), np.zeros((0, 5), int)),
 ]
 
@@ -180,11 +177,7 @@ def test_a_row_alone_has_the_bits_of_all(dtype, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize(
-    "where",
-    [np.s_[:36], np.s_[6:], np.s_[4:40], np.s_[36:0:-1]],
-    ids=["same", "a-row-on", "columns-on", "reversed"],
-)
+@pytest.mark.parametrize("where", [np.s_[:36], np.s_[6:], np.s_[4:40], np.s_[36:0:-1]])
 def test_out_may_lie_over_x(where, interleaved):
     memory = normal((42,))
     x, out = memory[:36].reshape(6, 6), memory[where].reshape(6, 6)
@@ -213,12 +206,7 @@ def test_a_cache_gives_the_bits_of_the_positions(dtype, kept_in, interleaved):
     x = normal((2, 3, 5, 8), dtype)
     table = rotary_cache(50, 6, base=500.0, dtype=kept_in)
     options = {"interleaved": interleaved}
-    for positions in (
-        None,
-        [0, 49, 3, 3, 2],
-        [[1, 2, 3, 4, 5]],
-        [[9, 0, 1, 2, 3], [7, 6, 5, 4, 3]],
-    ):
+    for positions in (None, [0, 49, 3, 3, 2], [[9, 0, 1, 2, 3], [7, 6, 5, 4, 3]]):
         wanted = rotary(x, positions, base=500.0, rotary_dim=6, **options)
         assert_same_bits(rotary(x, positions, cache=table, **options), wanted)
         assert_same_bits(rotary(x, positions, cache=table, rotary_dim=6, **options), wanted)
@@ -226,16 +214,7 @@ def test_a_cache_gives_the_bits_of_the_positions(dtype, kept_in, interleaved):
             rows = rotary_cache(positions, 6, base=500.0, dtype=kept_in)
             assert_same_bits(rotary(x, cache=rows, **options), wanted)
             rows = tuple(part[np.array(positions)] for part in table)
-            assert_same_bits(rotary(x, cache=list(rows), **options), wanted)
-
-
-def test_a_cache_may_be_a_list_and_of_any_type():
-    x = normal((3, 4), "float64")
-    for dtype in ("float16", "float32"):
-        cos, sin = rotary_cache(3, 4, dtype=dtype)
-        wanted = rotary(x, cache=(cos.astype(float), sin.astype(float)))
-        assert_same_bits(rotary(x, cache=(cos, sin)), wanted)
-        assert_same_bits(rotary(x, cache=[cos.tolist(), sin.tolist()]), wanted)
+            assert_same_bits(rotary(x, cache=[part.tolist() for part in rows], **options), wanted)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
