@@ -83,16 +83,9 @@ def test_the_callers_arrays_may_change_after_the_call(kind):
     is_many = isinstance(layer, regard.MultiHeadAttention)
     x, mask = normal((2, 4, D), 0, np.float32), normal((2, 1, 4, 4) if is_many else (2, 4, 4), 3)
     grad = output_like(layer, x)
-    more = (
-        {
-            "key_lengths": np.array([4, 3]),
-            "query_offset": np.array([0, 1]),
-            "sinks": normal(HEADS),
-            "head_gates": normal((2, HEADS), 5, np.float32),
-        }
-        if is_many
-        else {}
-    )
+    more = {"key_lengths": np.array([4, 3]), "query_offset": np.array([0, 1])}
+    more |= {"sinks": normal(HEADS), "head_gates": normal((2, HEADS), 5, np.float32)}
+    more = more if is_many else {}
     wanted = gradients_of(layer, x, grad, mask=mask, **more)
     layer.zero_grads()
     output, weights = layer(x, mask=mask, return_weights=True, **more)
@@ -101,33 +94,21 @@ def test_the_callers_arrays_may_change_after_the_call(kind):
     assert_same_arrays({"x": layer.backward(grad)} | layer.grads, wanted)
 
 
-@pytest.fixture
-def held_bytes():
-    """Return how much memory an action adds."""
-
-    def measured(action):
-        before = tracemalloc.get_traced_memory()[0]
-        action()
-        return tracemalloc.get_traced_memory()[0] - before
-
-    tracemalloc.start()
-    yield measured
-    tracemalloc.stop()
-
-
-def test_only_train_mode_holds_memory(kind, held_bytes):
-    layer = kind().eval()
-    x = normal((2, 500, D), 0, np.float32)
+def test_only_train_mode_holds_memory(kind):
+    layer, x = kind().eval(), normal((2, 500, D), 0, np.float32)
     grad = output_like(layer, x)
-    assert held_bytes(lambda: layer(x)) < x.nbytes // 4
-    layer.train()
-    held = held_bytes(lambda: layer(x))
+    tracemalloc.start()
+    sizes = []
+    for action in (layer.eval, layer, layer.train, layer, layer, layer.backward, layer, layer.eval):
+        given = {layer: [x], layer.backward: [grad]}.get(action, [])
+        action(*given)
+        sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    _, first, held, again, after, once_more, end = np.subtract(sizes[1:], sizes[0])
     assert held > 3 * x.nbytes
-    little = held // 10
-    assert held_bytes(lambda: layer(x)) < little  # replaces the first
-    assert held_bytes(lambda: layer.backward(grad)) < little - held
-    assert held_bytes(lambda: layer(x)) > held - little
-    assert held_bytes(layer.eval) < little - held
+    assert max(first, after, end) < held // 10
+    assert abs(again - held) < held // 10  # replaces the first
+    assert abs(once_more - held) < held // 10
 
 
 def test_parameters_are_those_that_calls_read_and_loading_writes(kind):

@@ -9,14 +9,7 @@ import regard
 from dense_layers import derivatives, multi_head, naive
 from drawn_problems import TARGETS, examples, on_target
 from reference import assert_same_bits, error, largest
-from trained_layers import (
-    DIM,
-    HEADS,
-    D,
-    assert_near,
-    assert_same_arrays,
-    normal,
-)
+from trained_layers import DIM, HEADS, D, assert_near, assert_same_arrays, normal
 from trained_layers import multi_head as layer_with
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -90,35 +83,22 @@ def calls(draw, batch, batch_of_query, q_len, kv_len):
         drawn = normal(shape, 4)
         return np.where(normal(shape, 3) < -1, -np.inf, drawn)
 
+    masks = [
+        *(np.arange(kv_len) < 4, np.zeros((q_len, kv_len), bool)),
+        np.arange(kv_len) != np.arange(HEADS)[:, None, None],
+        float_mask((*batch, 1, q_len, kv_len)),
+        (normal((q_len, kv_len), 5) < 1, float_mask((kv_len,))),
+    ]
+    gates = [0.3, [2, 0, -1, 1], normal((*batch, HEADS), 5), normal((*batch, 1), 5)]
     options = {
-        "mask": lambda: draw(
-            st.sampled_from(
-                [
-                    np.arange(kv_len) < 4,
-                    np.zeros((q_len, kv_len), bool),
-                    np.arange(kv_len) != np.arange(HEADS)[:, None, None],
-                    float_mask((*batch, 1, q_len, kv_len)),
-                    (normal((q_len, kv_len), 5) < 1, float_mask((kv_len,))),
-                ]
-            )
-        ),
+        "mask": lambda: draw(st.sampled_from(masks)),
         "key_lengths": lambda: integers(0, kv_len, batch_of_query),
         "left_padding": lambda: integers(0, min(kv_len, 3), batch),
         "query_offset": lambda: draw(st.sampled_from(["end", integers(-2, 4, batch_of_query)])),
         "scale": lambda: 0.7,
         "softcap": lambda: draw(st.sampled_from([0.4, 2.0])),
         "sinks": lambda: normal(HEADS, 7),
-        "head_gates": lambda: draw(
-            st.sampled_from(
-                [
-                    0.3,
-                    [2, 0, -1, 1],
-                    np.array([True, False, True, True]),
-                    normal((*batch, HEADS), 5),
-                    normal((*batch, 1), 5),
-                ]
-            )
-        ),
+        "head_gates": lambda: draw(st.sampled_from(gates)),
     }
     chosen = draw(st.lists(st.sampled_from(list(options)), unique=True, max_size=4))
     return {name: options[name]() for name in chosen}
