@@ -14,7 +14,8 @@ from reference import assert_same_bits
 from regard import masks
 from regard.masks import Blocks, Ranges
 
-OPERATORS = {"&": operator.and_, "|": operator.or_, "^": operator.xor}
+OPERATORS = {"&": operator.and_, "|": operator.or_, "^": operator.xor, "==": operator.eq}
+OPERATORS["!="] = operator.ne
 
 
 def check_form(mask):

@@ -56,14 +56,8 @@ def test_without_the_module(before, words, output_of):
     assert not available
     assert all(word in status for word in words)
     assert errors == [["RuntimeError", status]] * 4
-    assert config == {
-        "available": False,
-        "status": status,
-        "toolkit": None,
-        "driver": None,
-        "devices": [],
-        "kernels": [],
-    }
+    assert config.pop("status") == status
+    assert not any(config.values())
 
 
 def test_a_module_that_is_built_loads_without_a_driver(output_of):
