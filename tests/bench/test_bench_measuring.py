@@ -134,20 +134,6 @@ def test_missing_broken_and_slow_engines_leave_the_others(run, monkeypatch):
     assert set(asked) == {16}
 
 
-def test_decoding_goes_round_more_keys_than_a_cache_holds():
-    problem = Attention(1, 4, 2, 1, 9, 3)
-    sets = measuring.make_sets(problem, 10 * problem.bytes - 1)
-    assert len({id(array) for _, key, value in sets for array in (key, value)}) == 20
-    called = []
-    engine = FakeEngine(1, on_call=lambda query, key, *_: called.append(id(key)))
-    call = measuring.runner_of(engine, problem, sets).call
-    for _ in range(20):
-        call()
-    assert called == [id(key) for _, key, _ in sets] * 2
-    for other in (SMALL.problem, Attention(1, 4, 2, 1, 9, 3, is_resident=True)):
-        assert len(measuring.make_sets(other, 1 << 20)) == 1
-
-
 class Clock:
     """A clock that stops unless it is told to advance."""
 

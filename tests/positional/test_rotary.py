@@ -138,16 +138,6 @@ def test_position_0_changes_nothing(dtype, interleaved):
     assert_same_bits(rotary(x, rotary_dim=12, interleaved=interleaved)[..., 12:], x[..., 12:])
 
 
-@pytest.mark.parametrize("rotary_dim", [2, 6, 12])
-def test_the_pairings_differ_by_the_order_of_the_columns(rotary_dim, dtype):
-    x = normal((2, 30, 12), dtype)
-    order = np.arange(12)
-    order[:rotary_dim] = np.concatenate([order[:rotary_dim:2], order[1:rotary_dim:2]])
-    neighbors = rotary(x, rotary_dim=rotary_dim, interleaved=True)
-    in_halves = rotary(x[..., order], rotary_dim=rotary_dim)
-    assert_same_bits(neighbors[..., order], in_halves)
-
-
 @pytest.mark.parametrize("shift", [1, -7, 4096, 10**6, 10**9])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_products_depend_on_the_difference_of_positions(interleaved, shift):
