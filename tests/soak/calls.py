@@ -143,21 +143,20 @@ def long(random, number):
     )
 
 
-def backward(random, number):
+def derivatives(random, number):
     arrays, options = _problem(random, number)
     state = regard.scaled_dot_product_attention(*arrays, return_lse=True, threads=1, **options)
     grad = _drawn(state[0].shape, state[0].dtype, number)
-    return lambda threads, _: regard.scaled_dot_product_attention_backward(
-        grad, *arrays, *state, threads=threads, **options
-    )
-
-
-def jvp(random, number):
-    arrays, options = _problem(random, number)
     along = [_drawn(x.shape, x.dtype, number) for x in arrays]
-    return lambda threads, _: regard.scaled_dot_product_attention_jvp(
-        *arrays, *along, return_lse=True, threads=threads, **options
-    )
+
+    def run(threads, _):
+        options_ = options | {"threads": threads}
+        return (
+            regard.scaled_dot_product_attention_backward(grad, *arrays, *state, **options_),
+            regard.scaled_dot_product_attention_jvp(*arrays, *along, return_lse=True, **options_),
+        )
+
+    return run
 
 
 def ragged(random, number):
@@ -296,7 +295,7 @@ def cache(random, number):
 
 
 KINDS = (
-    *(guide, attention, attention, attention, long, backward, backward, jvp, ragged, ragged),
+    *(guide, attention, attention, attention, long, derivatives, derivatives, ragged, ragged),
     *(statistics, statistics, stream, merge, stages, stages, layer, layer, cache, cache, cache),
 )
 

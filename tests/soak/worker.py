@@ -23,7 +23,13 @@ import calls
 import regard
 
 LONGEST_CALL = 120  # seconds until a call counts as hanging
-FORKED = ("guide", "attention", "backward", "ragged", "stages")  # calls that a forked child makes
+FORKED = (
+    "guide",
+    "attention",
+    "derivatives",
+    "ragged",
+    "stages",
+)  # calls that a forked child makes
 THREADS = (None, *range(1, calls.MOST_THREADS + 1))
 
 
