@@ -23,13 +23,8 @@ import calls
 import regard
 
 LONGEST_CALL = 120  # seconds until a call counts as hanging
-FORKED = (
-    "guide",
-    "attention",
-    "derivatives",
-    "ragged",
-    "stages",
-)  # calls that a forked child makes
+# The kinds of calls that a forked child makes.
+FORKED = ("guide", "attention", "derivatives", "ragged", "stages")
 THREADS = (None, *range(1, calls.MOST_THREADS + 1))
 
 
