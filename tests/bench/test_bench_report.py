@@ -1,17 +1,14 @@
 """What is made of times: problems and their work, rates and goals, tables, pictures, JSON."""
 
-import importlib.util
 import json
 import re
-import sys
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from benchmarks.table.attention import Variant
 from benchmarks.table.caches import Append, CachedAttention
-from benchmarks.table.cases import CASES, COMPARISONS, select
+from benchmarks.table.cases import CASES, COMPARISONS
 from benchmarks.table.goals import RATIOS, SECONDS, goals_of
 from benchmarks.table.measuring import ComparisonResult, TableResults
 from benchmarks.table.report import table_document_of, table_report_of
@@ -166,14 +163,6 @@ def test_goals():
     assert SECONDS.keys() <= {case.name for case in CASES}
 
 
-def test_cases_are_selected_by_name():
-    assert len(TABLE) == len(CASES) + len(COMPARISONS)
-    for name, expected in (("1X8X64", "1x8x64x64"), ("1x12x1024x64 causal",) * 2):
-        cases, comparisons = select([name], quick=False)
-        assert [row.name for row in (*cases, *comparisons)] == [expected]
-    assert not any("4 GB" in row.name for rows in select([], quick=False) for row in rows)
-
-
 def likely_result(case):
     seconds = max(case.problem.flops / 2e11, case.problem.bytes / 1.5e10)
     return case_result(case, regard=seconds, NumPy=2 * seconds, PyTorch=1.5 * seconds, ORT=seconds)
@@ -190,27 +179,18 @@ CURVE = run_of(
 ).results
 
 
-def test_the_table_is_aligned_and_says_what_failed():
+def test_tables_have_every_case_and_say_what_failed():
     lines = "\n".join(table_report_of(EVERY)).splitlines()
     assert max(map(len, lines)) <= 110
-    header = next(line for line in lines if line.startswith("  case"))
-    for name in ("time", "regard", "limit", "NumPy", "PyTorch", "ORT", "vs best"):
-        end = header.index(name) + len(name)
-        for case in CASES:
-            shown = case.name.removeprefix(f"{case.group.title} ")
-            line = next(line for line in lines if line.startswith(f"  {shown} "))
-            assert line[end - 1] != " "
-            assert line[end : end + 1] in (" ", "")
-    assert "goal" not in "\n".join(lines)
+    for case in CASES:
+        shown = case.name.removeprefix(f"{case.group.title} ")
+        assert any(line.startswith(f"  {shown} ") for line in lines)
     failed = run_of([case_result("matmul 512", failed={"regard": "TypeError: no"})])
     text = "\n".join(table_report_of(failed, with_goals=True))
     assert re.search(r"^  512 +failed +failed( +-)+$", text, re.MULTILINE)
     assert "matmul 512: regard failed, TypeError: no" in text
     busy = run_of(EVERY.results.cases[:1], peak=[400e9, 359e9])
     assert "the machine was busy" in "\n".join(table_report_of(busy))
-
-
-def test_a_curve_is_two_tables():
     times, rates = "\n".join(curve_of(CURVE)).split("GFLOP/s, and")
     assert re.search(r"^ +128 +100 us +500 us +- +- +5\.00x$", times, re.MULTILINE)
     assert re.search(r"^ +512 +400 us +memory ", times, re.MULTILINE)
@@ -243,26 +223,3 @@ def test_pictures():
     times, _ = plot.draw_curve(Figure, CURVE).axes
     drawn = {line.get_label(): list(line.get_xdata()) for line in times.get_lines()}
     assert drawn == {"regard": [128, 256, 512], "NumPy": [128, 256]}
-
-
-def test_times_on_a_gpu_are_medians_of_interleaved_calls():
-    script = Path(__file__).parent.parent.parent / "benchmarks/cuda_times.py"
-    spec = importlib.util.spec_from_file_location("cuda_times", script)
-    module = sys.modules["cuda_times"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    order = []
-
-    def timed(call, count):
-        order.append(call())
-        disturbed = call() == "fast" and order.count("fast") == 3
-        return count * {"fast": 0.001, "slow": 0.040}[call()] + disturbed
-
-    times = module.medians({"regard": lambda: "fast", "other": lambda: "slow"}, timed)
-    assert times == pytest.approx({"regard": 0.001, "other": 0.040})
-    assert order == ["fast", "slow"] * (1 + module.ROUNDS)
-    causal = module.Case(2, 4, 4, 1000, 1000, 64, is_causal=True)
-    assert causal.flops == 2 * 4 * 1000 * 1000 * (64 + 64)
-    decode = module.Case(3, 8, 2, 1, 1000, 64)
-    assert decode.rate(1e-6) == "1536 GB/s"
-    rows = module.table([(decode, {"regard": 2e-9, "A": 1e-9}, {"regard": 0.25, "A": 0.5})])
-    assert "| 0.50x | 2.5e-01 |" in rows

@@ -43,13 +43,6 @@ BUGS = [
         "read before data has arrived: ldmatrix",
     ),
     Bug(
-        "a wait for one group too few",
-        "panel_stream.hpp",
-        "wait_for_copies<kStages - 2>();",
-        "wait_for_copies<kStages - 1>();",
-        "read before data has arrived: ldmatrix",
-    ),
-    Bug(
         "no wait where no tile is seen",
         "forward.hpp",
         "wait_for_copies<0>();",
@@ -80,20 +73,6 @@ BUGS = [
         WRONG,
     ),
     Bug(
-        "fragments of values are swapped",
-        "tensor_core_tile.hpp",
-        "2 * j + 1, weights.fragment[i], value.word[2], value.word[3]",
-        "2 * j + 1, weights.fragment[i], value.word[3], value.word[2]",
-        WRONG,
-    ),
-    Bug(
-        "values are not transposed",
-        "tensor_core_tile.hpp",
-        "load_matrices<true>(values",
-        "load_matrices<false>(values",
-        WRONG,
-    ),
-    Bug(
         "pieces of rows lie one below the other",
         "panels.hpp",
         "(piece ^ (row % kPieces))",
@@ -108,33 +87,11 @@ BUGS = [
         "deadlock",
     ),
     Bug(
-        "threads at different barriers",
-        "forward.hpp",
-        "    wait_for_copies<0>();\n",
-        "    wait_for_copies<0>();\n"
-        "    if (threadIdx.x < 32)\n      block_barrier();\n    else\n      block_barrier();\n",
-        "threads of a block meet at different barriers",
-    ),
-    Bug(
-        "warps without rows leave",
-        "forward.hpp",
-        "    const bool has_bias =",
-        "    if (!has_rows) return;\n    const bool has_bias =",
-        "deadlock|while copies are pending",
-    ),
-    Bug(
         "a shuffle that some lanes skip",
         "softmax_state.hpp",
         "top = fmaxf(top, shuffle_xor(top, lanes));",
         "if (top > 0) top = fmaxf(top, shuffle_xor(top, lanes));",
         "meet in different instructions|deadlock",
-    ),
-    Bug(
-        "lanes that share a row do not share its sum",
-        "softmax_state.hpp",
-        "state.sum += shuffle_xor(state.sum, lanes);",
-        "state.sum += state.sum;",
-        WRONG,
     ),
     Bug(
         "one place for the bits of two tiles",
@@ -184,13 +141,6 @@ BUGS = [
         "forward.hpp",
         "const Keys shared = {last.begin, first.end};",
         "const Keys shared = {last.begin, last.end};",
-        WRONG,
-    ),
-    Bug(
-        "a chunk is left out",
-        "merge_chunks.hpp",
-        "chunk < arguments.chunks;",
-        "chunk < arguments.chunks - 1;",
         WRONG,
     ),
 ]

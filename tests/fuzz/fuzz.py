@@ -56,13 +56,8 @@ def main():
     if not is_sanitized():
         limit_memory()
 
-    class TimeOverError(Exception):
-        pass
-
     for name in options.reader or readers.READERS:
-        missing = [
-            need for need in readers.READERS[name].needs if not importlib.util.find_spec(need)
-        ]
+        missing = [n for n in readers.READERS[name].needs if not importlib.util.find_spec(n)]
         if missing:
             print(f"{name}: skipped, it needs {', '.join(missing)}")
             continue
@@ -74,13 +69,13 @@ def main():
             if fed % TOLD == 0:
                 faulthandler.dump_traceback_later(LONGEST, exit=True)
                 if options.seconds and time.monotonic() - began > options.seconds:
-                    raise TimeOverError
+                    raise TimeoutError
 
         try:
             taken = readers.fuzz(name, options.inputs, options.seed, options.begin, told)
             fed = options.inputs
             print(f"{name}: {fed} inputs, {taken} of them taken", flush=True)
-        except TimeOverError:
+        except TimeoutError:
             print(f"{name}: {fed} inputs before the time was over", flush=True)
         except readers.Fault as fault:
             print(f"FAULT {fault}", flush=True)

@@ -20,33 +20,24 @@ ARRAYS = {ATTEND: 3, RAGGED: 3, regard.attention_map: 2, CACHE.attend: 1, regard
 # One row for each way to find the advice, and for each other library.
 ADVICE = [
     (ATTEND, "attn_mask", "pass mask="),
-    (ATTEND, "enable_gqa", "leave it out"),
     (ATTEND, "causal", "pass is_causal=True, and query_offset="),
-    (ATTEND, "cache_leftpad", "pass left_padding="),
     (ATTEND, "dim", "the softmax runs over the keys"),
     (ATTEND, "is_casual", "did you mean is_causal=?"),
     (ATTEND, "heads", "the heads axis is the"),  # no typo of threads
-    (ATTEND, "sliding_window", "pass window=(n - 1, 0)"),
     (ATTEND, "key_padding_mask", "pass mask=~key_padding_mask[:, None, None, :]"),
-    (ATTEND, "block_mask", "pass mask= as regard.masks.Blocks"),
     (ATTEND, "cu_seqlens_q", "call scaled_dot_product_attention_ragged"),
     (RAGGED, "cu_seqlens_q", "pass query_starts="),
     (regard.attention_map, "cu_seqlens_q", "call summarize_attention_ragged"),
     (LAYER, "attn_mask", "True hides it"),
-    (LAYER, "hidden_states", "pass query="),
     (LAYER, "is_causal", "constructor, MultiHeadAttention()"),
     (ONE_HEAD, "key_padding_mask", "mask=~key_padding_mask[:, None, :]"),
     (regard.MultiHeadAttention, "rope_theta", 'pass rotary={"base": rope_theta}'),
     (regard.MultiHeadAttention, "k", "its arguments are d_model, "),
     (regard.KVCache, "sliding_window", "pass keep_last=n"),
-    (CACHE.attend, "seq_lens", "the cache knows its lengths"),
     (PAGED, "k_scale", "pass key_scales="),
     (regard.softmax, "dim", "pass axis="),
-    (regard.softmax, "p", "its arguments are x, "),
     (regard.softmax, "heads", "its arguments are x, "),  # no typo of threads
-    (regard.masks.check, "bias", "its arguments are mask, "),
     (ROTARY, "cos", "pass cache=(cos, sin)"),
-    (ROTARY, "causal", "its arguments are x, "),
     (regard.softmax, "", "its arguments are x, "),
 ]
 

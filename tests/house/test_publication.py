@@ -35,16 +35,6 @@ def test_version_license_and_requirements_are_everywhere_the_same():
     assert {*re.findall(r"- (.*)", run)} == {*needed, f"python {PROJECT['requires-python']}"}
 
 
-def test_classifiers_name_the_versions_that_wheels_are_built_for():
-    wheels = " ".join(PYPROJECT["tool"]["cibuildwheel"]["build"])
-    built = {f"3.{minor}" for minor in re.findall(r"cp3(\d+)-", wheels)}
-    classifiers = "\n".join(PROJECT["classifiers"])
-    assert built == {
-        *re.findall(r"^Programming Language :: Python :: (3\.\d+)$", classifiers, re.M)
-    }
-    assert PROJECT["requires-python"] == f">={min(built, key=lambda name: int(name[2:]))}"
-
-
 def test_the_description_of_a_release_has_no_relative_link():
     spec = spec_from_file_location("prepare_release", ROOT / ".ci" / "prepare_release.py")
     prepare_release = module_from_spec(spec)
@@ -57,16 +47,3 @@ def test_the_description_of_a_release_has_no_relative_link():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     described = prepare_release.with_addresses(readme, "https://a.example", "v1")
     assert re.findall(r"\]\((?!https://|#)([^)]+)\)", described) == []
-
-
-def test_commands_install_extras_of_this_project():
-    """Nothing is published on an index, so that a package of this name is somebody else's."""
-    folders = ("benchmarks", "docs", "examples", "python", "tests")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
-    files = [path for path in [*ROOT.glob("*.md"), *files] if path.suffix in (".md", ".py")]
-    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    assert not re.search(r"pip install [^\n]*regard\[", text)
-    written = re.findall(r'pip install "\.\[([a-z,]+)\]"', text)
-    passed = re.findall(r'\b_?needed\([^()]*, "([a-z]+)"\)', text)
-    extras = {extra for names in (*written, *passed) for extra in names.split(",")}
-    assert {"torch", "plot"} <= extras <= PROJECT["optional-dependencies"].keys()

@@ -21,18 +21,8 @@ NAMES = [
 ]
 # The arguments that may be given by position although they have a default.
 BY_POSITION = {
-    *(
-        "query",
-        "key",
-        "value",
-        "mask",
-        "value_dim",
-        "axis",
-        "mode",
-        "tokens",
-        "starts",
-        "head_gates",
-    ),
+    *("query", "key", "value", "mask", "value_dim", "axis", "mode", "tokens", "starts"),
+    "head_gates",
     *("kv_len", "key_ids", "key_segments", "indices", "positions", "base", "rotary_dim", "prefix"),
     *("weight", "eps", "temperature", "derivative", "user_data", "dtype"),
 }

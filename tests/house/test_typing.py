@@ -35,9 +35,7 @@ TYPES = {
     for wanted, result in RESULTS.items()
 } | {
     "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": "regard.Explanation",
-    "regard.explain(x, x, x, precision='int8').instruction": "str | None",
     "regard.merge_attention_states([x], [x])": PAIR,
-    "regard.attend_stream(x, [(x, x)], is_causal=True, progress=print)": ARRAY,
     "regard.attend_stream(x, regard.KeyValueChunks(x, x), x > 0, return_lse=True)": PAIR,
     "regard.KVCache(1, 1, 4, keep_last=3).fork()": "regard.KVCache",
     "regard.KVCache.load('x', mmap=True).lengths": "NDArray[np.int64]",
@@ -51,12 +49,9 @@ REFUSED = [
         for call in (DENSE, RAGGED, "regard.explain(x, x, x{})")
         for wrong in (*WRONG, "precision='int4'")
     ),
-    "regard.masks.causal(3, seq_len=3)",
     "regard.positional.rotary(x, theta=500.0)",
     "regard.MultiHeadAttention(8, 2, embed_dim=8)",
     "regard.MultiHeadAttention(8, 2)(x, attn_mask=None)",
-    "regard.attend_stream(x, [(x, x)], return_weights=True)",
-    "regard.KeyValueChunks(x, x, length='3')",
     "regard.KVCache(1, 1, 4).attend(x, key_lengths=[3])",
     "regard.KVCache.load('x', 'w')",
 ]

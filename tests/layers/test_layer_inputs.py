@@ -1,10 +1,13 @@
 """Test layers with inputs that are empty, hidden, special or of other types, and sparse masks."""
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import regard
-import sparse_cases
+from drawn_masks import drawn_mask
+from drawn_problems import examples
 from reference import assert_same_bits
 from trained_layers import (
     HEADS,
@@ -113,49 +116,16 @@ def test_what_no_query_sees_may_be_anything():
 
 
 @pytest.mark.parametrize("kind", [one_head, many_heads])
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_change_no_bit(threads, kind, target):
-    layer = kind()
-    x = normal((2, 150, D))
-    grad = output_like(layer, x)
-    wanted = {"output": layer(x)} | gradients_of(layer, x, grad)
-    layer.zero_grads()
-    actual = {"output": layer(x, threads=threads)}
-    actual |= {"x": layer.backward(grad, threads=threads)} | layer.grads
-    assert_same_arrays(actual, wanted)
-
-
-LENGTH = 40
-FORMS = [name for name in sparse_cases.NAMES if name != "nothing"]
-
-
-def mask_of(name, heads):
-    """Return a mask of the layer's weights, whose axes are (batch, heads, length, length) or
-    (batch, length, length)."""
-    mask = sparse_cases.sparse_masks(2, heads, LENGTH, LENGTH)[name]
-    return mask[..., 0, :, :] if heads == 1 and mask.ndim > 2 else mask
-
-
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("kind", [one_head, many_heads])
-def test_sparse_masks_have_the_bits_of_dense_masks(kind, name):
-    layer = kind()
-    sparse = mask_of(name, 1 if kind is one_head else 4)
-    dense = sparse_cases.dense(sparse, LENGTH)
-    x = normal((2, LENGTH, D))
-    output = layer(x, mask=sparse)
+@examples(25)
+@hypothesis.given(st.data())
+def test_sparse_masks_and_threads_change_no_bit(kind, data):
+    layer, x = kind(), normal((2, 40, D))
+    sparse, dense = drawn_mask(data.draw, 40, 40)
+    threads = data.draw(st.sampled_from([1, 2, 3]))
+    output = layer(x, mask=sparse, threads=threads)
     assert_same_bits(output, layer(x, mask=dense))
-    grad = normal(output.shape, 8)
-    found, wanted = (gradients_of(layer, x, grad, mask=mask) for mask in (sparse, dense))
+    found, wanted = (gradients_of(layer, x, output, mask=mask) for mask in (sparse, dense))
     assert_same_arrays(found, wanted)
     layer.eval()
     results = [layer(x, mask=mask, return_weights=True) for mask in (sparse, dense)]
     assert_same_bits(*results)
-
-
-def test_pairs_with_a_bias():
-    layer = many_heads()
-    sparse, bias = mask_of("ranges of heads", 4), normal((LENGTH, LENGTH), 3)
-    x, grad = normal((2, LENGTH, D)), normal((2, LENGTH, D), 8)
-    pairs = (sparse, bias), (sparse.to_dense(), bias)
-    assert_same_arrays(*(gradients_of(layer, x, grad, mask=pair) for pair in pairs))

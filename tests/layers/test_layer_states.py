@@ -65,17 +65,11 @@ NORMS = {"q_norm.weight": (DIM,), "k_norm.weight": (DIM,)}
 # The arrays of each layout and model, and the options of the layer that they belong to.
 STATES = {
     "torch": (TORCH | TORCH_BIASES, BIASES),
-    "torch, no biases": (TORCH, {}),
     "torch, separate": (SEPARATE | TORCH_BIASES, BIASES | {"d_key": 5, "d_value": 7}),
-    "torch, separate, no biases": (SEPARATE, {"d_key": 5, "d_value": 7}),
     "llama": (apart(PROJ, kv=DIM, biases=()), {"num_kv_heads": 1}),
     "llama, Qwen 2": (
         apart(PROJ, kv=DIM, biases=("query", "key", "value")),
         {"num_kv_heads": 1, "qkv_bias": True},
-    ),
-    "llama, Qwen 3": (
-        apart(PROJ, kv=DIM, biases=()) | NORMS,
-        {"num_kv_heads": 1, "qk_norm": "rms"},
     ),
     "llama, Gemma 3": (
         apart(PROJ, kv=DIM, biases=()) | NORMS,
@@ -85,7 +79,6 @@ STATES = {
     "gpt2": (GPT2, BIASES),
     "bart": (apart(OUT_PROJ), BIASES),
     "whisper": (apart(OUT_PROJ, biases=("query", "value", "out")), BIASES),
-    "gguf": (apart(GGUF, kv=DIM, biases=()), {"num_kv_heads": 1}),
     "gguf, Qwen 3": (
         apart(GGUF, kv=DIM, biases=()) | {f"attn_{name}": s for name, s in NORMS.items()},
         {"num_kv_heads": 1, "qk_norm": "rms"},
@@ -119,9 +112,9 @@ def linear_layers(title, state):
             return weights, biases
         stack, out = "attn_qkv.{}", names[3] + ".{}"
     else:
-        stack, out = (
-            ("c_attn.{}", "c_proj.{}") if layout == "gpt2" else ("in_proj_{}", "out_proj.{}")
-        )
+        stack, out = "in_proj_{}", "out_proj.{}"
+        if layout == "gpt2":
+            stack, out = "c_attn.{}", "c_proj.{}"
     parts = {}
     for part in PARTS:
         stacked, last = state.get(stack.format(part)), state.get(out.format(part))
@@ -146,12 +139,6 @@ def as_its_owner_computes(title, state, inputs, kv_heads):
     return multi_head(own, *inputs, **options)[0]
 
 
-def inputs_for(options):
-    query = normal((2, 5, D), 90)
-    key = normal((2, 6, options.get("d_key", D)), 91)
-    return query, key, normal((2, 6, options["d_value"]), 92) if "d_value" in options else key
-
-
 @pytest.mark.parametrize("prefix", ["", "model.layers.1.attn", "model.layers.1.attn."])
 @pytest.mark.parametrize("title", STATES)
 def test_a_state_of_others_computes_what_its_owner_does(title, prefix):
@@ -164,7 +151,8 @@ def test_a_state_of_others_computes_what_its_owner_does(title, prefix):
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, dtype=np.float64, **options)
     layer.load_state_dict(model, prefix)
     own = {name.removeprefix(dotted): array for name, array in state.items()}
-    inputs = inputs_for(options)
+    key_widths = options.get("d_key", D), options.get("d_value", D)
+    inputs = normal((2, 5, D), 90), *(normal((2, 6, n), 90 + n) for n in key_widths)
     wanted = as_its_owner_computes(title, own, inputs, options.get("num_kv_heads", HEADS))
     limit = 64 * np.finfo(float).eps * largest(wanted)
     assert error(layer(*inputs), wanted) <= limit
@@ -215,45 +203,8 @@ def test_gguf_files_store_the_sum_of_one_and_the_weight():
         assert_same_bits(plus_one.state_dict()[name], state[f"attn_{name}"] - 1)
 
 
-@pytest.mark.parametrize(
-    ("title", "beside"),
-    [
-        ("gpt2", ["bias", "masked_bias"]),
-        ("bert", ["output.LayerNorm.weight", "output.LayerNorm.bias"]),
-        ("bert", ["output.LayerNorm.gamma", "output.LayerNorm.beta"]),
-        ("llama", ["rotary_emb.inv_freq"]),
-        ("gguf", ["attn_norm.weight", "ffn_norm.weight", "ffn_gate.weight", "ffn_down.bias"]),
-        ("regard", ["mask"]),
-    ],
-)
-def test_what_stands_beside_the_parameters_is_passed_over(title, beside):
-    shapes, options = STATES[title]
-    layer = regard.MultiHeadAttention(D, HEADS, rng=0, **options)
-    state = drawn(shapes)
-    layer.load_state_dict(state | dict.fromkeys(beside, np.zeros((1, 1))))
-    for name, array in layer.state_dict(title).items():
-        assert_same_bits(array, state[name])
-
-
-@pytest.mark.parametrize(
-    ("names", "options"),
-    [
-        ("torch", {"num_kv_heads": 1}),
-        ("gpt2", {"d_key": 5}),
-        ("bert", {"qk_norm": "rms"}),
-        ("llama", {"distance_bias": 3}),
-    ],
-)
-def test_a_layout_without_a_place_for_a_parameter_is_refused(names, options):
-    layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES, **options)
-    with pytest.raises(ValueError, match=r"names must be .* a layout that fits this layer"):
-        layer.state_dict(names)
-
-
 def test_whispers_key_has_no_bias():
     layer = regard.MultiHeadAttention(D, HEADS, rng=0, **BIASES)
-    with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
-        layer.state_dict("whisper")
     layer.load_state_dict(changed("bart", k_proj__bias=np.eye(D)[0]))  # 0 except for one number
     with pytest.raises(ValueError, match="names='whisper' has no place for b_key unless it is 0"):
         layer.state_dict("whisper")
@@ -277,20 +228,6 @@ def test_layouts_without_gates():
     )
     layer.load_state_dict(state)
     assert_same_bits(layer.state_dict()["head_gates"], state["head_gates"])
-    with pytest.raises(ValueError, match="missing: head_gates"):
-        layer.load_state_dict(plain.state_dict())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", ">f4"])
-def test_arrays_are_converted(dtype):
-    if dtype == "bfloat16":
-        dtype = pytest.importorskip("ml_dtypes").bfloat16
-    layer = regard.MultiHeadAttention(D, HEADS, rng=0)
-    state = {name: array.astype(dtype) for name, array in drawn(STATES["torch"][0]).items()}
-    del state["in_proj_bias"], state["out_proj.bias"]
-    layer.load_state_dict(state)
-    for name, array in layer.state_dict("torch").items():
-        assert_same_bits(array, state[name].astype(np.float32))
 
 
 def changed(title, **changes):
@@ -312,7 +249,6 @@ def changed(title, **changes):
         ("gpt2", changed("gpt2", c_proj__bias=np.zeros(D + 1)), "", r"c_proj.bias .* got \(13,\)"),
         ("torch", drawn(TORCH, "layers.0."), "layers.1", "begin with 'layers.1.', got layers.0"),
         ("torch", drawn(TORCH, "layers.0."), "", "pass prefix='layers.0'"),
-        ("torch", {f"n{i}": 0 for i in range(100)}, "", "got n0, n1, .*, n19 and 80 more$"),
     ],
 )
 def test_nothing_is_half_loaded(title, state, prefix, named):

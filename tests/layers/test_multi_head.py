@@ -9,14 +9,7 @@ import regard
 from dense_layers import derivatives, multi_head, naive
 from drawn_problems import TARGETS, examples, on_target
 from reference import assert_same_bits, error, largest
-from trained_layers import (
-    DIM,
-    HEADS,
-    D,
-    assert_near,
-    assert_same_arrays,
-    normal,
-)
+from trained_layers import DIM, HEADS, D, assert_near, assert_same_arrays, normal
 from trained_layers import multi_head as layer_with
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -90,35 +83,22 @@ def calls(draw, batch, batch_of_query, q_len, kv_len):
         drawn = normal(shape, 4)
         return np.where(normal(shape, 3) < -1, -np.inf, drawn)
 
+    masks = [
+        *(np.arange(kv_len) < 4, np.zeros((q_len, kv_len), bool)),
+        np.arange(kv_len) != np.arange(HEADS)[:, None, None],
+        float_mask((*batch, 1, q_len, kv_len)),
+        (normal((q_len, kv_len), 5) < 1, float_mask((kv_len,))),
+    ]
+    gates = [0.3, [2, 0, -1, 1], normal((*batch, HEADS), 5), normal((*batch, 1), 5)]
     options = {
-        "mask": lambda: draw(
-            st.sampled_from(
-                [
-                    np.arange(kv_len) < 4,
-                    np.zeros((q_len, kv_len), bool),
-                    np.arange(kv_len) != np.arange(HEADS)[:, None, None],
-                    float_mask((*batch, 1, q_len, kv_len)),
-                    (normal((q_len, kv_len), 5) < 1, float_mask((kv_len,))),
-                ]
-            )
-        ),
+        "mask": lambda: draw(st.sampled_from(masks)),
         "key_lengths": lambda: integers(0, kv_len, batch_of_query),
         "left_padding": lambda: integers(0, min(kv_len, 3), batch),
         "query_offset": lambda: draw(st.sampled_from(["end", integers(-2, 4, batch_of_query)])),
         "scale": lambda: 0.7,
         "softcap": lambda: draw(st.sampled_from([0.4, 2.0])),
         "sinks": lambda: normal(HEADS, 7),
-        "head_gates": lambda: draw(
-            st.sampled_from(
-                [
-                    0.3,
-                    [2, 0, -1, 1],
-                    np.array([True, False, True, True]),
-                    normal((*batch, HEADS), 5),
-                    normal((*batch, 1), 5),
-                ]
-            )
-        ),
+        "head_gates": lambda: draw(st.sampled_from(gates)),
     }
     chosen = draw(st.lists(st.sampled_from(list(options)), unique=True, max_size=4))
     return {name: options[name]() for name in chosen}
@@ -231,6 +211,16 @@ def test_inputs_that_are_one_array_have_the_bits_of_copies(target):
     assert_same_bits(np.stack([layer(entry) for entry in x]), wanted)
 
 
+def test_representations_show_the_options():
+    options = {"rotary": {"base": 5.0, "scaling": YARN}, "window": [3, None], "dropout": 0.1}
+    layer = regard.MultiHeadAttention(12, 3, d_value=7, qk_norm="rms", rng=0, **options)
+    assert repr(layer) == (
+        "MultiHeadAttention(d_model=12, num_heads=3, num_kv_heads=3, head_dim=4, is_causal=False, "
+        "d_value=7, window=(3, None), rotary={'base': 5.0, 'scaling': ...}, qk_norm=1e-06, "
+        "dropout=0.1, dtype=float32)"
+    )
+
+
 def test_dynamic_scaling_follows_the_longer_of_queries_and_keys():
     layer = layer_with(rotary={"scaling": DYNAMIC})
     for offset, length in ((0, 11), (30, 34)):
@@ -239,21 +229,6 @@ def test_dynamic_scaling_follows_the_longer_of_queries_and_keys():
         inputs = [normal((4, D)), normal((11, D), 1)]
         check(layer.eval(), meaning, inputs, {"query_offset": offset})
         layer.zero_grads()
-
-
-def test_a_gate_multiplies_the_columns_of_the_output_projection(dtype):
-    """A gate of 0 equals a layer whose columns for the head are 0, and the weights do not
-    change."""
-    layer = regard.MultiHeadAttention(8, 4, is_causal=True, out_bias=True, rng=0, dtype=dtype)
-    x = normal((2, 5, 8), 0, dtype)
-    plain, weights = layer(x, return_weights=True)
-    assert_same_bits(layer(x, head_gates=np.ones(4)), plain)
-    gated, same = layer(x, head_gates=[1, 0, 0.5, 1], return_weights=True)
-    assert_same_bits(same, weights)
-    columns = layer.parameters()["out_proj.weight"]
-    columns[:, 2:4] = 0
-    columns[:, 4:6] *= 0.5
-    assert_same_bits(gated, layer(x))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -26,11 +26,6 @@ def assert_close(actual, wanted, dtype, eps):
         (0, [0.4962566, 0.7682218, 0.08847743], [0.0562441839043476, 0.07262971157225484]),
         (123, [0.29611194, 0.5165623, 0.25167072], [0.5084544309861445, 0.9321758991788698]),
         (2**32 - 1, [0.9937994, 0.57130635, 0.57000804], [0.39603032542958383, 0.9060367488878238]),
-        (
-            2**32 + 123,
-            [0.29611194, 0.5165623, 0.25167072],
-            [0.5084544309861445, 0.9321758991788698],
-        ),
         (-(2**63), [0.4962566, 0.7682218, 0.08847743], [0.0562441839043476, 0.07262971157225484]),
         (2**64 - 1, [0.9937994, 0.57130635, 0.57000804], [0.39603032542958383, 0.9060367488878238]),
     ],
@@ -41,28 +36,7 @@ def test_rand(seed, single, double):
     assert_same_bits(generator.rand(2, dtype=np.float64), np.array(double))
 
 
-SHORT = [
-    *(-0.1467950974849952, 0.7861412987235358, 0.9468216090039564, -1.1143440212610307),
-    *(1.6907901257942333, -0.8948278791726386, -0.3556250270062136, 1.2323857451651945),
-    *(0.13817266368739245, -1.6821984860536687, 0.31767831539796804, 0.13280696453151092),
-    *(0.1373240964733236, 0.2405461286050214, 1.3954507962006726),
-]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("size", [0, 1, 2, 5, 15])
-def test_randn_of_few_elements(size, dtype):
-    actual = regard.TorchGenerator(7).randn(size, dtype=dtype)
-    assert actual.dtype == dtype
-    np.testing.assert_allclose(actual, np.array(SHORT[:size], dtype), rtol=4 * 2.0**-53)
-
-
 LONG = {
-    (np.float32, 16): [
-        *(-0.8201345, 0.39563116, 0.8989085, -1.3884039, -0.16699602, 0.28514996),
-        *(-0.6410915, -0.8936554, 0.926543, -0.5355122, -1.1597203, -0.46015716),
-        *(0.70853907, 1.0127554, 0.23039687, 1.0901651),
-    ],
     (np.float32, 17): [
         *(-0.8201345, -0.32456663, 1.9263681, -0.33001173, 0.19844505, 0.78207266),
         *(1.0391077, -0.7245107, -0.8489086, -0.21534152, -1.8157287, -0.34524196),
@@ -87,12 +61,8 @@ def test_randn_of_many_elements(dtype, size):
 def test_the_second_of_a_pair_waits_for_the_next_short_randn():
     generator = regard.TorchGenerator(1)
     drawn = [
-        generator.randn(3),
-        generator.rand(2),
-        generator.randn(16)[:2],
-        generator.randn(2, dtype=np.float64),
-        generator.randn(0),
-        generator.randn(1),
+        *(generator.randn(3), generator.rand(2), generator.randn(16)[:2]),
+        *(generator.randn(2, dtype=np.float64), generator.randn(0), generator.randn(1)),
         generator.randn(),
     ]
     wanted = [
@@ -112,12 +82,10 @@ def test_the_second_of_a_pair_waits_for_the_next_short_randn():
     ("low", "high", "dtype", "wanted"),
     [
         (-1, 3, np.float32, [2.3210075, -0.49555635, 2.6298788, 2.2797081]),
-        (0.1, 0.7, np.float32, [0.5981511, 0.17566654, 0.6444818, 0.5919562]),
         (-BOUND, BOUND, np.float32, [0.381342, -0.4317299, 0.47050548, 0.3694199]),
         (np.float32(5), 5, np.float32, [5, 5, 5, 5]),
         (1, 1 + 2**-23, np.float32, [1, 1, 1, 1]),
         (-1, 3, np.float64, [1.5680600265123763, 0.039031660705261206]),
-        (0.1, 0.7, np.float64, [0.48520900397685646, 0.2558547491057892]),
         (-BOUND, BOUND, np.float64, [0.16398480200126367, -0.2774076602717928]),
         (1e300, 1e300, np.float64, [1e300, 1e300]),
     ],
@@ -139,45 +107,6 @@ def test_linear_is_uniform_within_the_root_of_the_inputs(d_in, dtype):
     assert_same_bits(bias, generator.uniform(-of_bias, of_bias, 2, dtype))
 
 
-def test_linear_without_bias_draws_none():
-    generator, other = regard.TorchGenerator(5), regard.TorchGenerator(5)
-    weight, bias = generator.linear(3, 2)
-    assert bias is None
-    assert_same_bits(weight, other.linear(3, 2, bias=True)[0])
-    other = regard.TorchGenerator(5)
-    other.rand(6)
-    assert_same_bits(generator.rand(1), other.rand(1))
-
-
-@pytest.mark.parametrize(
-    ("shape", "wanted"),
-    [
-        ((), ()),
-        ((2, 3), (2, 3)),
-        (((2, 3),), (2, 3)),
-        (([2, 3],), (2, 3)),
-        (((),), ()),
-        ((0,), (0,)),
-    ],
-)
-def test_shapes(shape, wanted):
-    for method in ("rand", "randn", "uniform"):
-        generator = regard.TorchGenerator(0)
-        given = (0, 1, shape[0] if len(shape) == 1 else shape) if method == "uniform" else shape
-        drawn = getattr(generator, method)(*given)
-        assert drawn.shape == wanted
-        assert drawn.dtype == np.float32
-        assert type(drawn) is np.ndarray
-        if drawn.size == 0:
-            assert_same_bits(generator.rand(9), regard.TorchGenerator(0).rand(9))
-
-
-def test_one_array_or_many_calls():
-    whole = regard.TorchGenerator(3).rand(10, 7)
-    generator = regard.TorchGenerator(3)
-    assert_same_bits(np.stack([generator.rand(7) for _ in range(10)]), whole)
-
-
 def test_copies_go_on_alike_and_global_state_is_left_alone():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     generator = regard.TorchGenerator(9)
@@ -189,20 +118,17 @@ def test_copies_go_on_alike_and_global_state_is_left_alone():
     assert repr(generator) == "TorchGenerator(9)"
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda g: g.rand((2, -1)),
-        lambda g: g.randn(3, dtype=int),
-        lambda g: g.uniform(-3e38, 3e38),
-        lambda g: g.uniform(-1e308, 1e308, 1, np.float64),
-        lambda g: g.linear(3, -2),
-    ],
-)
-def test_a_refused_call_draws_nothing(call):
+def test_empty_shapes_and_refused_calls_draw_nothing():
     generator = regard.TorchGenerator(0)
-    with pytest.raises((TypeError, ValueError), match="must be"):
-        call(generator)
+    assert generator.rand(2, 0).shape == generator.randn([2, 0]).shape == (2, 0)
+    for call in (
+        lambda: generator.rand((2, -1)),
+        lambda: generator.randn(3, dtype=int),
+        lambda: generator.uniform(-3e38, 3e38),
+        lambda: generator.linear(3, -2),
+    ):
+        with pytest.raises((TypeError, ValueError), match="must be"):
+            call()
     assert_same_bits(generator.rand(3), regard.TorchGenerator(0).rand(3))
 
 

@@ -17,49 +17,36 @@ def triangle(q_len, kv_len=None, above=0):
 
 EMPTY_ROWS = {
     "causal, an offset below 0": masks.causal(5, query_offset=-2),
-    "causal, more queries than keys": masks.causal(6, 4, query_offset=-2),
     "a window past the keys": masks.window(5, 3, window=(0, 0)),
     "left padding and causal": masks.padding([5, 2], 5, side="left") & masks.causal(5),
-    "a sequence of length 0": masks.padding([5, 0], 5),
     "nothing": np.zeros((4, 4), bool),
     "scalar": False,
-    "strictly before": np.tri(5, k=-1, dtype=bool),
     "a row of -inf": np.array([[0, -INF], [-INF, -INF]]),
     "ranges": Ranges([0, 0], [0, 1]),
     "blocks": Blocks.from_dense(np.array([[True, False], [False, False]]), block=(2, 4)),
 }
 FINE = {
     "causal": masks.causal(5),
-    "causal, two keys": masks.causal(2),
     "causal, more keys": masks.causal(3, 9),
     "causal, an offset per batch entry": masks.causal(3, 9, query_offset=[6, 0, 2]),
     "causal and right padding": masks.causal(5) & masks.padding([5, 3, 1], 5),
     "a window": masks.window(9, window=(2, 1)),
-    "a window, open to the right": masks.window(9, window=(2, None)),
-    "a window, open to the left": masks.window(9, window=(None, 2)),
     "a window after cached keys, open to the right": masks.window(
         4, 104, window=(16, None), query_offset=100
     ),
     "padding": masks.padding([4, 2, 1], 5),
     "padding on the left": masks.padding([4, 2, 1], 5, side="left"),
-    "padding on the left, all rows": np.tile(masks.padding(7, 10, side="left"), (4, 1)),
-    "padding on the right, all rows": np.tile(masks.padding(7, 10), (4, 1)),
     "documents": masks.segments([0, 0, 0, 1, 1]),
     "causal documents": masks.segments([0, 0, 0, 1, 1]) & masks.causal(5),
     "a prefix": masks.prefix(6, prefix_lengths=3).to_dense(),
-    "all but itself": ~np.eye(5, dtype=bool),
     "all but itself, two keys": ~np.eye(2, dtype=bool),
-    "itself": np.eye(4, dtype=bool),
     "all": np.ones((4, 4), bool),
-    "one key": np.ones((1, 1), bool),
     "scalar": True,
     "one row": np.array([False, True, True]),
-    "one query": np.array([[False, True, True, True]]),
     "one key for two queries": np.array([[True], [True]]),
     "forward heads and backward heads": np.stack([triangle(5), masks.causal(5)])[:, None],
     "a triangle that starts late": triangle(9, above=-4),
     "a key that later queries do not see": np.arange(5)[:, None] < [9, 9, 2, 9, 9],
-    "no queries": np.zeros((3, 0, 4), bool),
     "no keys": np.zeros((3, 4, 0), bool),
     "a list": [[True, False], [True, True]],
     "additive, float16": masks.as_additive(masks.causal(5), np.float16),
@@ -70,7 +57,6 @@ FINE = {
     "the lowest number beside larger ones": np.where(masks.causal(5), 0, LOWEST),
     "-10000 beside larger ones": np.where(masks.causal(5), 0, -1e4).astype(np.float16),
     "ranges": masks.sliding(9, window=(2, None)),
-    "one range": Ranges(0, 5),
     "no ranges": Ranges(np.zeros(0, int), 3),
     "many heads": Blocks.from_dense(np.broadcast_to(masks.causal(6), (10**9, 64, 6, 6))),
 }
@@ -79,8 +65,6 @@ FINE = {
 @pytest.mark.parametrize("name", FINE)
 def test_these_are_fine(name):
     mask = FINE[name]
-    if isinstance(mask, np.ndarray):
-        mask.setflags(write=False)
     assert masks.check(mask) is mask
     assert masks.check(mask, allow_empty_rows=True) is mask
 
@@ -101,24 +85,13 @@ def test_empty_rows_are_counted():
             masks.check(each)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_random_masks_are_fine(seed):
-    random = np.random.default_rng(seed)
-    for density in (0.1, 0.5, 0.9):
-        mask = random.random((2, 7, 9)) < density
-        assert masks.check(mask, allow_empty_rows=True) is mask
-
-
 INVERTED = {
     "a triangle": (triangle(5, above=1), "j > i "),
-    "two queries": (triangle(2, above=1), "j > i "),
     "heads and batch": (np.tile(triangle(5, above=1), (2, 3, 1, 1)), "j > i "),
     "broadcast": (np.broadcast_to(triangle(5, above=1), (10**9, 64, 5, 5)), "j > i "),
-    "more keys": (triangle(3, 9, above=1), "j > i "),
     "after cached keys": (triangle(3, 9, above=7), "j > i + 6 "),
     "more queries, last aligned": (triangle(5, 3, above=-1), "j > i - 2 "),
     "not causal": (~masks.causal(4, 10, query_offset=6), "j > i + 6 "),
-    "and right padding": (~(masks.causal(5) & masks.padding([5, 4, 1, 0], 5)), "j > i "),
     "and left padding": (~(masks.causal(5) & masks.padding([2, 4], 5, side="left")), "j > i "),
 }
 
@@ -143,7 +116,6 @@ def test_inverted(name, allow_empty_rows):
 @pytest.mark.parametrize(
     ("mask", "diagonal"),
     [
-        (triangle(3), "j >= i "),
         (triangle(4, 9, above=5), "j >= i + 5 "),
         (masks.window(4, window=(0, None)), "j >= i "),
         (np.where(triangle(5), 0, -INF), "j >= i "),
@@ -161,7 +133,6 @@ def test_mirrored(mask, diagonal):
     ("mask", "words"),
     [
         (np.tri(4), "zeros and ones"),
-        (np.array([0.0, 1.0]), "zeros and ones"),
         (np.array([[0, NAN], [0, 0]]), "NaN"),
         (np.array([[0, INF], [0, 0]]), r"\+inf"),
         (np.array([[0.0, -1e4], [-1e4, -1e4]]), r"1 of 2 rows \(the first at \[1\]\) with finite"),

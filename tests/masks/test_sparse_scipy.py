@@ -20,6 +20,7 @@ def drawn(shape, density, seed=0):
 def test_both_formats(density, block):
     dense = drawn((12, 18), density)
     for matrix, own in (
+        (sparse.csr_array((dense != 0).astype(np.uint8)), (128, 128)),
         (sparse.bsr_array(dense, blocksize=(3, 6)), (3, 6)),
         (sparse.csr_array(dense), (128, 128)),
         (sparse.csr_matrix(dense), (128, 128)),
@@ -42,12 +43,6 @@ def test_columns_in_any_order():
     assert_same_bits(Blocks(matrix).to_dense(), matrix.toarray() != 0)
     matrix = sparse.bsr_array((np.ones((2, 2, 2)), [1, 0], [0, 2]), shape=(2, 4))
     assert Blocks(matrix).density == 1
-
-
-def test_bools_and_integers():
-    dense = drawn((6, 6), 0.5) != 0
-    for dtype in (bool, np.int8, np.uint64, np.float32):
-        assert_same_bits(Blocks(sparse.csr_array(dense.astype(dtype))).to_dense(), dense)
 
 
 def test_large_patterns_stay_sparse():

@@ -76,17 +76,14 @@ def assert_turned(actual, x, positions, frequencies, interleaved=False):
 TYPES = ["float16", "bfloat16", "float32", "float64"]
 SHAPES = [
     ((5, 8), None),
-    ((2, 5, 8), None),
     ((1, 8), [123456]),
     ((3, 2, 5, 8), None),
-    ((3, 2, 5, 8), [0, 1, 2, 3, 4]),
     ((3, 2, 5, 8), [[7, 3, 0, -1, 2], [5, 5, 5, 5, 5], [9, 8, 7, 6, 100000]]),
     ((3, 2, 5, 8), [[4, 3, 2, 1, 0]]),
     ((2, 3, 4, 5, 8), np.arange(30).reshape(2, 3, 5)),
     ((2, 3, 4, 5, 8), np.arange(15, dtype=np.uint8).reshape(3, 5)),
     ((2, 3, 4, 5, 8), np.arange(10).reshape(2, 1, 5)),
     ((2, 0, 8), None),
-    ((0, 2, 5, 8), None),
     ((0, 2, 5, 8), np.zeros((0, 5), int)),
 ]
 
@@ -141,16 +138,6 @@ def test_position_0_changes_nothing(dtype, interleaved):
     assert_same_bits(rotary(x, rotary_dim=12, interleaved=interleaved)[..., 12:], x[..., 12:])
 
 
-@pytest.mark.parametrize("rotary_dim", [2, 6, 12])
-def test_the_pairings_differ_by_the_order_of_the_columns(rotary_dim, dtype):
-    x = normal((2, 30, 12), dtype)
-    order = np.arange(12)
-    order[:rotary_dim] = np.concatenate([order[:rotary_dim:2], order[1:rotary_dim:2]])
-    neighbors = rotary(x, rotary_dim=rotary_dim, interleaved=True)
-    in_halves = rotary(x[..., order], rotary_dim=rotary_dim)
-    assert_same_bits(neighbors[..., order], in_halves)
-
-
 @pytest.mark.parametrize("shift", [1, -7, 4096, 10**6, 10**9])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_products_depend_on_the_difference_of_positions(interleaved, shift):
@@ -180,11 +167,7 @@ def test_a_row_alone_has_the_bits_of_all(dtype, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize(
-    "where",
-    [np.s_[:36], np.s_[6:], np.s_[4:40], np.s_[36:0:-1]],
-    ids=["same", "a-row-on", "columns-on", "reversed"],
-)
+@pytest.mark.parametrize("where", [np.s_[:36], np.s_[6:], np.s_[4:40], np.s_[36:0:-1]])
 def test_out_may_lie_over_x(where, interleaved):
     memory = normal((42,))
     x, out = memory[:36].reshape(6, 6), memory[where].reshape(6, 6)
@@ -192,13 +175,6 @@ def test_out_may_lie_over_x(where, interleaved):
     wanted = rotary(x.copy(), rotary_dim=4, interleaved=interleaved)
     rotary(x, rotary_dim=4, interleaved=interleaved, out=out)
     assert_same_bits(out, wanted)
-
-
-def test_integers_and_lists_become_float64():
-    rows = [[1, 2], [3, 4]]
-    wanted = rotary(np.array(rows, float))
-    for x in (rows, np.array(rows), np.array(rows, np.uint8)):
-        assert_same_bits(rotary(x), wanted)
 
 
 def test_nan_and_infinity_stay_in_their_pair_and_float16_overflows():
@@ -220,12 +196,7 @@ def test_a_cache_gives_the_bits_of_the_positions(dtype, kept_in, interleaved):
     x = normal((2, 3, 5, 8), dtype)
     table = rotary_cache(50, 6, base=500.0, dtype=kept_in)
     options = {"interleaved": interleaved}
-    for positions in (
-        None,
-        [0, 49, 3, 3, 2],
-        [[1, 2, 3, 4, 5]],
-        [[9, 0, 1, 2, 3], [7, 6, 5, 4, 3]],
-    ):
+    for positions in (None, [0, 49, 3, 3, 2], [[9, 0, 1, 2, 3], [7, 6, 5, 4, 3]]):
         wanted = rotary(x, positions, base=500.0, rotary_dim=6, **options)
         assert_same_bits(rotary(x, positions, cache=table, **options), wanted)
         assert_same_bits(rotary(x, positions, cache=table, rotary_dim=6, **options), wanted)
@@ -233,25 +204,7 @@ def test_a_cache_gives_the_bits_of_the_positions(dtype, kept_in, interleaved):
             rows = rotary_cache(positions, 6, base=500.0, dtype=kept_in)
             assert_same_bits(rotary(x, cache=rows, **options), wanted)
             rows = tuple(part[np.array(positions)] for part in table)
-            assert_same_bits(rotary(x, cache=list(rows), **options), wanted)
-
-
-@pytest.mark.parametrize("rotary_dim", [2, 4, 6, 8])
-def test_a_cache_with_every_angle_twice_is_passed_by_half(rotary_dim):
-    x = normal((3, 8))
-    table = rotary_cache(3, rotary_dim)
-    twice = (np.concatenate([part, part], axis=-1) for part in table)
-    half = [part[..., : rotary_dim // 2] for part in twice]
-    assert_same_bits(rotary(x, cache=half), rotary(x, rotary_dim=rotary_dim))
-
-
-def test_a_cache_may_be_a_list_and_of_any_type():
-    x = normal((3, 4), "float64")
-    for dtype in ("float16", "float32"):
-        cos, sin = rotary_cache(3, 4, dtype=dtype)
-        wanted = rotary(x, cache=(cos.astype(float), sin.astype(float)))
-        assert_same_bits(rotary(x, cache=(cos, sin)), wanted)
-        assert_same_bits(rotary(x, cache=[cos.tolist(), sin.tolist()]), wanted)
+            assert_same_bits(rotary(x, cache=[part.tolist() for part in rows], **options), wanted)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -260,9 +213,3 @@ def test_rotary_cache_is_rounded_from_float64(dtype):
     angles = np.arange(1000)[:, None] * (1 / np.power(10000.0, np.arange(0, 32, 2) / 32))
     for actual, exact in zip(rotary_cache(1000, 32, dtype=dtype), (np.cos, np.sin), strict=True):
         assert_same_bits(actual, exact(angles).astype(dtype))
-
-
-@pytest.mark.parametrize("positions", [3, np.int8(3), np.array(3), [0, 1, 2], np.arange(3)])
-def test_rotary_cache_of_a_length_or_of_positions(positions):
-    for actual, wanted in zip(rotary_cache(positions, 4), rotary_cache(3, 4), strict=True):
-        assert_same_bits(actual, wanted)

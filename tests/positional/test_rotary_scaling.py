@@ -71,7 +71,6 @@ def by_hand(dim, base, scaling, length=None):
 
 CASES = {
     "default": ({"rope_type": "default"}, None),
-    "older name": ({"type": "linear", "factor": 2.0}, None),
     "both names": ({"type": "linear", "rope_type": "linear", "factor": 2}, None),
     "linear": (linear(), None),
     "dynamic, no length": (dynamic(), None),
@@ -79,23 +78,17 @@ CASES = {
     "dynamic, long": (dynamic(factor=3.5), 30000),
     "yarn": (yarn(), None),
     "yarn, betas": (yarn(beta_fast=16, beta_slow=2.0), None),
-    "yarn, wider": (yarn(beta_fast=2000), None),
     "yarn, no truncation": (yarn(truncate=False), None),
     "yarn, None": (yarn(attention_factor=None, beta_fast=None, mscale=None, truncate=None), None),
     "yarn, DeepSeek": (yarn(factor=40, mscale=1.0, mscale_all_dim=0.8), None),
-    "yarn, mscale alone": (yarn(mscale=0.707), None),
     "yarn, own factor": (yarn(attention_factor=0.75), None),
     "yarn, ratio": (yarn(factor=None, **{LONGEST: 16384}), None),
     "yarn, length beside": ({"type": "yarn", "factor": 4.0, LONGEST: 4096}, None),
-    "dynamic, length beside": ({"type": "dynamic", "factor": 2.0, LONGEST: 2048}, 9000),
     "longrope, short": (longrope(), 4096),
-    "longrope, no length": (longrope(), None),
     "longrope, long": (longrope(), 4097),
     "longrope, ratio": (longrope(factor=None, **{LONGEST: 131072}), 9000),
     "longrope, own factor": (longrope(factor=None, attention_factor=1.25), 9000),
-    "proportional": (proportional(), None),
     "proportional, slowed": (proportional(factor=8.0), None),
-    "default, v5": ({"rope_type": "default", "rope_theta": 77.0}, None),
     "no type, v5": ({"rope_theta": 77.0}, None),
     "llama3": (llama3(), None),
     "llama3, little": (llama3(**{TRAINED: 64}, factor=2.0), None),
@@ -114,14 +107,10 @@ def attention_of(name):
     return ATTENTION.get(name, usual.get(kind, 1.0))
 
 
-@pytest.mark.parametrize("rotary_dim", [4, 32, 64, 128])
+@pytest.mark.parametrize("rotary_dim", [4, 128])
 @pytest.mark.parametrize("name", CASES)
-def test_frequencies_are_the_formula(name, rotary_dim):
-    for base in (20.0, 10000.0, 500000):
-        check_frequencies(name, rotary_dim, base)
-
-
-def check_frequencies(name, rotary_dim, base):
+@pytest.mark.parametrize("base", [20.0, 500000])
+def test_frequencies_are_the_formula(name, rotary_dim, base):
     scaling, length = CASES[name]
     scaling = of_dim(scaling, rotary_dim)
     before = dict(scaling)
@@ -169,18 +158,6 @@ def test_a_length_that_is_given_holds_the_frequencies(scaling):
         assert_same_bits(
             positional.rotary(x, scaling=scaling, length=40), positional.rotary(x, cache=(cos, sin))
         )
-
-
-def test_known_numbers():
-    """Llama 3.1 keeps the first pairs, slows the last ones 8 times, and mixes the pairs in
-    between."""
-    frequencies, _ = rotary_frequencies(128, base=500000.0, scaling=llama3())
-    plain, one = rotary_frequencies(128, base=500000.0)
-    assert one == 1.0
-    kept, slowed = frequencies == plain, np.isclose(frequencies * 8, plain, rtol=4 * EPS)
-    # 8192 / wavelength is 4 at pair 28.2 and 1 at pair 34.98.
-    assert kept.nonzero()[0].tolist() == list(range(29))
-    assert slowed.nonzero()[0].tolist() == list(range(35, 64))
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

@@ -24,19 +24,13 @@ def written_out(distance, buckets, max_distance):
     return min(exact + math.floor(steps), buckets - 1)
 
 
-@pytest.mark.parametrize("max_distance", [17, 64, 128, 129, 1000])
-@pytest.mark.parametrize("num_buckets", [4, 8, 30, 32])
+@pytest.mark.parametrize("max_distance", [17, 128, 1000])
+@pytest.mark.parametrize("num_buckets", [4, 30, 32])
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_buckets_are_the_formula(bidirectional, num_buckets, max_distance):
     one_way = num_buckets // 2 if bidirectional else num_buckets
-    actual = t5_buckets(
-        1200,
-        1150,
-        query_offset=-30,
-        bidirectional=bidirectional,
-        num_buckets=num_buckets,
-        max_distance=max_distance,
-    )
+    options = {"bidirectional": bidirectional, "num_buckets": num_buckets}
+    actual = t5_buckets(1200, 1150, query_offset=-30, max_distance=max_distance, **options)
     assert actual.dtype == np.int64
     assert actual.shape == (1200, 1150)
     before = np.array([written_out(d, one_way, max_distance) for d in range(1200)])
@@ -66,10 +60,6 @@ def test_a_table_written_by_hand():
     decoder = t5_buckets(1, 300, query_offset=299, bidirectional=False)[0, ::-1]
     assert [decoder.tolist().index(b) for b in range(32)] == DECODER
     assert not t5_buckets(1, 300, bidirectional=False).any()
-    assert_same_bits(
-        t5_buckets(4, num_buckets=4, max_distance=8),
-        np.array([[0, 3, 3, 3], [1, 0, 3, 3], [1, 1, 0, 3], [1, 1, 1, 0]]),
-    )
 
 
 def test_offsets_per_batch_entry():
@@ -113,27 +103,16 @@ def test_the_recipes_for_a_mask_and_for_distances(offset, dtype):
     np.testing.assert_allclose(output, exact, **limit)
 
 
-TABLES = [
-    (32, 128, True),
-    (32, 128, False),
-    (4, 8, True),
-    (2, 2, False),
-    (3, 5, False),
-    (64, 500, True),
-]
-
-
-def table_of(num_buckets, dtype):
-    return np.random.default_rng(num_buckets).standard_normal((num_buckets, 3)).astype(dtype)
+TABLES = [(32, 128, True), (4, 8, True), (2, 2, False), (3, 5, False), (64, 500, True)]
 
 
 @pytest.mark.parametrize(("num_buckets", "max_distance", "bidirectional"), TABLES)
-def test_distances_have_the_biases_of_their_buckets(
+def test_distances_have_the_biases_of_their_buckets_and_tables_their_gradients(
     num_buckets, max_distance, bidirectional, dtype
 ):
     """This holds for all lengths, however few distances there are."""
     options = {"bidirectional": bidirectional, "max_distance": max_distance}
-    table = table_of(num_buckets, dtype)
+    table = np.random.default_rng(0).standard_normal((num_buckets, 3)).astype(dtype)
     bias = regard.positional.t5_distance_bias(table, **options)
     assert bias.dtype == dtype
     assert bias.flags.c_contiguous
@@ -146,13 +125,7 @@ def test_distances_have_the_biases_of_their_buckets(
         fewer = np.clip(after, 1 - reach, reach - 1) + reach
         assert not np.array_equal(bias[:, fewer], found)
 
-
-@pytest.mark.parametrize(("num_buckets", "max_distance", "bidirectional"), TABLES)
-def test_gradients_of_tables(num_buckets, max_distance, bidirectional, dtype):
-    """The map is linear, and this is its transpose, which sums over the distances of a bucket."""
-    options = {"bidirectional": bidirectional, "max_distance": max_distance}
-    table = table_of(num_buckets, dtype)
-    bias = regard.positional.t5_distance_bias(table, **options)
+    # The map is linear. The gradient is its transpose, which sums over the distances of a bucket.
     grad = np.random.default_rng(1).standard_normal(bias.shape).astype(dtype)
     found = regard.positional.t5_distance_bias_backward(grad, num_buckets=num_buckets, **options)
     assert found.dtype == dtype
@@ -163,8 +136,3 @@ def test_gradients_of_tables(num_buckets, max_distance, bidirectional, dtype):
         columns = regard.positional.t5_distance_bias(one, **options)
         wanted = (columns * grad.astype(float)).sum(axis=-1)
         np.testing.assert_allclose(found[number], wanted, rtol=4 * np.finfo(dtype).eps, atol=1e-12)
-
-
-def test_tables_of_integers_are_converted():
-    found = regard.positional.t5_distance_bias([[1], [2], [3], [4]], max_distance=8)
-    assert_same_bits(found, np.array([[2.0, 1.0, 4.0]]))

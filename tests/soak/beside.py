@@ -1,11 +1,6 @@
-"""Programs that use the processors, caches and memory while calls run next to them.
+"""Programs that use the processors, caches and memory while calls run next to them, until they are
+ended: python tests/soak/beside.py numpy | torch | memory"""
 
-python tests/soak/beside.py numpy | torch | memory
-
-Each program runs until it is ended.
-"""
-
-import importlib.util
 import sys
 import time
 
@@ -51,12 +46,6 @@ def memory():
 
 
 PROGRAMS = {"numpy": numpy, "torch": torch, "memory": memory}
-
-
-def available():
-    """Return the programs that can run here."""
-    has_torch = importlib.util.find_spec("torch") is not None
-    return [name for name in PROGRAMS if name != "torch" or has_torch]
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ class Call:
 
     number: int
     kind: str
-    what: str
     run: Callable
 
     def result(self, threads, folder):
@@ -45,8 +44,6 @@ class Call:
 
 def arrays_in(result):
     """Yield the arrays and other values of a result, in order."""
-    if dataclasses.is_dataclass(result):
-        result = [getattr(result, field.name) for field in dataclasses.fields(result)]
     if isinstance(result, dict):
         result = [part for item in result.items() for part in item]
     if isinstance(result, (tuple, list)):
@@ -110,19 +107,18 @@ def _problem(random, number, types=TYPES):
         (batch, kv_heads, kv_len, value_dim),
     )
     arrays = [_drawn(shape, dtype, number + i) for i, shape in enumerate(shapes)]
-    return f"{shapes} {dtype} {sorted(options)}", arrays, options
+    return arrays, options
 
 
 def guide(random, number):
     """Make the first example of docs/guide/threads.md."""
     x = np.random.default_rng(0).standard_normal((4, 300, 64))
-    return "4x300x64 float64", lambda threads, _: regard.scaled_dot_product_attention(
-        x, x, x, threads=threads
-    )
+    return lambda threads, _: regard.scaled_dot_product_attention(x, x, x, threads=threads)
 
 
 def attention(random, number):
-    what, arrays, options = _problem(random, number)
+    precision = [None, None, None, "int8"][random.integers(4)]
+    arrays, options = _problem(random, number, TYPES if precision is None else ["float32"])
     options |= {"return_weights": random.random() < 0.3, "return_lse": random.random() < 0.5}
     if random.random() < 0.2:
         options |= {"dropout_p": 0.2, "dropout_seed": number}
@@ -131,42 +127,36 @@ def attention(random, number):
 
     def run(threads, _):
         out = {"out": np.full(shape, np.nan, arrays[0].dtype)} if has_out else {}
-        return regard.scaled_dot_product_attention(*arrays, threads=threads, **options, **out)
+        return regard.scaled_dot_product_attention(
+            *arrays, precision=precision, threads=threads, **options, **out
+        )
 
-    return what, run
+    return run
 
 
 def long(random, number):
     """Make a call that is long enough to be stopped halfway."""
     q_len = int(random.integers(1000, 3000))
     x = _drawn((1, 8, q_len, 64), np.float32, number)
-    return f"8x{q_len}x64", lambda threads, _: regard.scaled_dot_product_attention(
+    return lambda threads, _: regard.scaled_dot_product_attention(
         x, x, x, is_causal=True, threads=threads
     )
 
 
-def int8(random, number):
-    what, arrays, options = _problem(random, number, ["float16", "float32"])
-    return what, lambda threads, _: regard.scaled_dot_product_attention(
-        *arrays, precision="int8", return_lse=True, threads=threads, **options
-    )
-
-
-def backward(random, number):
-    what, arrays, options = _problem(random, number)
+def derivatives(random, number):
+    arrays, options = _problem(random, number)
     state = regard.scaled_dot_product_attention(*arrays, return_lse=True, threads=1, **options)
     grad = _drawn(state[0].shape, state[0].dtype, number)
-    return what, lambda threads, _: regard.scaled_dot_product_attention_backward(
-        grad, *arrays, *state, threads=threads, **options
-    )
-
-
-def jvp(random, number):
-    what, arrays, options = _problem(random, number)
     along = [_drawn(x.shape, x.dtype, number) for x in arrays]
-    return what, lambda threads, _: regard.scaled_dot_product_attention_jvp(
-        *arrays, *along, return_lse=True, threads=threads, **options
-    )
+
+    def run(threads, _):
+        options_ = options | {"threads": threads}
+        return (
+            regard.scaled_dot_product_attention_backward(grad, *arrays, *state, **options_),
+            regard.scaled_dot_product_attention_jvp(*arrays, *along, return_lse=True, **options_),
+        )
+
+    return run
 
 
 def ragged(random, number):
@@ -195,11 +185,11 @@ def ragged(random, number):
         )
         return state, gradients, summary
 
-    return f"{[each.tolist() for each in lengths]} {dim} {value_dim} {dtype}", run
+    return run
 
 
 def statistics(random, number):
-    what, (query, key, _), options = _problem(random, number)
+    (query, key, _), options = _problem(random, number)
     reduce = str(random.choice(["max", "mean"]))
 
     def run(threads, _):
@@ -207,11 +197,11 @@ def statistics(random, number):
         summary = regard.summarize_attention(query, key, statistics=STATISTICS, **options_)
         return summary, regard.attention_map(query, key, reduce=reduce, shape=(7, 60), **options_)
 
-    return what, run
+    return run
 
 
 def stream(random, number):
-    what, (query, key, value), options = _problem(random, number)
+    (query, key, value), options = _problem(random, number)
     kv_len = key.shape[-2]
     length = max(int(random.integers(1, kv_len + 2)), kv_len // 40)
 
@@ -219,7 +209,7 @@ def stream(random, number):
         chunks = regard.KeyValueChunks(key, value, length=length)
         return regard.attend_stream(query, chunks, return_lse=True, threads=threads, **options)
 
-    return what, run
+    return run
 
 
 def merge(random, number):
@@ -233,7 +223,7 @@ def merge(random, number):
         merged = regard.merge_attention_states(outputs, lses, threads=threads)
         return merged, regard.merge_attention_states_backward(merged[0], outputs, lses, *merged)
 
-    return f"{parts} parts, {rows} x {dim}", run
+    return run
 
 
 def stages(random, number):
@@ -251,7 +241,7 @@ def stages(random, number):
         )
         return scores, [regard.softmax(masked, axis=axis, threads=threads) for axis in (-1, 0)]
 
-    return f"{m}x{k}x{n} {dtype}", run
+    return run
 
 
 def layer(random, number):
@@ -270,7 +260,7 @@ def layer(random, number):
         output = made(x, threads=threads, dropout_seed=number)
         return output, made.backward(x, threads=threads), dict(made.grads)
 
-    return f"{length} {heads} x {dim} {dtype} {options}", run
+    return run
 
 
 def cache(random, number):
@@ -301,11 +291,11 @@ def cache(random, number):
         path.unlink()
         return seen
 
-    return f"{prompt} {dtype} {options}", run
+    return run
 
 
 KINDS = (
-    *(guide, attention, attention, attention, long, int8, backward, backward, jvp, ragged, ragged),
+    *(guide, attention, attention, attention, long, derivatives, derivatives, ragged, ragged),
     *(statistics, statistics, stream, merge, stages, stages, layer, layer, cache, cache, cache),
 )
 
@@ -314,5 +304,4 @@ def call_of(number, seed=0):
     """Return the call of a number, which is the same in every process."""
     kind = KINDS[number % len(KINDS)]
     random = np.random.default_rng([seed, number, zlib.crc32(kind.__name__.encode())])
-    what, run = kind(random, number)
-    return Call(number, kind.__name__, what, run)
+    return Call(number, kind.__name__, kind(random, number))

@@ -29,7 +29,6 @@ from pathlib import Path
 
 import beside
 import calls
-import process
 import regard
 
 HERE = Path(__file__).parent
@@ -51,8 +50,8 @@ def parsed():
     ):
         parser.add_argument(f"--{name}", type=kind, default=usual, help=f"{help} (%(default)s)")
     parser.add_argument(
-        "--beside", nargs="*", choices=list(beside.PROGRAMS), default=beside.available(),
-        help="programs that run next to the calls (default: all available)",
+        "--beside", nargs="*", choices=list(beside.PROGRAMS), default=["numpy", "memory"],
+        help="programs that run next to the calls (default: all that need only NumPy)",
     )  # fmt: skip
     parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -144,14 +143,13 @@ def growth(report, options):
     if len(report["measures"]) != 3:
         yield "the process was not measured three times"
         return
-    first, *_, last = (process.Taken(**each) for each in report["measures"])
-    if last.resident > first.resident + MOST_GROWTH:
-        yield f"resident memory grew from {first.resident >> 20} to {last.resident >> 20} MiB"
+    first, *_, last = report["measures"]
     # With OpenMP, each calling thread has its own team, which may be complete only later.
     teams = (calls.MOST_THREADS - 1) * options.threads if report["layer"] == "openmp" else 0
-    for name, more in (("threads", teams), ("files", 0)):
-        if getattr(last, name) > getattr(first, name) + more:
-            yield f"{name} grew from {getattr(first, name)} to {getattr(last, name)}"
+    more = {"resident": MOST_GROWTH, "task": teams, "fd": 0}
+    for name in first:
+        if last[name] > first[name] + more[name]:
+            yield f"{name} grew from {first[name]} to {last[name]}"
 
 
 def show(options, reports, errors):
@@ -172,13 +170,10 @@ def show(options, reports, errors):
             faults.append(f"process {i} wrote to stderr:\n{report['said']}")
         if "measures" not in report:
             continue
-        resident = [f"{each['resident'] >> 20}" for each in report["measures"]]
-        ends = report["measures"][-1:] or [{"threads": "?", "files": "?"}]
         print(
             f"process {i} ({report['layer']}): {sum(report['done'].values())} calls, "
             f"{report['interrupts']} stopped by {report['interrupts_sent']} signals, "
-            f"{report['forks']} forks, {'/'.join(resident)} MiB resident, "
-            f"{ends[0]['threads']} threads, {ends[0]['files']} files; slowest call "
+            f"{report['forks']} forks, resources {report['measures']}; slowest call "
             f"{report['slowest'][0]:.2f} s ({report['slowest'][1]})"
         )
     print(

@@ -48,18 +48,6 @@ def check(results, problem):
     )
 
 
-def is_slow(case):
-    lengths = case.query[-2] * case.key[-2] * int(np.prod(case.query[:-2]))
-    return lengths > 100_000
-
-
-def for_table(cases):
-    """Return the cases of a quick run. Long problems, and most cases of the long tables, are slow
-    tests."""
-    some = {case.name for case in cases[::7]}
-    return [case for case in cases if case.name in some and not is_slow(case)]
-
-
 @each_in_one_type(AXES, "single_or_half")
 def test_axes(case, single_or_half, cuda):
     problem = case.build(single_or_half)
@@ -70,14 +58,8 @@ def test_axes(case, single_or_half, cuda):
     check(results, problem)
 
 
-@each_in_one_type(for_table([*SIZES, *OPTIONS]), "single_or_half")
+@each_in_one_type([*SIZES, *OPTIONS], "single_or_half", quick=7)
 def test_options_and_sizes(case, single_or_half, cuda):
-    test_axes(case, single_or_half, cuda)
-
-
-@pytest.mark.slow
-@each_in_one_type([*SIZES, *OPTIONS], "single_or_half")
-def test_all_options_and_sizes(case, single_or_half, cuda):
     test_axes(case, single_or_half, cuda)
 
 

@@ -56,14 +56,8 @@ def test_without_the_module(before, words, output_of):
     assert not available
     assert all(word in status for word in words)
     assert errors == [["RuntimeError", status]] * 4
-    assert config == {
-        "available": False,
-        "status": status,
-        "toolkit": None,
-        "driver": None,
-        "devices": [],
-        "kernels": [],
-    }
+    assert config.pop("status") == status
+    assert not any(config.values())
 
 
 def test_a_module_that_is_built_loads_without_a_driver(output_of):
@@ -76,11 +70,6 @@ def test_a_module_that_is_built_loads_without_a_driver(output_of):
     assert errors == [["RuntimeError", status]] * 4
     assert config["kernels"]
     assert "driver" in status or "device" in status
-
-
-def test_it_is_not_imported_with_regard(output_of):
-    script = "import sys, regard; print([name for name in sys.modules if 'cuda' in name])"
-    assert output_of(script) == "[]"
 
 
 MACHINES = {
