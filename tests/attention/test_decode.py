@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import regard
+from drawn_problems import on_target
 from element_types import each_in_one_type
 
 # (heads, kv_heads, queries per call): 1, 2, 3, 4, 5, 6 and 8 rows for each key head.
 ROWS = [(4, 4, 1), (4, 2, 1), (6, 2, 1), (2, 2, 4), (5, 1, 1), (3, 1, 2), (8, 1, 1), (4, 2, 4)]
 # Around tiles, steps, blocks of 96 keys and chunks of 1536.
-LENGTHS = [1, 15, 16, 17, 95, 96, 97, 200, 1535, 1536, 1537, 3100]
+LENGTHS = [1, 15, 16, 17, 95, 96, 97, 1535, 1536, 1537, 3100]
 
 
 def arrays_of(dtype, heads, kv_heads, q_len, kv_len, head_dim=16, value_dim=24, spread=1.0):
@@ -45,6 +46,14 @@ def test_the_bits_of_the_forward_kernel(case, dtype, target):
     (heads, kv_heads, step), kv_len = case
     arrays = arrays_of(dtype, heads, kv_heads, 17, kv_len)
     same_bits(*arrays, step=step, query_offset=kv_len - 17, is_causal=True)
+
+
+@pytest.mark.parametrize("heads", [5, 8])
+def test_rows_of_several_vectors_over_several_chunks(heads):
+    for target in regard.cpu_targets():
+        with on_target(target):
+            arrays = arrays_of(np.float32, heads, 1, 9, 3100)
+            same_bits(*arrays, step=1, query_offset=3091, is_causal=True)
 
 
 OPTIONS = {

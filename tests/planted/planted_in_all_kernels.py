@@ -4,7 +4,7 @@ from planted_bug import Bug
 
 KERNELS = "cpp/kernels/"
 SIMD = "cpp/simd/"
-OPTIONS = ("tests/attention/test_options.py",)
+OPTIONS = ("tests/attention/test_options.py", "tests/attention/test_attention.py")
 DROPOUT = ("tests/attention/test_dropout.py", "tests/streams/test_stream.py")
 CACHE = ("tests/cache",)
 SPARSE = ("tests/attention/test_mask_forms.py",)

@@ -5,7 +5,7 @@ from planted_bug import Bug
 DISPATCH = "cpp/dispatch/"
 BINDINGS = "cpp/bindings/"
 ERRORS = ("tests/wrong_calls/test_wrong_stages.py", "tests/attention/test_layouts.py")
-OPTIONS = ("tests/attention/test_options.py",)
+OPTIONS = ("tests/attention/test_options.py", "tests/attention/test_attention.py")
 
 BUGS = [
     Bug(

@@ -3,7 +3,7 @@
 from planted_bug import Bug
 
 KERNELS = "cpp/kernels/"
-OPTIONS = ("tests/attention/test_options.py",)
+OPTIONS = ("tests/attention/test_options.py", "tests/attention/test_attention.py")
 DECODE = ("tests/attention/test_decode.py", "tests/attention/test_same_bits.py", *OPTIONS)
 BACKWARD = ("tests/attention/test_derivatives.py", "tests/attention/test_derivatives.py")
 SUMMARY = ("tests/attention/test_summary.py",)
