@@ -62,12 +62,6 @@ def test_thumbnails_are_the_levels(opened, pooled):
         assert np.array_equal(colors, sequential("light")[levels[2 * number]])
 
 
-def test_high_resolution_screens_have_all_pixels(opened, pooled):
-    page = opened(pooled.path, device_scale_factor=2)
-    width = page.evaluate("document.getElementById('picture').width")
-    assert width == pytest.approx(2 * page.locator("#picture").bounding_box()["width"], abs=2)
-
-
 def test_nan_has_its_color_and_its_words(opened, tmp_path):
     query, key = problem(heads=1, kv_heads=1)
     query[0, 5] = np.nan
@@ -150,26 +144,3 @@ def test_a_tile_of_blocks_is_drawn_between(opened, tiled):
         assert "Pale: blocks" in page.inner_text("#pixels")
         near = np.abs(found - (0.35 * colors + 0.65 * 255)).max(axis=-1) <= 2
         assert np.mean(near) > 0.9  # the others have a query's top key
-
-
-def test_tiles_at_the_resolution_of_the_screen(opened, tiled):
-    """Single weights that are smaller than a pixel are pooled as the picture is."""
-    bounds, planes = next(
-        each
-        for each in tiles_of_kind(tiled, 0, True)
-        if not any(n % 2 for n in each[1]["weights"].shape)
-    )
-    middle = (bounds[0] + bounds[1]) / 2, (bounds[2] + bounds[3]) / 2
-    reach = 250
-    q0, k0 = (min(max(at - reach, 0), 1000 - 2 * reach) for at in middle)
-    page = opened(tiled.path, f"#q=999&v={q0},{q0 + 2 * reach},{k0},{k0 + 2 * reach}")
-    colors = drawn(page, 2 * reach, 2 * reach)
-    weights = planes["weights"]
-    rows, columns = (np.arange(n // 2) * 2 for n in weights.shape)
-    pooled = weights[: 2 * len(rows), : 2 * len(columns)]
-    pooled = pooled.reshape(len(rows), 2, len(columns), 2).max(axis=(1, 3))
-    own = colors[bounds[0] - int(q0) :, bounds[2] - int(k0) :]
-    _, _, _, height = map(float, page.get_attribute("#picture", "data-plot").split())
-    step = 1 if height >= 2 * reach / 1.01 else 2
-    wanted = indices(weights if step == 1 else pooled)
-    alike(own[::step][: wanted.shape[0], ::step][:, : wanted.shape[1]], sequential("light"), wanted)

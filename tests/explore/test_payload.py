@@ -10,13 +10,6 @@ import sparse_cases
 from explorer_pages import close_levels, problem, weights_of
 from regard._explore._encoding import halves, short_halves
 
-ONES = np.ones((1, 1), np.float32)
-
-
-def value_of(levels):
-    values = 10.0 ** (6 * levels.astype(np.float64) / 254 - 6)
-    return np.where(levels == 0, 0, values)
-
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(
@@ -203,29 +196,6 @@ def test_nan_is_not_shown_as_a_weight(page_of):
     assert page.facts["layers"][0]["heads"][1]["statistics"]["entropy"] is None
 
 
-def test_one_query_and_one_key(page_of):
-    page = page_of(ONES, ONES)
-    assert page.map(0, 0)["weights"].tolist() == [[1]]
-    page = page_of(ONES, ONES, ~ONES.astype(bool))
-    assert page.map(0, 0)["weights"].tolist() == [[0]]
-    assert (page.rows(0, 0)["top_weights"] == 0).all()
-
-
-def test_induction_needs_tokens(page_of):
-    query, key = problem()
-    tokens = [f"t{i % 7}" for i in range(40)]
-    page = page_of(query, key, tokens=tokens, is_causal=True)
-    numbers = np.arange(40) % 7
-    wanted = regard.summarize_attention(
-        query, key, statistics=["induction"], tokens=numbers, is_causal=True
-    ).induction
-    stored = [head["statistics"]["induction"] for head in page.facts["layers"][0]["heads"]]
-    assert np.allclose(stored, wanted, rtol=1e-5)
-    pair = page_of(query, key, tokens=(["q"] * 40, tokens))
-    assert "induction" not in pair.facts["layers"][0]["heads"][0]["statistics"]
-    assert pair.facts["tokens"]["query"] == ["q"] * 40
-
-
 def test_the_same_call_has_the_same_bytes(page_of):
     query, key = problem(q_len=100)
     options = {"tokens": (None, ["é"] * 40), "detail": 32}
@@ -248,16 +218,6 @@ def test_texts_cannot_end_the_element_that_holds_them(page_of):
     assert page.bytes.count(b"<!--") == plain.bytes.count(b"<!--") == 0
 
 
-@pytest.mark.parametrize("detail", [None, 64])
-def test_progress_rises_to_all_there_is(detail):
-    query, key = problem(layers=(2,), q_len=300, kv_len=300)
-    calls = []
-    regard.explore(query, key, detail=detail, progress=lambda *each: calls.append(each))
-    done, whole = zip(*calls, strict=True)
-    assert set(whole) == {done[-1]}
-    assert list(done) == sorted(done)
-
-
 SHORT_NAMES = [
     ([f"model.layers.{n}.self_attn" for n in range(3)], ["0", "1", "2"]),
     (["a.x.b", "a.y.b", "a.b"], ["x.b", "y.b", "b"]),
@@ -274,9 +234,3 @@ def test_labels_omit_what_all_names_share(page_of, names, labels):
     page = page_of(query, key, names={"layers": names})
     assert [layer["label"] for layer in page.facts["layers"]] == labels
     assert [layer["name"] for layer in page.facts["layers"]] == names
-
-
-def test_statistics_that_are_not_wanted_are_left_out(page_of):
-    query, key = problem()
-    page = page_of(query, key, statistics=["entropy", "column_sums"])
-    assert set(page.rows(0, 0)) == {"top_keys", "top_weights", "entropy", "column_sums"}

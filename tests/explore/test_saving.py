@@ -32,12 +32,6 @@ def test_an_existing_file_stays_unless_it_may_be_replaced(explorer, tmp_path):
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-def test_a_new_file_has_the_usual_permissions(explorer, tmp_path):
-    explorer.save(tmp_path / "page.html")
-    (tmp_path / "other").touch()
-    assert (tmp_path / "page.html").stat().st_mode == (tmp_path / "other").stat().st_mode
-
-
 def test_a_link_stays_a_link(explorer, tmp_path):
     (tmp_path / "target.html").write_text("old")
     (tmp_path / "link.html").symlink_to("target.html")

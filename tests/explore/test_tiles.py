@@ -119,14 +119,6 @@ def test_weight_beyond_the_top_keys_comes_first(page_of):
     assert len(bounds) > 3
 
 
-def test_the_diagonal_is_where_equal_tiles_begin(page_of):
-    weights = np.full((1, 256, 256), 1 / 256)
-    page = page_of(weights=weights, detail=16, top_k=1, tile_bytes=10_000)
-    bounds = [tuple(tile[0]) for tile in page.tiles(0, 0)]
-    # A query's top key is its first one: less is left for the tiles of the first keys.
-    assert bounds[:3] == [(i, i + 64, i, i + 64) for i in (64, 128, 192)]
-
-
 def test_texts_longer_than_the_grid_that_orders_tiles(page_of):
     """More than 512 tiles of single weights along an axis."""
     n = 40_000
@@ -157,14 +149,3 @@ def test_nan_and_fully_masked_heads(page_of):
             assert np.isnan(planes["weights"][10]).all()
             assert np.isfinite(planes["weights"][11]).all()
     assert with_nan == 4
-
-
-@pytest.mark.slow
-def test_a_notebook_leaves_out_the_tiles_of_a_large_page():
-    query = np.random.default_rng(0).standard_normal((5, 700, 8), dtype=np.float32)
-    page = regard.explore(query, query, tile_bytes=6_000_000)
-    assert page.nbytes > 5_000_000
-    shown = page._repr_html_()
-    assert "iframe" in shown
-    assert "tile-0.0.0" not in shown
-    assert " tiles, " in repr(page)

@@ -117,10 +117,3 @@ def test_the_attentions_of_a_model_in_torch(page_of, kind):
     assert np.allclose(page.map(1, 3)["weights"], layers[1][0, 3], rtol=2e-3, atol=1e-7)
     with pytest.raises(TypeError, match=r"weights\[0\] must not need a gradient"):
         regard.explore(weights=tuple(each.requires_grad_() for each in given))
-
-
-def test_weights_are_not_changed():
-    weights = weights_like((2, 6, 6))
-    before = weights.copy()
-    regard.explore(weights=weights)
-    assert np.array_equal(weights, before)

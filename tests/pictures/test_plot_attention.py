@@ -57,16 +57,6 @@ def test_every_head_of_a_call_has_its_own_weights(pyplot, name):
     np.testing.assert_allclose(together, weights, rtol=1e-12, atol=1e-15)
 
 
-def test_two_axes_are_one_head(pyplot):
-    query, key = QUERY[0, 0], KEY[0, 0]
-    image = regard.plot.attention((query, key), is_causal=True)
-    np.testing.assert_allclose(drawn(image), weights_of(query, key, is_causal=True), rtol=1e-12)
-    assert image.axes.get_xlabel() == "key"
-    assert image.axes.get_ylabel() == "query"
-    assert image.colorbar.ax.get_ylabel() == "weight"
-    assert pyplot.get_fignums() == [image.figure.number]
-
-
 @pytest.mark.parametrize("kind", ["query and key", *slow("weights")])
 @pytest.mark.parametrize(
     ("reduce", "label"),
@@ -160,16 +150,6 @@ def test_pixels_have_the_colors_of_their_weights(pyplot):
 def test_limits(pyplot, keywords, limits):
     image = regard.plot.attention([[0.25, 0.75], [0.5, 0.5]], **keywords)
     assert image.get_clim() == limits
-
-
-@pytest.mark.parametrize(
-    "weights", [np.zeros((2, 3)), *slow(np.full((2, 3), np.nan), [[1e-320, 0.0]])]
-)
-def test_weights_without_a_scale(pyplot, weights):
-    for log in (False, True):
-        image = regard.plot.attention(weights, log=log)
-        image.figure.canvas.draw()
-        assert np.isfinite(image.get_clim()).all()
 
 
 def test_queries_stand_at_their_positions(pyplot):

@@ -47,28 +47,3 @@ def test_nan_is_pink_and_the_label_says_so(pyplot):
     assert image.colorbar.ax.get_ylabel() == "(pink: NaN)"
     red, green, blue, _ = image.cmap(np.ma.masked)
     assert red > blue > green
-
-
-def test_arguments_of_imshow(pyplot):
-    figure = pyplot.figure()
-    ax = figure.subplots()
-    image = drawn(VALUES - 0.5, ax=ax, colorbar=False, cmap="magma", vmin=-2, vmax=3)
-    assert image.axes is ax
-    assert image.colorbar is None
-    assert image.get_clim() == (-2, 3)
-    assert image.get_cmap().name == "magma"
-    from matplotlib.colors import TwoSlopeNorm
-
-    norm = TwoSlopeNorm(0, -1, 1)
-    assert drawn(VALUES, norm=norm).norm is norm
-
-
-def test_names_that_differ_have_labels_that_differ(pyplot):
-    names = [f"model.decoder.layers.{number}.encoder_attention" for number in range(3)]
-    formatter = drawn(VALUES, names={"layers": names}).axes.yaxis.get_major_formatter()
-    assert len({formatter(at, 0) for at in range(3)}) == 3
-    images = regard.plot.heads(np.broadcast_to(np.eye(4), (3, 4, 4)), names=names)
-    assert len({image.axes.get_title() for image in images}) == 3
-    long = ["a" * 60 + end for end in "bcd"]  # for every label
-    formatter = drawn(VALUES, names={"layers": long}).axes.yaxis.get_major_formatter()
-    assert {len(formatter(at, 0)) for at in range(3)} == {48}

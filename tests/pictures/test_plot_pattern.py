@@ -88,15 +88,3 @@ def test_long_patterns_are_shares_of_blocks(pyplot):
     np.testing.assert_allclose(total, wanted, rtol=1e-3)
     assert image.colorbar.ax.get_ylabel().startswith("visible share of each ")
     assert set(np.unique(shares[0, 1:])) == {0}
-
-
-def test_few_queries_have_the_first_tokens(pyplot):
-    image = regard.plot.pattern(q_len=3, kv_len=6, is_causal=True, tokens=list("abcdef"))
-    image.figure.canvas.draw()
-    assert [label.get_text() for label in image.axes.get_yticklabels()] == list("abc")
-
-
-def test_small_patterns_have_lines_between_entries(pyplot):
-    image = regard.plot.pattern(q_len=3, query_offset=2, kv_len=5, is_causal=True)
-    assert image.axes.yaxis.get_minorticklocs().tolist() == [2.5, 3.5]
-    assert image.axes.xaxis.get_minorticklocs().tolist() == [0.5, 1.5, 2.5, 3.5]

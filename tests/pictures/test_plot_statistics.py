@@ -58,17 +58,6 @@ def test_many_positions_are_means_and_the_label_says_so(pyplot):
     assert ax.get_images()[0].get_extent() == [-0.5, 2999.5, 1.5, -0.5]
 
 
-def test_a_sequence_of_a_ragged_summary_is_drawn_as_the_errors_say(pyplot):
-    query, key = rng.standard_normal((2, 9, 3, 8))
-    starts = [0, 4, 9]
-    ragged = regard.summarize_attention_ragged(query, key, starts, starts)
-    summary = regard.AttentionSummary(entropy=ragged.entropy[4:9].T)
-    shown = strip_of(regard.plot.statistics(summary)["entropy"])
-    query, key = (x[4:9].swapaxes(0, 1) for x in (query, key))
-    wanted = regard.summarize_attention(query, key, statistics=["entropy"]).entropy
-    np.testing.assert_allclose(shown, wanted)
-
-
 def ticks_of(axis):
     """Return the texts along an axis, by position; long axes do not show all of them."""
     axis.get_figure().canvas.draw()
@@ -112,14 +101,3 @@ def test_names_of_layers_and_heads(pyplot):
     alone = regard.plot.statistics(summary_of(2, 6), names={"heads": ["x", "y"]})
     assert ticks_of(alone["max"].yaxis) == {0: "x", 1: "y"}
     assert ticks_of(alone["induction"].xaxis) == {0: "x", 1: "y"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("heads", [1, 2])
-def test_nan_and_single_tokens(pyplot, heads):
-    """The first query has no previous key, so the previous-token scores of one token are NaN."""
-    summary = summary_of(heads, 1)
-    assert np.isnan(summary.previous_token).all()
-    regard.plot.statistics(summary)["max"].figure.canvas.draw()
-    query = np.full((heads, 4, 8), np.nan)
-    regard.plot.statistics(regard.summarize_attention(query, query))["max"].figure.canvas.draw()

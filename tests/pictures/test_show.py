@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import regard
-from regard._show.shows_options import html_table
 from regard._show.text import width_of
 
 HOSTILE = ["<script>alert(1)</script>", "\"&'", "a\nb\x1b[31m", "x" * 5000, "😀", "\ud800"]
@@ -132,15 +131,6 @@ def test_tokens_are_never_markup_nor_escape_sequences():
     assert len(text.splitlines()) == length + 1
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
-def test_no_weights(shape):
-    shown = regard.show(np.zeros(shape))
-    assert str(shown) == f"no weights: {shape[0]} queries, {shape[1]} keys"
-    assert shown._repr_html_() == f"<p>{shown}</p>"
-    heads = regard.show(np.zeros((2, *shape)))
-    assert heads._repr_html_().splitlines()[1] == f"<p>head 1<br>{shown}</p>"
-
-
 X = np.zeros((2, 40, 8), np.float32)
 OBJECTS = {
     "explanation": lambda: regard.explain(X, X, X, is_causal=True),
@@ -165,8 +155,3 @@ def test_objects_show_their_options(name):
         for option, text in told.items():
             assert f"{option}={text}" in repr(made)
         assert table.caption == type(made).__name__
-
-
-def test_options_are_escaped():
-    table = Table(html_table("<caption>", [("<b>", "<script>")]))
-    assert (table.caption, table.headers, table.cells) == ("<caption>", ["<b>"], ["<script>"])

@@ -35,13 +35,6 @@ def digest_on(target):
     return hashlib.sha256(output.tobytes()).hexdigest()
 
 
-def test_targets_are_named_best_first():
-    assert isinstance(TARGETS, tuple)
-    assert all(type(name) is str and name for name in TARGETS)
-    assert len(set(TARGETS)) == len(TARGETS)
-    assert TARGETS[-1] == "baseline"
-
-
 @pytest.mark.parametrize("name", [None, *TARGETS])
 def test_the_best_target_is_active_or_the_one_that_is_forced(name, output_of):
     """The kernels change along with the name: they have the bits of a target set in a process."""
@@ -181,15 +174,3 @@ def test_a_better_target_that_was_not_compiled_is_reported(masked, output_of):
         assert config["better_target"] == best
         assert config["active_reason"] == "best of the compiled targets"
         assert text.count(f"this CPU supports {best}, which was not compiled: run pip install") == 3
-
-
-def test_show_config(target, capsys):
-    assert regard.show_config() is None
-    report = capsys.readouterr()
-    config = regard.show_config(mode="dicts")
-    assert capsys.readouterr() == ("", "")
-    assert not report.err
-    assert type(config) is dict
-    for word in (regard.__version__, target, *TARGETS):
-        assert word in report.out
-        assert f'"{word}"' in json.dumps(config)

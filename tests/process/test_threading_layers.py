@@ -6,10 +6,7 @@ import json
 import pathlib
 import textwrap
 
-import numpy as np
 import pytest
-
-import regard
 
 LAYERS = ("pool", "openmp", "serial")
 has_openmp = importlib.util.find_spec("regard._openmp") is not None
@@ -170,11 +167,6 @@ def test_a_build_without_openmp(output_of):
     assert len(refusals) == 2
     assert all("-Ccmake.define.REGARD_OPENMP=ON" in refusal for refusal in refusals)
     assert shape == "(2, 3, 4)"
-
-
-def test_explain_shows_the_threads_of_the_layer(layer):
-    x = np.ones((4, 500, 64), np.float32)
-    assert regard.explain(x, x, x, threads=2).threads == (1 if layer == "serial" else 2)
 
 
 # Other code in the process

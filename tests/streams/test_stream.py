@@ -2,7 +2,6 @@
 documents, whatever the chunks are made of."""
 
 import functools
-import warnings
 
 import hypothesis
 import numpy as np
@@ -113,21 +112,6 @@ def test_groups_of_groups(count):
     assert_same_bits(streamed(problem, 1), documented(problem, 1))
 
 
-@pytest.mark.parametrize("mean", [0.0, 1.0])
-def test_thousands_of_chunks_are_as_exact_as_one_call(mean, dtype):
-    query, key = normal(4, 32, dtype=dtype), normal(2000, 32, seed=1, dtype=dtype)
-    value = (mean + normal(2000, 8, seed=2)).astype(dtype)
-    expected = reference.expected(query, key, value)
-    output, lse = stream(query, cut(key, value, 1), return_lse=True)
-    reference.assert_matches(expected, output=output, lse=lse)
-
-
-def test_one_chunk_has_the_bits_of_a_single_call(storage):
-    arrays = [normal(2, 3, 50, 24, seed=i).astype(storage) for i in range(3)]
-    options = {"is_causal": True, "query_offset": "end", "return_lse": True}
-    assert_same_bits(stream(arrays[0], [arrays[1:]], **options), attend(*arrays, **options))
-
-
 def relative(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
     """Add a term that depends on every argument."""
     for k in range(keys):
@@ -221,16 +205,6 @@ def test_out(layout):
     wanted = stream(query, chunks)
     assert stream(query, chunks, out=out) is out
     assert_same_bits(out.copy(), wanted)
-
-
-def test_overflow_to_a_narrower_type_is_silent():
-    """A single call is silent too. Two chunks of the largest float16 give the largest float16."""
-    value = np.full((1, 4, 2), 65504, np.float16)
-    key = np.zeros((1, 4, 2), np.float16)
-    with warnings.catch_warnings(action="error"):
-        assert (stream(key, cut(key, value, 2)) == 65504).all()
-        output = stream(key, cut(key, value, 2), dropout_p=0.9, dropout_seed=1)
-    assert np.isinf(output).any()
 
 
 def test_rows_of_special_numbers_merge_as_states_do():

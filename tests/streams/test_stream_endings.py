@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import streams
-from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, stream
+from streams import CHUNKS, QUERY, SIZE, stream
 
 
 class Ended(Exception):
@@ -76,13 +76,6 @@ def test_what_closing_raises():
     assert raised.value.__notes__ == ["Closing chunks raised Ended('late')"]
 
 
-def test_an_error_in_the_middle_leaves_out_as_it_was():
-    out = np.full((2, 3, 4), 7.0)
-    with pytest.raises(ValueError, match="chunk 5"):
-        stream(QUERY, iter([*CHUNKS[:5], (KEY, VALUE[:, 1:])]), out=out)
-    assert (out == 7).all()
-
-
 def test_no_thread_to_start(monkeypatch):
     def refuses(thread):
         raise RuntimeError("can't start new thread")
@@ -110,17 +103,6 @@ def test_progress_is_told_where_the_call_was(chunks, options, wanted):
 
     stream(QUERY, chunks, progress=progress, **options)
     assert told == wanted
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_bar(known, capfd):
-    pytest.importorskip("tqdm", reason="pip install tqdm")
-    stream(QUERY, CHUNKS, progress=None)
-    assert capfd.readouterr() == ("", "")
-    stream(QUERY, CHUNKS if known else iter(CHUNKS), progress=True)
-    told = capfd.readouterr().err
-    assert ("200/200" if known else "200") in told
-    assert told.endswith("\n")
 
 
 # Separate processes

@@ -156,16 +156,6 @@ def test_a_stream_inside_streams_side_by_side():
             assert_same_bits(result, wanted)
 
 
-def test_the_context_of_the_caller_holds_in_the_iterator():
-    def chunks():
-        for key, value in CHUNKS:
-            assert np.geterr()["over"] == "ignore"
-            yield key * np.float64(1e308) * 0, value
-
-    with np.errstate(all="ignore"):
-        stream(QUERY, chunks())
-
-
 @pytest.mark.parametrize("source", ["generator", "memmap"])
 def test_memory_is_two_chunks_and_the_states(source, tmp_path):
     """There are 16 chunks of 1 MB, and states of 16 KB."""
@@ -334,11 +324,3 @@ def test_arrays_in_files(kind, tmp_path):
         assert length > 200
         assert length % {"zarr": 20, "zarr shards": 40}.get(kind, 1) == 0
         assert_same_bits(stream(QUERY, [pair]), stream(QUERY, [(KEY, VALUE)]))
-
-
-def test_the_default_length():
-    key = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (8, 10**7, 64), (0, 0, 0))
-    length = regard.KeyValueChunks(key, key).length
-    assert length == 15360  # 64 MiB hold 16384 keys; a multiple of 1536
-    big = np.broadcast_to(np.float32(0), (1, 5, 10**6))
-    assert regard.KeyValueChunks(big, big).length == 1536
