@@ -149,3 +149,11 @@ def test_nan_and_fully_masked_heads(page_of):
             assert np.isnan(planes["weights"][10]).all()
             assert np.isfinite(planes["weights"][11]).all()
     assert with_nan == 4
+
+
+def test_a_page_that_is_too_large_is_refused_before_anything_is_read():
+    """To count what a mask of 2^48 elements shows would take days."""
+    x = np.broadcast_to(np.float32(1), (1, 2**24, 4))
+    mask = np.broadcast_to(np.float32(0), (2**24, 2**24))
+    with pytest.raises(ValueError, match="max_bytes must be at least about 967"):
+        regard.explore(x, x, mask)
