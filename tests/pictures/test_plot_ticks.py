@@ -31,12 +31,11 @@ def slow(*values):
 
 
 @pytest.mark.parametrize("size", [(6.4, 4.8), *slow((2.5, 2), (12, 10))])
-@pytest.mark.parametrize("kind", ["numbers", "short", "long"])
+@pytest.mark.parametrize("kind", ["numbers", "long"])
 @pytest.mark.parametrize("length", [7, *slow(1, 2, 30, 300, 12345)])
 def test_labels_do_not_overlap(pyplot, size, kind, length):
     tokens = {
         "numbers": None,
-        "short": [f"w{i % 7}" for i in range(length)],
         "long": [f"token number {i}" for i in range(length)],
     }[kind]
     ax = pyplot.figure(figsize=size, layout="constrained").subplots()

@@ -61,7 +61,7 @@ def test_text():
     ]
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (1, 1), (9, 9), (10, 3), (3, 10), (34, 34), (500, 800)])
+@pytest.mark.parametrize("shape", [(1, 1), (9, 9), (10, 3), (3, 10), (34, 34), (500, 800)])
 def test_lines_fit_and_say_what_is_left_out(shape):
     weights = regard.softmax(rng.standard_normal(shape) * 3)
     text = str(regard.show(weights))
@@ -88,8 +88,8 @@ def test_every_head_has_a_table():
     assert many._repr_html_().count("<table") == 8
     assert "3 more heads" in many._repr_html_()
     none = regard.show(np.zeros((0, 3, 3)))
-    assert str(none) == "no weights: 0 heads"
-    assert none._repr_html_() == "<p>no weights: 0 heads</p>"
+    assert (str(none), none._repr_html_()) == ("no weights: 0 heads", "<p>no weights: 0 heads</p>")
+    assert str(regard.show(np.zeros((0, 3)))) == "no weights: 0 queries, 3 keys"
 
 
 def test_html():

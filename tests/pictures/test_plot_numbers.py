@@ -1,9 +1,52 @@
-"""Test panels of statistics against the arrays that they are drawn from."""
+"""Test pictures of one number per head, and panels of statistics, against the numbers."""
 
 import numpy as np
 import pytest
 
 import regard
+
+VALUES = np.random.default_rng(0).random((3, 5))
+
+
+def drawn(values, **options):
+    image = regard.plot.layer_heads(values, **options)
+    image.figure.canvas.draw()
+    return image
+
+
+@pytest.mark.parametrize("convert", [np.asarray, np.float16, np.ndarray.tolist, np.asfortranarray])
+def test_pixels_are_the_numbers(pyplot, convert):
+    image = drawn(convert(VALUES), label="importance")
+    np.testing.assert_array_equal(image.get_array(), np.asarray(convert(VALUES), float))
+    assert image.axes.get_xlabel() == "head"
+    assert image.axes.get_ylabel() == "layer"
+    assert image.colorbar.ax.get_ylabel() == "importance"
+    assert image.get_clim() == (0, np.asarray(convert(VALUES)).max())
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [
+        ([[1.0, 2.0]], (0, 2)),
+        ([[-1.0, 2.0]], (-1, 2)),
+        ([[-3.0, -2.0]], (-3, 0)),
+        ([[0.0, 0.0]], (0, 1)),
+        ([[np.nan, 4.0], [np.inf, -np.inf]], (0, 4)),
+        ([[np.nan]], (0, 1)),
+    ],
+)
+def test_colors_reach_from_0_or_the_smallest_number(pyplot, values, limits):
+    assert drawn(values).get_clim() == limits
+
+
+def test_nan_is_pink_and_the_label_says_so(pyplot):
+    ax = pyplot.figure().subplots()
+    image = drawn([[1.0, np.nan]], ax=ax)
+    assert image.axes is ax
+    assert image.colorbar.ax.get_ylabel() == "(pink: NaN)"
+    red, green, blue, _ = image.cmap(np.ma.masked)
+    assert red > blue > green
+
 
 pytest.importorskip("matplotlib")
 
@@ -71,7 +114,8 @@ def ticks_of(axis):
 
 def test_layers_and_heads_stay_two_axes(pyplot):
     summary = summary_of(3, 6, batch=(2,))
-    panels = regard.plot.statistics(summary, list("abcdef"))
+    fields = ("entropy", "previous_token", "induction")
+    panels = regard.plot.statistics(summary, list("abcdef"), fields=fields)
     np.testing.assert_allclose(strip_of(panels["entropy"]), summary.entropy.reshape(6, 6))
     for name in ("previous_token", "induction"):
         np.testing.assert_allclose(strip_of(panels[name]), getattr(summary, name))
@@ -98,6 +142,8 @@ def test_names_of_layers_and_heads(pyplot):
     for given, label in (({"layers": ["a", "b"]}, "a.0"), ({"heads": ["c", "d"]}, "0.c")):
         ax = regard.plot.statistics(summary, fields="max", names=given)["max"]
         assert ticks_of(ax.yaxis)[0] == label
-    alone = regard.plot.statistics(summary_of(2, 6), names={"heads": ["x", "y"]})
+    summary = summary_of(2, 6)
+    fields = ("max", "induction")
+    alone = regard.plot.statistics(summary, fields=fields, names={"heads": ["x", "y"]})
     assert ticks_of(alone["max"].yaxis) == {0: "x", 1: "y"}
     assert ticks_of(alone["induction"].xaxis) == {0: "x", 1: "y"}
