@@ -4,12 +4,10 @@ them, its own encoding, and nothing hostile."""
 import json
 import re
 
-import numpy as np
 import pytest
 
 import regard
 from regard._cli.stages import EXAMPLE
-from regard._cli.walkthrough import number_table, side_by_side, weight_table
 from regard._show.text import width_of
 
 
@@ -77,17 +75,3 @@ def test_escape_sequences_do_not_reach_the_terminal(shown):
     text = shown("--no-timing", "\x1b[31mred \x1b]0;title\x07 a\x9b2Jb \u202eevil \x7f")
     assert not [char for char in text if char != "\n" and not char.isprintable()]
     assert r"\x1b[31m" in text
-
-
-@pytest.mark.parametrize("length", [4, 9])
-def test_wide_characters_stay_aligned(length):
-    tokens = ["日本語", "and", "é" * 3, "wide 文", *"abcde"][:length]
-    values = np.eye(length, dtype=np.float32)
-    for table in (
-        number_table("numbers", values, 2, tokens),
-        weight_table("weights", values, tokens),
-    ):
-        _, header, *rows = side_by_side(tokens, table, table)
-        widths = {width_of(row) for row in rows if not row.startswith("  …")}
-        assert len(widths) == 1
-        assert length > 6 or width_of(header) in widths

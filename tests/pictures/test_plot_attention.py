@@ -201,42 +201,6 @@ def test_heads_share_one_scale(pyplot):
     assert len(images[0].figure.axes) == 5
 
 
-SCALED = {
-    "attention": lambda q, k, **place: [regard.plot.attention((q[0], k[0]), **place)],
-    "compare": lambda q, k, **place: [regard.plot.compare((q[0], k[0]), (q[1], k[1]), **place)],
-    "layer_heads": lambda q, k, **place: [regard.plot.layer_heads(q[0], **place)],
-    "pattern": lambda q, k, **place: [
-        regard.plot.pattern(q_len=1000 * q.shape[1], kv_len=1000 * k.shape[1], **place)
-    ],
-    "heads": lambda q, k, ax=None: regard.plot.heads((q, k), figure=ax and ax.figure),
-}
-
-
-@pytest.mark.parametrize(
-    ("size", "lengths"), [((9, 4), (6, 6)), ((4, 9), (4, 16)), (None, (40, 4))]
-)
-@pytest.mark.parametrize("draw", SCALED)
-def test_color_bars_are_as_high_as_their_pictures(pyplot, draw, lengths, size):
-    query, key = (rng.standard_normal((2, length, 8)) for length in lengths)
-    place = {}
-    if size is not None:
-        place["ax"] = pyplot.figure(figsize=size).subplots()
-        if draw == "heads":
-            place["ax"].remove()
-    images = SCALED[draw](query, key, **place)
-    figure = images[0].figure
-    figure.canvas.draw()
-    boxes = [image.axes.get_window_extent() for image in images]
-    low, high = min(box.y0 for box in boxes), max(box.y1 for box in boxes)
-    bar = images[0].colorbar
-    box = bar.ax.get_window_extent()
-    assert box.y1 == pytest.approx(high, abs=1)
-    if bar.extend == "min":  # below the bar is a triangle
-        assert low < box.y0 < low + 0.2 * (high - low)
-    else:
-        assert box.y0 == pytest.approx(low, abs=1)
-
-
 def test_differences_are_centered(pyplot):
     a, b = regard.softmax(rng.standard_normal((2, 20, 20)) * 3)
     image = regard.plot.compare(a, b, names=("before", "after"))

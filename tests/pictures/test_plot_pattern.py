@@ -120,14 +120,6 @@ def test_patterns(name, options, pyplot):
             np.testing.assert_array_equal(shares, expected)
 
 
-def test_heads_of_sparse_masks(pyplot):
-    ax = pyplot.figure().subplots()
-    heads = sparse_cases.sparse_masks(2, 3, *LENGTHS)["blocks"]
-    for head in ((0, 0), (1, 2), (-1, 1)):
-        image = regard.plot.pattern(heads, head=head, ax=ax, shape=LENGTHS)
-        np.testing.assert_array_equal(drawn(image), heads.to_dense()[head])
-
-
 LONG = 1_000_000
 MANY = {
     "sliding": lambda: masks.sliding(LONG, window=(4000, 0)),

@@ -23,8 +23,6 @@ def ones(*shape):
 TOO_LARGE = {
     "rows": lambda: sdpa(ones(1, 2**48, 2), ones(1, 3, 2), ones(1, 3, 2)),
     "columns": lambda: sdpa(ones(1, 2**25, 2), ones(1, 2**25, 2), ones(1, 2**25, 2**25)),
-    "batch": lambda: sdpa(*(ones(2**50, 1, 2, 2) for _ in range(3))),
-    "matmul": lambda: regard.matmul(ones(2**50, 2, 2), ones(2, 2)),
     "matmul, beyond 64 bits": lambda: regard.matmul(ones(2**40, 1), ones(1, 2**40)),
     "scale": lambda: regard.scale(ones(2**25, 2**25), 2.0),
     "apply_mask": lambda: regard.apply_mask(ones(2**50), np.ones(1, bool)),
@@ -63,19 +61,22 @@ def test_a_head_dim_beyond_memory(exponent, target):
 @on_linux
 def test_256_threads_with_little_memory(layer, output_of):
     """Whatever memory is left when a call begins, it computes with the threads that it gets, or
-    raises MemoryError."""
+    raises MemoryError and writes nothing. The results of these calls are in their own arrays."""
     if not (regard.threading_layer().runtime or "libgomp").startswith("libgomp"):
         pytest.skip("LLVM's runtime ends a process that has no memory left for it")
     script = """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     calls = call_families(512)
     names = ("forward", "backward", "decode", "products")
-    wanted = {name: [array.tobytes() for array in calls[name](1)] for name in names}
+    results = {name: calls[name](1) for name in names}
+    wanted = {name: [array.tobytes() for array in results[name]] for name in names}
     endings = set()
     for room in range(0, 64 << 20, 8 << 20):
         for name in names:
             child = os.fork()
             if child == 0:
+                for array in results[name]:
+                    array[...] = 7
                 regard._core.testing.release_scratch()
                 status = open("/proc/self/status").read()
                 data = int(status.split("VmData:")[1].split()[0]) << 10
@@ -83,8 +84,10 @@ def test_256_threads_with_little_memory(layer, output_of):
                 try:
                     arrays = calls[name](256)
                 except MemoryError:
-                    os._exit(1)
+                    arrays = None
                 resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))
+                if arrays is None:
+                    os._exit(1 if all((array == 7).all() for array in results[name]) else 3)
                 os._exit(0 if [array.tobytes() for array in arrays] == wanted[name] else 2)
             endings.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert endings == {0, 1}, endings

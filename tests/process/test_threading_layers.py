@@ -93,20 +93,6 @@ def test_the_pool_is_the_default_and_final_once_threads_have_run(output_of):
     assert chosen == "pool default None None None"
 
 
-def test_unknown_name_in_the_environment(output_of):
-    """Importing regard does not fail because of it, but every use does and says why."""
-    script = """
-    import regard
-    uses = [lambda: regard.softmax([1.0], threads=1), regard.threading_layer, regard.show_config]
-    for use in [*uses, regard.get_num_threads]:
-        try:
-            use()
-        except ValueError as error:
-            print("REGARD_THREADING_LAYER" in str(error) and "'tbb'" in str(error))
-    """
-    assert output_of(script, REGARD_THREADING_LAYER="tbb").split() == ["True"] * 4
-
-
 def test_choosing_beside_calls(output_of):
     """Threads choose and compute at the same time: one layer wins, and no result is wrong."""
     script = f"""
