@@ -1,5 +1,5 @@
 """Sizes beyond 32 bits. Views with strides of zero are as long as one likes, and what no query sees
-is never read; tests/process/test_out_of_memory.py tests results that fit nowhere."""
+is never read; tests/process/test_memory.py tests results that fit nowhere."""
 
 import numpy as np
 import pytest
