@@ -198,3 +198,13 @@ def test_overflow_to_a_narrower_type_is_silent():
     with warnings.catch_warnings(action="error"):
         assert (stream(key, cut(key, value, 2)) == 65504).all()
         assert np.isinf(stream(key, cut(key, value, 2), dropout_p=0.9, dropout_seed=1)).any()
+
+
+def test_rows_of_special_numbers_merge_as_states_do():
+    """Scores are -inf in one chunk and +inf in another: a state has no output there, or outweighs
+    all others."""
+    key, value = np.zeros((1, 6, 1)), np.arange(6.0).reshape(1, 6, 1)
+    key[0, 1], key[0, 4] = -INF, INF
+    problem = Problem(np.array([[[1.0], [-1.0], [np.nan]]]), key, value, {})
+    with np.errstate(all="raise"):
+        assert_same_bits(streamed(problem, 1)[0], documented(problem, 1)[0])
