@@ -1,11 +1,14 @@
 """Masks over all keys of a stream and masks of its chunks give the same bits, and chunks that a
 sparse mask hides are never read."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import regard
 from reference import assert_same_bits
+from regard._arguments.masks import SeenKeys
 from regard.masks import Blocks, Ranges
 from sparse_cases import NAMES, sparse_masks
 from streams import normal, stream
@@ -94,3 +97,16 @@ def test_no_chunk_is_requested_after_the_last_that_a_query_sees():
     assert requested == [0, 1, 2, 3]
     assert told == [(30, 34), (34, 34)]
     np.testing.assert_allclose(actual, stream(QUERY, [(KEY, VALUE)], mask), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_keys_that_a_mask_shows(name):
+    """The visible keys of ranges are exact; blocks give at least the visible keys."""
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        query, key = random.integers(0, Q_LEN), random.integers(0, KV_LEN)
+        view = MASKS[name][..., query : query + random.integers(12), key : key + 30]
+        seen, shown = SeenKeys(view), view.to_dense().any(axis=tuple(range(view.ndim - 1)))
+        for start, length in itertools.product(range(0, 30, 5), (1, 7)):
+            some, told = bool(shown[start : start + length].any()), seen.any(start, start + length)
+            assert told == some if isinstance(view, Ranges) else told >= some
