@@ -3,7 +3,6 @@
 from itertools import product
 
 import hypothesis
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -53,17 +52,6 @@ def test_parts_have_the_bits_of_the_whole(problem, target, data):
         queries = some_of(data.draw, call.sizes.q_len)
         some = call.part(entries=tuple(places), heads=heads, queries=queries)
         assert_same_bits(attend(some), tuple(x[(*places, heads, queries)] for x in whole))
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4)])
-def test_without_a_heads_axis(shape):
-    x = np.ones(shape)
-    call = check_call(x, x, None, None, {"is_causal": True})
-    assert call.has_heads == (len(shape) == 3)
-    assert call.rows == shape[:-1]
-    assert call.with_heads().rows == (1, 5)
-    assert call.value.shape[-1] == call.sizes.value_dim == 0
-    assert call.result_type == call.arithmetic == "float64"
 
 
 LEAST, MOST = -(2**63), 2**63 - 1

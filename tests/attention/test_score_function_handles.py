@@ -154,61 +154,57 @@ def test_functions_of_numba():
 # What is no function of the signature
 
 
-@pytest.mark.parametrize("name", ["function", "derivative"])
-@pytest.mark.parametrize(
-    "thing", [two, print, dict, None, True, 1.5, "0x1000", b"f", [1], np.ones(2)]
-)
-def test_other_objects_are_refused(name, thing):
+@pytest.mark.parametrize("thing", [two, dict, None, True, 1.5, b"f", np.ones(2)])
+def test_other_objects_are_refused(thing):
     """If they can be called, there is advice how to compile them."""
-    if name == "derivative" and thing is None:
-        return  # there is no derivative
-    given = {"function": 1} | {name: thing}
     advice = r".*GIL.*numba\.cfunc.*numba_signature\(.float32" if callable(thing) else ""
-    with pytest.raises(TypeError, match=f"{name} must be a C function{advice}"):
-        ScoreFunction(**given, dtype="float32")
+    with pytest.raises(TypeError, match=f"function must be a C function{advice}"):
+        ScoreFunction(thing, dtype="float32")
+    if thing is not None:  # there may be no derivative
+        with pytest.raises(TypeError, match=f"derivative must be a C function{advice}"):
+            ScoreFunction(1, thing, dtype="float32")
 
 
 @pytest.mark.parametrize("name", ["function", "derivative", "user_data"])
-@pytest.mark.parametrize(
-    "address",
-    [0, -1, 2**64, np.int64(-5), c_void_p(), ScoreFunction.c_type()()],
-    ids=lambda address: type(address).__name__,
-)
-def test_addresses_out_of_range_are_refused(name, address):
-    with pytest.raises(ValueError, match=f"{name} must have an address"):
-        ScoreFunction(**{"function": 1} | {name: address}, dtype="float32")
+def test_addresses_out_of_range_are_refused(name):
+    for address in (0, -1, 2**64, np.int64(-5), c_void_p(), ScoreFunction.c_type()()):
+        with pytest.raises(ValueError, match=f"{name} must have an address"):
+            ScoreFunction(**{"function": 1} | {name: address}, dtype="float32")
 
 
-INTEGERS = [name for name, each in zip(PARAMETERS, CTYPES, strict=True) if each is c_int64]
 # Types that an argument must not have.
-WRONG = [
-    *(("scores", each) for each in (c_float, POINTER(c_int32), POINTER(POINTER(c_float)))),
-    ("scores", POINTER(ctypes.c_longdouble)),
-    *((name, each) for name in INTEGERS for each in (c_int32, c_uint64, c_double, c_void_p)),
-    *(("query_positions", each) for each in (c_int64, POINTER(c_int32), POINTER(c_uint64))),
-    *(("user_data", each) for each in (c_int64, c_double, ctypes.py_object)),
-]
+WRONG = {
+    "scores": (c_float, POINTER(c_int32), POINTER(POINTER(c_float)), POINTER(ctypes.c_longdouble)),
+    **{
+        name: (c_int32, c_uint64, c_double, c_void_p)
+        for name, each in zip(PARAMETERS, CTYPES, strict=True)
+        if each is c_int64
+    },
+    "query_positions": (c_int64, POINTER(c_int32), POINTER(c_uint64)),
+    "user_data": (c_int64, c_double, ctypes.py_object),
+}
 
 
-@pytest.mark.parametrize(("name", "kind"), WRONG)
-def test_every_argument_is_checked(name, kind):
+@pytest.mark.parametrize("name", WRONG)
+def test_every_argument_is_checked(name):
     number = PARAMETERS.index(name)
-    function = ctypes.CFUNCTYPE(None, *CTYPES[:number], kind, *CTYPES[number + 1 :])(1)
-    for dtype in (None, "float32"):
-        with pytest.raises(TypeError, match=f"{name} as argument {number + 1}, got"):
-            ScoreFunction(function, dtype=dtype)
+    for kind in WRONG[name]:
+        function = ctypes.CFUNCTYPE(None, *CTYPES[:number], kind, *CTYPES[number + 1 :])(1)
+        for dtype in (None, "float32"):
+            with pytest.raises(TypeError, match=f"{name} as argument {number + 1}, got"):
+                ScoreFunction(function, dtype=dtype)
 
 
 def test_functions_take_nine_arguments_return_nothing_and_do_not_need_the_gil():
-    for count in (0, 8, 10):
-        with pytest.raises(TypeError, match=f"9 arguments, got {count}"):
-            ScoreFunction(ctypes.CFUNCTYPE(None, *[*CTYPES, c_void_p][:count])(1))
-    functions = [ctypes.CFUNCTYPE(each, *CTYPES)(1) for each in (c_int, c_void_p)]
-    for function in (*functions, of_library("float32", CTYPES, c_double)):
-        with pytest.raises(TypeError, match="function must return void"):
-            ScoreFunction(function)
-    for function in (ctypes.PYFUNCTYPE(None, *CTYPES)(1), ctypes.pythonapi.Py_IncRef):
-        with pytest.raises(TypeError, match="must not need the GIL"):
+    refused = [
+        *((ctypes.CFUNCTYPE(None, *[*CTYPES, c_void_p][:n])(1), "9 arguments") for n in (0, 8, 10)),
+        (ctypes.CFUNCTYPE(c_int, *CTYPES)(1), "function must return void"),
+        (of_library("float32", CTYPES, c_double), "function must return void"),
+        (ctypes.PYFUNCTYPE(None, *CTYPES)(1), "must not need the GIL"),
+        (ctypes.pythonapi.Py_IncRef, "must not need the GIL"),
+    ]
+    for function, message in refused:
+        with pytest.raises(TypeError, match=message):
             ScoreFunction(function, dtype="float32")
 
 
@@ -255,27 +251,17 @@ def test_user_data_of_every_kind(kind):
     assert_computes(function, "float32", 2.5)
 
 
-@pytest.mark.parametrize(
-    "thing",
-    [
-        *(1.5, "text", b"bytes", bytearray(4), memoryview(b"four"), [1.0], True, object()),
-        *(np.float32(1), ctypes.byref(c_float(1)), ctypes.py_object([]), c_float, two),
-        *(np.array(["text", None], object), np.ones(2, ">f4")),
-    ],
-    ids=lambda thing: type(thing).__name__,
-)
-def test_other_user_data_are_refused(thing):
-    with pytest.raises(TypeError, match="user_data must be"):
-        ScoreFunction(1, user_data=thing, dtype="float32")
-
-
-@pytest.mark.parametrize(
-    "array",
-    [np.ones((4, 4))[:, :2], np.ones(4)[::-1], np.zeros(17, np.uint8)[1:].view(np.float64)],
-)
-def test_arrays_with_gaps_are_refused(array):
-    with pytest.raises(ValueError, match="user_data must be C-contiguous and aligned"):
-        ScoreFunction(1, user_data=array, dtype="float32")
+def test_other_user_data_are_refused():
+    for thing in (
+        *(1.5, b"bytes", memoryview(b"four"), [1.0], True, np.float32(1), two, c_float),
+        *(ctypes.byref(c_float(1)), ctypes.py_object([]), np.array([None]), np.ones(2, ">f4")),
+    ):
+        with pytest.raises(TypeError, match="user_data must be"):
+            ScoreFunction(1, user_data=thing, dtype="float32")
+    unaligned = np.zeros(17, np.uint8)[1:].view(np.float64)
+    for array in (np.ones((4, 4))[:, :2], np.ones(4)[::-1], unaligned):
+        with pytest.raises(ValueError, match="user_data must be C-contiguous and aligned"):
+            ScoreFunction(1, user_data=array, dtype="float32")
 
 
 # The handle
@@ -290,29 +276,21 @@ class TrackedFloats(c_float * 2):
 
 
 def test_functions_and_user_data_stay_alive():
-    array = np.array([2.5], np.float32).view(Tracked)
-    function, derivative = (ScoreFunction.c_type()(two) for _ in range(2))
-    gone = [weakref.ref(each) for each in (array, function, derivative)]
-    handle = ScoreFunction(function, derivative, array)
-    del array, function, derivative
-    gc.collect()
-    assert all(each() is not None for each in gone)
-    del handle
-    gc.collect()
-    assert all(each() is None for each in gone)
-
-
-@pytest.mark.parametrize("way", [lambda memory: memory, ctypes.pointer], ids=["itself", "pointer"])
-def test_memory_of_ctypes_stays_alive(way):
-    memory = TrackedFloats(2.5, 1)
-    gone = weakref.ref(memory)
-    handle = ScoreFunction(1, user_data=way(memory), dtype="float32")
-    del memory
-    gc.collect()
-    assert handle.user_data_address == ctypes.addressof(gone())
-    del handle
-    gc.collect()
-    assert gone() is None
+    for make, way in (
+        (lambda: np.array([2.5], np.float32).view(Tracked), lambda memory: memory),
+        (lambda: TrackedFloats(2.5, 1), lambda memory: memory),
+        (lambda: TrackedFloats(2.5, 1), ctypes.pointer),
+    ):
+        data = make()
+        function, derivative = (ScoreFunction.c_type()(two) for _ in range(2))
+        gone = [weakref.ref(each) for each in (data, function, derivative)]
+        handle = ScoreFunction(function, derivative, way(data))
+        del data, function, derivative
+        gc.collect()
+        assert all(each() is not None for each in gone)
+        del handle
+        gc.collect()
+        assert all(each() is None for each in gone)
 
 
 def test_a_handle_is_immutable_and_equal_to_itself():

@@ -1,9 +1,10 @@
-"""Test `python -m regard bench`, from its arguments to its files."""
+"""Test `python -m regard bench` and `python -m benchmarks.table`, from arguments to files."""
 
 import json
 import re
 
 import pytest
+from benchmarks.table.__main__ import main as table
 
 import regard
 from regard._bench.engines import NumPy
@@ -71,27 +72,6 @@ def test_a_curve(run, measured_here, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rounds", "0"], "argument --rounds: must be from 1 to 1000, got 0"),
-        (["--target", "vax"], "argument --target: must be one that runs here ("),
-        (["--json", "."], "argument --json: path must name a file, got the folder '.'"),
-        (["--curve", "--shape=1,8,64", "--shape=1,8,64"], "only one is allowed with --curve"),
-        (["--bogus"], "unrecognized arguments: --bogus"),
-        (["--shape", "\x1b[31mred"], r"'\x1b[31mred'"),
-    ],
-)
-def test_wrong_arguments_end_before_anything_is_measured(run, monkeypatch, arguments, message):
-    monkeypatch.setattr(bench, "run_in_fresh_process", None)
-    status, output, errors = run("bench", *arguments)
-    assert (status, output) == (2, "")
-    assert message in errors
-    assert errors.splitlines()[0] == "usage: python -m regard bench [options]"
-    assert len(errors.splitlines()) == 2
-    assert "\x1b" not in errors
-
-
 def test_no_matplotlib_is_one_line(run_python):
     done = run_python(
         """
@@ -118,3 +98,26 @@ def test_a_small_run_as_a_user_runs_it(process, without_peers):
     document = json.loads((without_peers / "out.json").read_text())
     assert document["missing"] == ["PyTorch", "ONNX Runtime"]
     assert len(done.stderr.splitlines()) == 3
+
+
+def test_a_run_of_the_table_and_its_files(measured_here, tmp_path, capsys):
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    seen = measured_here(NumPy)
+    options = ("--rounds", "2", "--threads", "2", "--target", "baseline", "--json", str(path))
+    names = ("notebook 6x2", "early 1x32/8x128x128", "append beside 1x32/8x4096x128")
+    assert table([*(f"--case={name}" for name in names), *options]) == 0
+    text, errors = capsys.readouterr()
+    assert seen["environment"] == {"REGARD_TARGET": "baseline"}
+    assert seen["threads"] == seen["request"].threads == 2
+    steps = ["limits of the machine", *names, "limits of the machine"]
+    assert [line.split("] ")[1] for line in errors.splitlines()] == steps
+    assert re.search(r"^  notebook 6x2 +\d.* us +\d", text, re.MULTILINE)
+    assert re.search(r"^  append beside 1x32/8x4096x128 +\d\.\d\dx  time", text, re.MULTILINE)
+    document = json.loads(path.read_text())
+    assert [case["name"] for case in document["cases"]] == [*names[:2]]
+    assert document["comparisons"][0]["ratio"] > 0
+    assert len(document["peak"]) == len(document["bandwidth"]) == 2
+    for case in document["cases"]:
+        assert list(case["errors"]) == list(case["samples"]) == ["regard", "NumPy"]
+        assert all(len(samples["rounds"]) == 2 for samples in case["samples"].values())

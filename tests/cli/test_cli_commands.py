@@ -1,4 +1,5 @@
-"""Test the commands: which command runs, the output of info, help, and wrong arguments."""
+"""Test which command runs, the output of info, and what a terminal receives: styles if it supports
+them, its own encoding, and nothing hostile."""
 
 import json
 import re
@@ -6,7 +7,8 @@ import re
 import pytest
 
 import regard
-from regard._cli.stages import MAX_TOKENS
+from regard._cli.stages import EXAMPLE
+from regard._show.text import width_of
 
 
 def test_info(shown):
@@ -43,33 +45,33 @@ def test_a_sentence(shown, arguments, tokens):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("environment", "is_styled"),
     [
-        (["--help"], ["demo", "info", "bench", "exit status", "REGARD_NUM_THREADS"]),
-        (["demo", "--help"], ["--no-timing", "--threads", "--json"]),
-        (["bench", "--help"], ["--shape", "--curve", "batch,heads[/kv_heads]", "fma peak"]),
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
     ],
 )
-def test_help_is_short_and_fits(shown, arguments, words):
-    text = shown(*arguments)
-    assert [word for word in words if word not in text] == []
-    assert len(text.splitlines()) <= 70
-    assert max(map(len, text.splitlines())) <= 90
+def test_a_terminal_has_styles_unless_they_are_unwanted(on_terminal, environment, is_styled):
+    text = on_terminal("--no-timing", **environment)
+    assert ("\x1b[1m" in text) == is_styled
+    assert "█ 1.00" in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([""], "no words"),
-        (["x " * (MAX_TOKENS + 1)], f"at most {MAX_TOKENS}"),
-        (["--threads", "0"], "argument --threads: must be from 1 to 4096, got 0"),
-        (["bnech", "--threads", "2"], "one word: python -m regard demo bnech"),
-        (["info", "--threads", "2"], "--threads"),
-        (["info", "\x1b[31mred\x07"], r"\x1b[31mred\x07"),
-    ],
-)
-def test_wrong_arguments_are_exit_status_2(run, arguments, message):
-    status, output, errors = run(*arguments)
-    assert (status, output) == (2, "")
-    assert message in errors
-    assert not set("\x1b\x07") & set(errors)
+@pytest.mark.parametrize("sentence", [EXAMPLE, "日本 語 " * 9, "unusually " * 7])
+def test_lines_fit(shown, sentence):
+    text = shown("--no-timing", sentence)
+    assert max(map(width_of, text.splitlines())) <= 80
+
+
+def test_what_the_encoding_lacks_is_replaced(process):
+    done = process("--no-timing", "naïve 日本", text=False, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode("ascii")
+    for word in (r"na\xefve", r"\u65e5\u672c", "# 1.00"):
+        assert word in text
+
+
+def test_escape_sequences_do_not_reach_the_terminal(shown):
+    text = shown("--no-timing", "\x1b[31mred \x1b]0;title\x07 a\x9b2Jb \u202eevil \x7f")
+    assert not [char for char in text if char != "\n" and not char.isprintable()]
+    assert r"\x1b[31m" in text

@@ -64,14 +64,6 @@ def as_array(values):
     return np.array(values, dtype=np.float32)  # None becomes NaN
 
 
-def test_a_word_has_one_embedding_everywhere():
-    one, other = embed(["big", "regard"]), embed(["so", "regard", "it", "big"])
-    assert one[1].tolist() == other[1].tolist()
-    assert one[0].tolist() == other[3].tolist() == [np.float32(x) for x in (0.75, 0.20, 0.55)]
-    # These digits are a promise: they are the same on every machine and in every version.
-    np.testing.assert_array_equal(embed(["attention"])[0], np.float32([0.87, 0.16, 0.29]))
-
-
 @pytest.mark.parametrize("words", [["alone"], ["a"] * 300])
 def test_stages_equal_the_fused_call_for_any_length(shown, words):
     result = document_of(shown, *words)

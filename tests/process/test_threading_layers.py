@@ -6,10 +6,7 @@ import json
 import pathlib
 import textwrap
 
-import numpy as np
 import pytest
-
-import regard
 
 LAYERS = ("pool", "openmp", "serial")
 has_openmp = importlib.util.find_spec("regard._openmp") is not None
@@ -96,20 +93,6 @@ def test_the_pool_is_the_default_and_final_once_threads_have_run(output_of):
     assert chosen == "pool default None None None"
 
 
-def test_unknown_name_in_the_environment(output_of):
-    """Importing regard does not fail because of it, but every use does and says why."""
-    script = """
-    import regard
-    uses = [lambda: regard.softmax([1.0], threads=1), regard.threading_layer, regard.show_config]
-    for use in [*uses, regard.get_num_threads]:
-        try:
-            use()
-        except ValueError as error:
-            print("REGARD_THREADING_LAYER" in str(error) and "'tbb'" in str(error))
-    """
-    assert output_of(script, REGARD_THREADING_LAYER="tbb").split() == ["True"] * 4
-
-
 def test_choosing_beside_calls(output_of):
     """Threads choose and compute at the same time: one layer wins, and no result is wrong."""
     script = f"""
@@ -170,11 +153,6 @@ def test_a_build_without_openmp(output_of):
     assert len(refusals) == 2
     assert all("-Ccmake.define.REGARD_OPENMP=ON" in refusal for refusal in refusals)
     assert shape == "(2, 3, 4)"
-
-
-def test_explain_shows_the_threads_of_the_layer(layer):
-    x = np.ones((4, 500, 64), np.float32)
-    assert regard.explain(x, x, x, threads=2).threads == (1 if layer == "serial" else 2)
 
 
 # Other code in the process

@@ -54,13 +54,23 @@ def test_set_and_get(restore_threads):
     ids=str,
 )
 def test_environment(environment, output_of):
+    script = "import regard; print(regard.get_num_threads())"
+    assert output_of(script, **environment) == "3"
+
+
+def test_wrong_words_in_the_environment(output_of):
+    """Importing regard does not fail because of them, but every use does and says why."""
     script = """
     import regard
-    print(regard.get_num_threads())
-    regard.set_num_threads(2)
-    print(regard.get_num_threads())
+    uses = [lambda: regard.softmax([1.0], threads=1), regard.threading_layer, regard.show_config]
+    for use in [*uses, regard.get_num_threads]:
+        try:
+            use()
+        except ValueError as error:
+            print("REGARD_" in str(error) and "'tbb'" in str(error))
     """
-    assert output_of(script, **environment).split() == ["3", "2"]
+    assert output_of(script, REGARD_THREADING_LAYER="tbb").split() == ["True"] * 4
+    assert "True" in output_of(script, REGARD_NUM_THREADS="tbb").split()
 
 
 @has_affinity

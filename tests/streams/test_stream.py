@@ -15,7 +15,7 @@ from cases import Problem
 from drawn_problems import TARGETS, examples, on_target, problems
 from gradient_reference import offset_of
 from reference import assert_same_bits
-from streams import CHUNKS, KEY, QUERY, SIZE, VALUE, WHOLE, normal, stream
+from streams import CHUNKS, KEY, QUERY, VALUE, WHOLE, normal, stream
 
 attend = regard.scaled_dot_product_attention
 INF = np.inf
@@ -103,29 +103,12 @@ def test_the_bits_are_those_of_the_documented_order(problem, length, target):
             assert_same_bits(streamed(problem, length, threads=threads), wanted)
 
 
-@pytest.mark.parametrize(
-    "count", [1, 2, 15, 16, 17, 255, 256, 257, 272, 273, pytest.param(4097, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("count", [1, 16, 17, 255, 256, 273])
 def test_groups_of_groups(count):
     """The last groups may be incomplete in every possible way."""
     arrays = normal(1, 3, 4), normal(1, count, 4, seed=1), normal(1, count, 2, seed=2)
     problem = Problem(*arrays, {})
     assert_same_bits(streamed(problem, 1), documented(problem, 1))
-
-
-@pytest.mark.parametrize("mean", [0.0, 1.0])
-def test_thousands_of_chunks_are_as_exact_as_one_call(mean, dtype):
-    query, key = normal(4, 32, dtype=dtype), normal(2000, 32, seed=1, dtype=dtype)
-    value = (mean + normal(2000, 8, seed=2)).astype(dtype)
-    expected = reference.expected(query, key, value)
-    output, lse = stream(query, cut(key, value, 1), return_lse=True)
-    reference.assert_matches(expected, output=output, lse=lse)
-
-
-def test_one_chunk_has_the_bits_of_a_single_call(storage):
-    arrays = [normal(2, 3, 50, 24, seed=i).astype(storage) for i in range(3)]
-    options = {"is_causal": True, "query_offset": "end", "return_lse": True}
-    assert_same_bits(stream(arrays[0], [arrays[1:]], **options), attend(*arrays, **options))
 
 
 def relative(scores, queries, keys, stride, positions, first_key, head, entry, user_data):
@@ -174,21 +157,12 @@ def test_dropout_drops_what_a_single_call_drops(options, dtype):
         assert np.array_equal(parts == 0, whole == 0)
 
 
-class OldIterable:
-    def __getitem__(self, number):
-        return CHUNKS[number]
-
-
 @pytest.mark.parametrize(
     "chunks",
     [
-        map(list, CHUNKS),
-        OldIterable(),
-        cut(KEY, VALUE, SIZE),
         ((key.tolist(), value.tolist()) for key, value in CHUNKS),
         ((key.astype(">f8"), np.asfortranarray(value)) for key, value in CHUNKS),
         [(key, value, None) for key, value in CHUNKS],
-        ((key, value, np.ones(SIZE, bool)) for key, value in CHUNKS),
     ],
 )
 def test_any_iterable(chunks):
@@ -206,31 +180,24 @@ def test_chunks_without_keys_change_no_bit():
         assert_same_bits(lse, np.repeat([[1.5], [-INF]], 3, axis=1))
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "strided", "float32", "between keys"])
+@pytest.mark.parametrize("layout", ["strided", "between keys"])
 def test_out(layout):
-    dtype = "f4" if layout == "float32" else "f8"
-    key, query = KEY.astype(dtype), QUERY.astype(dtype)
-    out = np.full((2, 3, 4), np.nan, dtype)
-    if layout == "strided":
-        out = np.full((4, 3, 4), np.nan).transpose(2, 1, 0)[::2]
-    elif layout == "between keys":  # interleaved with an input, but not over it
+    key, out = KEY, np.full((4, 3, 4), np.nan).transpose(2, 1, 0)[::2]
+    if layout == "between keys":  # interleaved with an input, but not over it
         memory = np.zeros((2, 200, 16))
         memory[..., :8] = KEY
         key, out = memory[..., :8], memory[:, :3, 8:12]
-    chunks = [(key, VALUE.astype(dtype))]
-    wanted = stream(query, chunks)
-    assert stream(query, chunks, out=out) is out
+    wanted = stream(QUERY, [(key, VALUE)])
+    assert stream(QUERY, [(key, VALUE)], out=out) is out
     assert_same_bits(out.copy(), wanted)
 
 
 def test_overflow_to_a_narrower_type_is_silent():
-    """A single call is silent too. Two chunks of the largest float16 give the largest float16."""
-    value = np.full((1, 4, 2), 65504, np.float16)
-    key = np.zeros((1, 4, 2), np.float16)
+    """Two chunks of the largest float16 give the largest float16."""
+    value, key = np.full((1, 4, 2), 65504, np.float16), np.zeros((1, 4, 2), np.float16)
     with warnings.catch_warnings(action="error"):
         assert (stream(key, cut(key, value, 2)) == 65504).all()
-        output = stream(key, cut(key, value, 2), dropout_p=0.9, dropout_seed=1)
-    assert np.isinf(output).any()
+        assert np.isinf(stream(key, cut(key, value, 2), dropout_p=0.9, dropout_seed=1)).any()
 
 
 def test_rows_of_special_numbers_merge_as_states_do():

@@ -90,9 +90,10 @@ def weights_of(query, key, **options):
 
 
 def blocks(part, rows, columns, reduce):
+    """Reduce blocks, given how many there are along each axis or where they begin and end."""
     edges = [
-        np.arange(count + 1) * length // count
-        for length, count in zip(part.shape, (rows, columns), strict=True)
+        np.arange(given + 1) * length // given if np.ndim(given) == 0 else given
+        for length, given in zip(part.shape, (rows, columns), strict=True)
     ]
     return np.array(
         [

@@ -1,11 +1,57 @@
-"""Test panels of statistics against the arrays that they are drawn from."""
+"""Test pictures of one number per head, panels of statistics, and pictures of recordings."""
 
 import numpy as np
 import pytest
 
-import regard
-
 pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
+
+import regard
+import regard.plot
+
+VALUES = np.random.default_rng(0).random((3, 5))
+
+
+def drawn(values, **options):
+    image = regard.plot.layer_heads(values, **options)
+    image.figure.canvas.draw()
+    return image
+
+
+@pytest.mark.parametrize("convert", [np.asarray, np.float16, np.ndarray.tolist, np.asfortranarray])
+def test_pixels_are_the_numbers(pyplot, convert):
+    image = drawn(convert(VALUES), label="importance")
+    np.testing.assert_array_equal(image.get_array(), np.asarray(convert(VALUES), float))
+    assert image.axes.get_xlabel() == "head"
+    assert image.axes.get_ylabel() == "layer"
+    assert image.colorbar.ax.get_ylabel() == "importance"
+    assert image.get_clim() == (0, np.asarray(convert(VALUES)).max())
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [
+        ([[1.0, 2.0]], (0, 2)),
+        ([[-1.0, 2.0]], (-1, 2)),
+        ([[-3.0, -2.0]], (-3, 0)),
+        ([[0.0, 0.0]], (0, 1)),
+        ([[np.nan, 4.0], [np.inf, -np.inf]], (0, 4)),
+        ([[np.nan]], (0, 1)),
+    ],
+)
+def test_colors_reach_from_0_or_the_smallest_number(pyplot, values, limits):
+    assert drawn(values).get_clim() == limits
+
+
+def test_nan_is_pink_and_the_label_says_so(pyplot):
+    ax = pyplot.figure().subplots()
+    image = drawn([[1.0, np.nan]], ax=ax)
+    assert image.axes is ax
+    assert image.colorbar.ax.get_ylabel() == "(pink: NaN)"
+    red, green, blue, _ = image.cmap(np.ma.masked)
+    assert red > blue > green
+
 
 rng = np.random.default_rng(0)
 ALL = (
@@ -58,17 +104,6 @@ def test_many_positions_are_means_and_the_label_says_so(pyplot):
     assert ax.get_images()[0].get_extent() == [-0.5, 2999.5, 1.5, -0.5]
 
 
-def test_a_sequence_of_a_ragged_summary_is_drawn_as_the_errors_say(pyplot):
-    query, key = rng.standard_normal((2, 9, 3, 8))
-    starts = [0, 4, 9]
-    ragged = regard.summarize_attention_ragged(query, key, starts, starts)
-    summary = regard.AttentionSummary(entropy=ragged.entropy[4:9].T)
-    shown = strip_of(regard.plot.statistics(summary)["entropy"])
-    query, key = (x[4:9].swapaxes(0, 1) for x in (query, key))
-    wanted = regard.summarize_attention(query, key, statistics=["entropy"]).entropy
-    np.testing.assert_allclose(shown, wanted)
-
-
 def ticks_of(axis):
     """Return the texts along an axis, by position; long axes do not show all of them."""
     axis.get_figure().canvas.draw()
@@ -82,7 +117,8 @@ def ticks_of(axis):
 
 def test_layers_and_heads_stay_two_axes(pyplot):
     summary = summary_of(3, 6, batch=(2,))
-    panels = regard.plot.statistics(summary, list("abcdef"))
+    fields = ("entropy", "previous_token", "induction")
+    panels = regard.plot.statistics(summary, list("abcdef"), fields=fields)
     np.testing.assert_allclose(strip_of(panels["entropy"]), summary.entropy.reshape(6, 6))
     for name in ("previous_token", "induction"):
         np.testing.assert_allclose(strip_of(panels[name]), getattr(summary, name))
@@ -109,17 +145,61 @@ def test_names_of_layers_and_heads(pyplot):
     for given, label in (({"layers": ["a", "b"]}, "a.0"), ({"heads": ["c", "d"]}, "0.c")):
         ax = regard.plot.statistics(summary, fields="max", names=given)["max"]
         assert ticks_of(ax.yaxis)[0] == label
-    alone = regard.plot.statistics(summary_of(2, 6), names={"heads": ["x", "y"]})
+    summary = summary_of(2, 6)
+    fields = ("max", "induction")
+    alone = regard.plot.statistics(summary, fields=fields, names={"heads": ["x", "y"]})
     assert ticks_of(alone["max"].yaxis) == {0: "x", 1: "y"}
     assert ticks_of(alone["induction"].xaxis) == {0: "x", 1: "y"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("heads", [1, 2])
-def test_nan_and_single_tokens(pyplot, heads):
-    """The first query has no previous key, so the previous-token scores of one token are NaN."""
-    summary = summary_of(heads, 1)
-    assert np.isnan(summary.previous_token).all()
-    regard.plot.statistics(summary)["max"].figure.canvas.draw()
-    query = np.full((heads, 4, 8), np.nan)
-    regard.plot.statistics(regard.summarize_attention(query, query))["max"].figure.canvas.draw()
+RNG = np.random.default_rng(0)
+QUERY, KEY = RNG.standard_normal((2, 2, 4, 6, 8))
+OPTIONS = [{"is_causal": True}, {"window": (1, 1)}]
+TOKENS = list("abcdef")
+
+
+def recording(batch=()):
+    return regard.Recording(
+        regard.RecordedLayer(
+            f"layer {number}",
+            np.broadcast_to(query, (*batch, *query.shape)),
+            np.broadcast_to(key, (*batch, *key.shape)),
+            query_tokens=TOKENS,
+            key_tokens=TOKENS,
+            **options,
+        )
+        for number, (query, key, options) in enumerate(zip(QUERY, KEY, OPTIONS, strict=True))
+    )
+
+
+def pixels(image):
+    return np.asarray(image.get_array())
+
+
+@pytest.mark.parametrize("batch", [(), (1,)])
+def test_one_head(batch):
+    for number, options in enumerate(OPTIONS):
+        wanted = regard.plot.attention(
+            (QUERY[number], KEY[number]), TOKENS, head=2, ax=Figure().subplots(), **options
+        )
+        for argument, head in ((recording(batch), (number, 2)), (recording(batch)[number], 2)):
+            image = regard.plot.attention(argument, head=head, ax=Figure().subplots(), threads=1)
+            assert np.array_equal(pixels(image), pixels(wanted))
+            labels = [
+                [each.get_text() for each in x.axes.get_xticklabels()] for x in (image, wanted)
+            ]
+            assert labels[0] == labels[1] == TOKENS
+
+
+def test_all_heads():
+    images = regard.plot.heads(recording(), figure=Figure())
+    assert len(images) == 8
+    for number, image in enumerate(images):
+        layer, head = divmod(number, 4)
+        wanted = recording().map(layer, head)
+        assert np.array_equal(pixels(image), wanted)
+
+
+def test_two_recordings():
+    image = regard.plot.compare(recording()[0], recording()[1], head=1, ax=Figure().subplots())
+    assert np.allclose(pixels(image), recording().map(0, 1) - recording().map(1, 1), atol=1e-15)
