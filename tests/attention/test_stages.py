@@ -45,7 +45,7 @@ def test_matmul_is_exact_on_small_integers(size, dtype, target):
             assert_same_bits(regard.matmul(a, b, threads=threads) + 0, a @ b + 0)
 
 
-LONG = [(24, 3000, 40), (3, 1030, 700), (1, 3000, 500), (400, 3000, 1)]
+LONG = [(24, 3000, 40), (3, 1030, 700), (1, 3000, 500), (400, 3000, 1), (410, 700, 400)]
 
 
 @pytest.mark.parametrize(("m", "k", "n"), LONG)
