@@ -20,17 +20,6 @@ def floor(*arrays, **options):
     return reference.Result(*(limit - 2 * e for limit, e in zip(want.limit, errors, strict=True)))
 
 
-def floor_of_scores(*arrays, **options):
-    """Return the same for scores: 1.5 eps each of the product and the mask, and 3 eps of the
-    cap."""
-    laid = reference.lay_out(*arrays, **options, precision=np.float64)
-    products = abs(laid.factor) * (np.abs(laid.query) @ np.abs(laid.key).swapaxes(-1, -2))
-    capped = 0 if laid.softcap is None else laid.cap(products)
-    return float(np.finfo(np.float32).eps) * reference.largest(
-        1.5 * (products + np.abs(laid.bias)) + 3 * capped
-    )
-
-
 def assert_as_close(name, actual, *, exact, plain, least):
     """Check `actual`, which is float32, or float32 stored in 16 bits; `least` is the floor of its
     allowance."""

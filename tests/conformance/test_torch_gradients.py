@@ -7,7 +7,7 @@ import pytest
 
 import regard
 from cases import Case
-from gradient_cases import ALL, FEW, GradientProblem, build, drawn
+from gradient_cases import FEW, GradientProblem, build, drawn
 from gradient_reference import Tangents, backward, jvp
 from option_cases import MIXES
 from reference import error, largest
@@ -85,14 +85,6 @@ def check_tangents(problem):
 
 @each_case
 def test_gradients_and_tangents(case, target):
-    problem = build(case, FLOAT64)
-    check_gradients(problem)
-    check_tangents(problem)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ALL[::3], ids=lambda case: case.name)
-def test_derivatives_in_other_cases(case, target):
     problem = build(case, FLOAT64)
     check_gradients(problem)
     check_tangents(problem)

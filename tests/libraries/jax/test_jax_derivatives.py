@@ -177,28 +177,6 @@ def test_gradients_through_loops_are_fused(monkeypatch, wrapped):
     assert np.abs(actual - wanted).max() <= 1e-14 * np.abs(wanted).max()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
-@pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
-def test_a_hessian_is_symmetric(inner, outer):
-    query, key, value = drawn((3, 2, 3, 2), np.float64)
-
-    def loss(query):
-        output, lse = regard.jax.scaled_dot_product_attention(
-            query, key, value, softcap=2.0, return_lse=True
-        )
-        return (output**3).sum() + (lse**2).sum()
-
-    hessian = np.asarray(jax.jit(outer(inner(loss)))(query)).reshape(query.size, -1)
-    assert np.abs(hessian).max() > 0.1
-    assert (
-        np.abs(hessian - hessian.T).max() <= 64 * np.finfo(np.float64).eps * np.abs(hessian).max()
-    )
-    step = 1e-5 * drawn(query.shape, np.float64, 3)
-    moved = jax.grad(loss)(query + step) - jax.grad(loss)(query - step)
-    assert np.abs(hessian @ step.ravel() - np.ravel(moved) / 2).max() <= 1e-12
-
-
 @pytest.mark.parametrize("wrt", [(1, 1), (0, 1), (1, 0)])
 def test_second_derivatives_of_masks(wrt):
     """They are compared with differences of gradients."""
@@ -221,20 +199,6 @@ def test_second_derivatives_of_masks(wrt):
     wanted = float(penalty(*more) - penalty(*fewer)) / 2
     assert abs(wanted) > 1e-6
     assert abs(actual - wanted) <= 1e-6 * abs(wanted)
-
-
-def test_third_derivatives():
-    query, key, value = drawn((3, 2, 3, 2), np.float64)
-
-    def total(query):
-        return (regard.jax.scaled_dot_product_attention(query, key, value) ** 3).sum()
-
-    twice = jax.jit(jax.grad(lambda q: (jax.grad(total)(q) ** 2).sum()))
-    step = 1e-5 * np.cos(query)
-    actual = jax.jit(jax.grad(lambda q: (twice(q) * step).sum()))(query)
-    wanted = (twice(query + step) - twice(query - step)) / 2
-    assert np.abs(wanted).max() > 1e-7  # 0.01 of the step
-    assert float(jnp.abs(actual - wanted).max()) <= 1e-6 * float(jnp.abs(wanted).max())
 
 
 HIDDEN = {
@@ -276,26 +240,6 @@ def test_gradients_of_rows_without_keys_under_debug_infs(options, transform):
     for one, other in zip(actual, (wanted.query, wanted.key, wanted.value), strict=True):
         assert_same_bits(np.asarray(one), other)
     assert_same_bits(np.asarray(again), np.asarray(second(*inputs)))
-
-
-@pytest.mark.parametrize("moved", [("query",), ("key",), ("query", "value")])
-def test_forward_mode_along_some_arrays(moved):
-    arrays = dict(zip(ROLES, drawn((3, 2, 9, 8), np.float64), strict=True))
-    directions = {role: drawn((2, 9, 8), np.float64, 7 + i) for i, role in enumerate(moved)}
-
-    @jax.jit
-    def along(directions):
-        def function(some):
-            return regard.jax.scaled_dot_product_attention(**arrays | some, return_lse=True)
-
-        return jax.jvp(function, ({role: arrays[role] for role in moved},), (directions,))
-
-    (output, lse), tangents = along(directions)
-    wanted = regard.scaled_dot_product_attention_jvp(
-        *arrays.values(), *map(directions.get, ROLES), return_lse=True
-    )
-    actual = output, tangents[0], lse, tangents[1]
-    assert_same_bits(tuple(map(np.asarray, actual)), tuple(wanted))
 
 
 @pytest.mark.parametrize("transform", ["jvp of vmap", "vmap of jvp", "scan", "checkpoint"])

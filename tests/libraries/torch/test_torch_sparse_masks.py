@@ -9,7 +9,7 @@ from sparse_cases import NAMES, dense, sparse_masks
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
-from regard.torch import _arguments, _options  # isort: skip
+from regard.torch import _options  # isort: skip
 
 # PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:Deprecatio
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 21, 47
 MASKS = sparse_masks(BATCH, HEADS, Q_LEN, KV_LEN)
 each_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=NAMES)
-each_kind = pytest.mark.parametrize("is_pair", [False, True], ids=["alone", "pair"])
 
 
 def tensors(dtype=np.float32):
@@ -93,19 +92,6 @@ def test_masks_of_one_kind_share_a_graph():
     assert counter.frame_count <= 2
 
 
-def test_export():
-    mask = MASKS["blocks"]
-
-    class Module(torch.nn.Module):
-        def forward(self, query, key, value):
-            return scaled_dot_product_attention(query, key, value, mask)
-
-    program = torch.export.export(Module(), tuple(tensors()))
-    other = torch.from_numpy(dense(mask, KV_LEN))
-    expected = scaled_dot_product_attention(*tensors(), other)
-    assert torch.equal(program.module()(*tensors()), expected)
-
-
 @each_mask
 def test_vmap(mask):
     query, key, value = tensors()
@@ -123,16 +109,6 @@ def test_vmap(mask):
         assert torch.equal(torch.vmap(ours)(samples), torch.stack(list(map(alone, samples))))
 
 
-def test_the_device_meta_and_autocast():
-    mask = MASKS["blocks"]
-    abstract = [x.to("meta") for x in tensors()]
-    assert scaled_dot_product_attention(*abstract, mask).shape == (BATCH, HEADS, Q_LEN, 6)
-    with torch.autocast("cpu", torch.bfloat16):
-        ours = scaled_dot_product_attention(*tensors(), mask)
-        other = torch.from_numpy(dense(mask, KV_LEN))
-        assert torch.equal(ours, scaled_dot_product_attention(*tensors(), other))
-
-
 @pytest.mark.filterwarnings("error")
 @each_mask
 def test_the_mask_is_not_copied(mask):
@@ -140,8 +116,3 @@ def test_the_mask_is_not_copied(mask):
     for name, array in zip(("mask_starts", "mask_spans", "mask_bits"), rows[:3], strict=True):
         assert fields[name].data_ptr() == (array.ctypes.data if array.size else 0)
         assert np.array_equal(fields[name].numpy(), array)
-
-
-def test_a_cuda_device_has_no_sparse_masks():
-    with pytest.raises(TypeError, match="GPU kernels do not read sparse masks"):
-        _arguments.masks(MASKS["blocks"], torch.device("cuda"))
