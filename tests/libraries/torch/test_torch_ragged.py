@@ -236,7 +236,7 @@ def test_other_derivatives_are_refused():
         return packed(query, key, value)[0]
 
     (first,) = torch.autograd.grad(function(query).sin().sum(), query, create_graph=True)
-    with pytest.raises(NotImplementedError, match=r"second derivative .* for packed sequences"):
+    with pytest.raises(NotImplementedError, match="second derivative"):
         torch.autograd.grad(first.sum(), query)
-    with pytest.raises(NotImplementedError, match=r"in forward mode .* for packed sequences"):
+    with pytest.raises(NotImplementedError, match="forward mode"):
         torch.func.jvp(function, (query.detach(),), (query.detach(),))

@@ -9,7 +9,7 @@ from sparse_cases import NAMES, dense, sparse_masks
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
-from regard.torch import _options  # isort: skip
+from regard.torch import _arguments, _options  # isort: skip
 
 # PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
@@ -116,3 +116,8 @@ def test_the_mask_is_not_copied(mask):
     for name, array in zip(("mask_starts", "mask_spans", "mask_bits"), rows[:3], strict=True):
         assert fields[name].data_ptr() == (array.ctypes.data if array.size else 0)
         assert np.array_equal(fields[name].numpy(), array)
+
+
+def test_a_cuda_device_has_no_sparse_masks():
+    with pytest.raises(TypeError, match="GPU kernels do not read sparse masks"):
+        _arguments.masks(MASKS["blocks"], torch.device("cuda"))

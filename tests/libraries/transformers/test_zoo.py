@@ -110,7 +110,8 @@ MODELS = {
 @pytest.mark.parametrize("model_type", MODELS)
 @pytest.mark.parametrize("padding", [0, 2])
 def test_an_image_and_a_text(model_type, padding):
-    """They are in one sequence. Gemma 3 and PaliGemma let the tokens of an image, or of a prompt, see each other."""
+    """Gemma 3 and PaliGemma let the tokens of an image, or of a prompt, see
+    each other, in one sequence with the text."""
     count, changes = MODELS[model_type]
     torch.manual_seed(0)
     model = transformers.AutoModelForImageTextToText.from_config(
