@@ -87,28 +87,6 @@ def loss(given):
     return (output**2).sum() + jnp.sin(lse).sum()
 
 
-def test_only_what_is_asked_for_is_computed(monkeypatch):
-    from regard.jax import _computation
-
-    asked = []
-
-    def spy(*arguments, with_respect_to, **options):
-        asked.append(with_respect_to)
-        return regard.scaled_dot_product_attention_backward(
-            *arguments, with_respect_to=with_respect_to, **options
-        )
-
-    monkeypatch.setattr(_computation, "scaled_dot_product_attention_backward", spy)
-    given = GIVEN
-    for names in (("query",), ("float_mask",), ("value", "sinks")):
-        constants = {name: x for name, x in given.items() if name not in names}
-        inputs = {name: given[name] for name in names}
-        gradient = jax.jit(jax.grad(lambda inputs, c=constants: loss(c | inputs)))
-        jax.block_until_ready(gradient(inputs))
-        assert set(asked.pop()) == {name.removeprefix("float_") for name in names}
-        assert not asked
-
-
 def calls_in(monkeypatch):
     """Return a list to which all further calls of the compiled module add their names."""
     from regard.jax import _computation

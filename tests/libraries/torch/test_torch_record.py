@@ -8,7 +8,6 @@ import pytest
 torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 
 import regard.torch  # noqa: E402
-from explicit_weights import keep_weights, weights_of  # noqa: E402
 from torch_modules import (  # noqa: E402
     HEADS,
     MODULES,
@@ -19,6 +18,8 @@ from torch_modules import (  # noqa: E402
     Whole,
     by_another_name,
     drawn,
+    keep_weights,
+    weights_of,
     x_of,
 )
 
