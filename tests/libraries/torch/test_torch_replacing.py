@@ -4,8 +4,8 @@ end in any order, in any thread."""
 import contextlib
 import gc
 import itertools
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -124,11 +124,8 @@ def test_install_is_for_all_threads():
     calls = regard.torch.install()
     try:
         assert regard.torch.install() is calls
-        threads = [threading.Thread(target=by_another_name, args=(x, x, x)) for _ in range(8)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(by_another_name, *[[x] * 8] * 3))
         with regard.torch.replacing_sdpa() as inner:
             by_another_name(x, x, x)
         assert (calls.by_regard, inner.by_regard) == (9, 1)
@@ -200,18 +197,8 @@ def here(function, *given):
 
 
 def in_a_thread(function, *given):
-    failures = []
-
-    def run():
-        try:
-            function(*given)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert not failures
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function, *given).result()
 
 
 @pytest.mark.parametrize("run", [here, in_a_thread])
