@@ -1,6 +1,9 @@
-"""Test the patterns that FlexAttention, its examples and xFormers document, as regard's masks and
-options. Values and gradients in float64 are compared with the plain formula under a mask from a
-predicate, and the bits with the call with that dense mask."""
+"""The biases of xFormers as regard's masks and options.
+
+Values and gradients in float64 are compared with the plain formula under a mask from a predicate,
+and the bits with the call with that dense mask. The patterns of FlexAttention are in
+tests/conformance/test_flex_attention.py.
+"""
 
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -9,14 +12,12 @@ import numpy as np
 import pytest
 
 import gradient_reference
-import pattern_cases
 import regard
-from pattern_cases import BATCH, HEADS, KV_HEADS
 from reference import assert_same_bits
 from regard import masks
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
-VISIBILITY = ("is_causal", "window", "key_lengths")
+HEADS, KV_HEADS = 4, 2
 
 
 def both(query, key, value, grad, mask, options):
@@ -40,62 +41,6 @@ def assert_formula(found, query, key, value, grad, seen, bias=0.0, options=None)
     names = ("output", "lse", "query", "key", "value")
     for name, one, other in zip(names, found, wanted, strict=True):
         np.testing.assert_allclose(one, other, **EXACT, err_msg=name)
-
-
-@pytest.mark.parametrize("name", pattern_cases.FLEX)
-def test_formula(name, target):
-    pattern = pattern_cases.FLEX[name]
-    arrays, at = pattern_cases.arrays(pattern), pattern_cases.indices(pattern)
-    seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
-    bias = 0.0
-    if pattern.bias is not None:
-        bias = np.where(seen, pattern.bias(*at), 0)
-    found = both(*arrays, pattern.mask, pattern.options)
-    assert_formula(found, *arrays, seen, bias, pattern.formula)
-
-
-@pytest.mark.parametrize("name", pattern_cases.FLEX)
-def test_bits_of_the_dense_mask(name, target):
-    """The dense mask replaces a sparse mask and, in the forward call, the options too."""
-    pattern = pattern_cases.FLEX[name]
-    arrays, at = pattern_cases.arrays(pattern, np.float32), pattern_cases.indices(pattern)
-    seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
-    found = both(*arrays, pattern.mask, pattern.options)
-    others = {key: each for key, each in pattern.options.items() if key not in VISIBILITY}
-    dense = regard.scaled_dot_product_attention(*arrays[:3], seen, **others, return_lse=True)
-    assert_same_bits(found[:2], dense)
-    if pattern.mask is not None:
-        assert_same_bits(found, both(*arrays, pattern.mask.to_dense(), pattern.options))
-        assert_same_bits(found, both(*arrays, seen, pattern.options))
-
-
-def test_gradients_of_swins_table(target):
-    """The gradient of a bias of two distances has the same places as the bias."""
-    pattern = pattern_cases.FLEX["Swin, shifted"]
-    query, key, value, grad = pattern_cases.arrays(pattern)
-    at = pattern_cases.indices(pattern)
-    seen = np.broadcast_to(pattern.seen(*at), (BATCH, HEADS, *pattern.lengths))
-    bias = np.where(seen, pattern.bias(*at), 0)
-    bias = np.broadcast_to(bias, seen.shape).copy()
-    options = pattern.options | {"with_respect_to": ["distance_bias"]}
-    output, lse = regard.scaled_dot_product_attention(
-        query, key, value, pattern.mask, **pattern.options, return_lse=True
-    )
-    found = regard.scaled_dot_product_attention_backward(
-        grad, query, key, value, output, lse, pattern.mask, **options
-    ).distance_bias
-    of_scores = gradient_reference.backward(grad, query, key, value, (seen, bias)).mask.sum(axis=0)
-    side, (rows, columns) = pattern_cases.SIDE, pattern_cases.GRID
-    wanted = np.zeros_like(pattern_cases.SWIN)
-    row, column = pattern_cases.ROW, pattern_cases.COLUMN
-    down, right = row - row[:, None] + side - 1, column - column[:, None] + side - 1
-    near = (abs(down - side + 1) < side) & (abs(right - side + 1) < side)
-    for head in range(HEADS):
-        np.add.at(wanted[head], (down[near], right[near]), of_scores[head][near])
-    reach = np.arange(1 - side, side)
-    place = columns * reach[:, None] + reach
-    np.testing.assert_allclose(found[:, place.max() + place], wanted, **EXACT)
-    assert rows * columns == len(row)
 
 
 # The biases of xFormers. Its lengths of queries and keys are the lengths of consecutive sequences.
@@ -173,21 +118,21 @@ def block_diagonal(starts, rule):
     return seen
 
 
-def packed_arrays(keys, dtype):
+def packed_arrays(keys, dtype=np.float64):
     random = np.random.default_rng(1)
     shapes = (Q_STARTS[-1], HEADS, 16), (keys, KV_HEADS, 16), (keys, KV_HEADS, 8)
     shapes = (*shapes, (Q_STARTS[-1], HEADS, 8))
     return [random.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
-def ragged(query, key, value, grad, starts, mask, options):
+def ragged(query, key, value, grad, starts, options):
     given = query, key, value
     starts = {"query_starts": Q_STARTS, "key_starts": starts}
     output, lse = regard.scaled_dot_product_attention_ragged(
-        *given, **starts, mask=mask, **options, return_lse=True
+        *given, **starts, **options, return_lse=True
     )
     gradients = regard.scaled_dot_product_attention_ragged_backward(
-        grad, *given, output=output, lse=lse, **starts, mask=mask, **options
+        grad, *given, output=output, lse=lse, **starts, **options
     )
     return output, lse, gradients.query, gradients.key, gradients.value
 
@@ -199,35 +144,11 @@ def heads_first(arrays):
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_formula(name, target):
     case = PACKED[name]
-    arrays = packed_arrays(case.starts[-1], np.float64)
-    found = ragged(*arrays, case.starts, None, case.options)
+    arrays = packed_arrays(case.starts[-1])
+    found = ragged(*arrays, case.starts, case.options)
     assert_formula(
         heads_first(found), *heads_first(arrays), block_diagonal(case.starts, case.rule)[None]
     )
-
-
-@pytest.mark.parametrize("name", PACKED)
-def test_packed_bits(name, target):
-    """The bits equal the results of each sequence by itself with its dense mask, and of a sparse
-    mask instead of options."""
-    case = PACKED[name]
-    arrays = packed_arrays(case.starts[-1], np.float32)
-    output, lse, *_ = ragged(*arrays, case.starts, None, case.options)
-    dense = block_diagonal(case.starts, case.rule)
-    for (begin, end), first, keys in zip(pairwise(Q_STARTS), case.starts, K_LENS, strict=False):
-        query = np.moveaxis(arrays[0][begin:end], 0, 1)
-        key, value = (np.moveaxis(x[first : first + keys], 0, 1) for x in arrays[1:3])
-        alone = regard.scaled_dot_product_attention(
-            query, key, value, dense[begin:end, first : first + keys], return_lse=True
-        )
-        assert_same_bits((output[begin:end], lse[begin:end]), tuple(heads_first(alone)))
-    of_sequence = np.repeat(np.arange(4), Q_LENS)
-    seen = np.zeros((Q_STARTS[-1], max(np.diff(case.starts))), bool)
-    for row, number in enumerate(of_sequence):
-        own = dense[row, case.starts[number] : case.starts[number + 1]]
-        seen[row, : len(own)] = own
-    sparse = masks.Blocks.from_dense(seen, block=(16, 16))
-    assert_same_bits((output, lse), ragged(*arrays, case.starts, sparse, {})[:2])
 
 
 @pytest.mark.parametrize("rule", [whole, bottom_right], ids=["all", "causal"])
@@ -275,13 +196,13 @@ ALONE = {
 @pytest.mark.parametrize("name", ALONE)
 def test_masks_of_one_sequence(name, lengths, target):
     options, rule = ALONE[name]
-    pattern = pattern_cases.Pattern(lengths=lengths)
-    i, j = np.ogrid[: lengths[0], : lengths[1]]
-    seen = np.broadcast_to(rule(i, j, *lengths), lengths)
-    arrays = pattern_cases.arrays(pattern)
-    everywhere = np.broadcast_to(seen, (BATCH, HEADS, *lengths))
+    (q_len, kv_len), random = lengths, np.random.default_rng(0)
+    shapes = (HEADS, q_len, 16), (KV_HEADS, kv_len, 16), (KV_HEADS, kv_len, 8), (HEADS, q_len, 8)
+    arrays = [random.standard_normal(shape) for shape in shapes]
+    seen = np.broadcast_to(rule(*np.ogrid[:q_len, :kv_len], *lengths), lengths)
+    everywhere = np.broadcast_to(seen, (HEADS, *lengths))
     assert_formula(both(*arrays, None, options), *arrays, everywhere)
-    singles = pattern_cases.arrays(pattern, np.float32)
-    assert_same_bits(both(*singles, None, options)[:2], both(*singles, seen, {})[:2])
-    bias = np.random.default_rng(2).standard_normal(lengths)  # LowerTriangularMaskWithTensorBias
+    bias = random.standard_normal(lengths)  # LowerTriangularMaskWithTensorBias
     assert_formula(both(*arrays, bias, options), *arrays, everywhere, bias)
+    singles = [array.astype(np.float32) for array in arrays]
+    assert_same_bits(both(*singles, None, options)[:2], both(*singles, seen, {})[:2])

@@ -13,7 +13,7 @@ import pytest
 
 import regard
 from element_types import each_in_one_type
-from gradient_cases import ALL, FEW, GradientProblem, assert_within, build, drawn
+from gradient_cases import FEW, GradientProblem, assert_within, build, drawn
 from option_cases import MIXES
 from reference import assert_matches, assert_same_bits, expected
 from sparse_cases import NAMES, dense, in_turn, sparse_masks
@@ -22,7 +22,6 @@ ROLES = ("query", "key", "value")
 RESULTS = ("output", "lse")
 TANGENTS = ("tangent_output", "tangent_lse")
 SOME = [*MIXES[::9], *FEW[::2]]
-OTHERS = [case for case in (*MIXES[::3], *ALL[::5]) if case not in SOME]
 
 
 class OfPyTorch:
@@ -203,17 +202,6 @@ def test_tangents(library, case, storage):
 @each_in_one_type(SOME, "storage")
 def test_dask(case, storage):
     check_limits(build(case, storage), case.name)
-
-
-@pytest.mark.slow
-@of_pytorch
-@each_in_one_type(OTHERS, "storage")
-def test_other_cases(case, storage):
-    problem = build(case, storage)
-    check_limits(problem, case.name)
-    for library in (OfPyTorch, OfJAX):
-        check_bits(library, problem)
-        check_tangents(library, problem)
 
 
 @each_with_bits

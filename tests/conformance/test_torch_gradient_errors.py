@@ -24,8 +24,7 @@ class Row:
     sharper: float = 1.0
     key_offset: float = 0.0
     value_offset: float = 0.0
-    value_factor: float = 1.0
-    mask: str | None = None
+    has_mask: bool = False
     is_causal: bool = False
 
     def build(self, dtype):
@@ -38,32 +37,23 @@ class Row:
         arrays = (
             self.sharper * normal(*self.query),
             normal(*self.key) + self.key_offset * normal(*shared),
-            self.value_factor * normal(*self.key) + self.value_offset * normal(*shared),
+            normal(*self.key) + self.value_offset * normal(*shared),
         )
         options = {"is_causal": self.is_causal}
-        lengths = self.query[-2], self.key[-2]
-        if self.mask == "bool":
-            options["mask"] = random.random(lengths) < 0.7
-        elif self.mask == "float":
-            options["mask"] = normal(*lengths).astype(dtype)
+        if self.has_mask:
+            options["mask"] = random.random((self.query[-2], self.key[-2])) < 0.7
         grads = normal(*self.query).astype(dtype), np.zeros(self.query[:-1], np.float32)
         return GradientProblem(*(array.astype(dtype) for array in arrays), options, *grads)
 
 
 TABLE = [
     Row("normal"),
-    Row("long", (1, 2, 512, 64), (1, 2, 2048, 64)),
     Row("groups, causal", (1, 8, 300, 64), (1, 2, 300, 64), is_causal=True),
     Row("peaked, long, causal", (1, 2, 1024, 64), (1, 2, 1024, 64), sharper=8.0, is_causal=True),
     Row("one key has all weight", sharper=50.0),
-    Row("all keys have the same weight", sharper=0.01),
     Row("keys share an offset", key_offset=3.0),
     Row("values share an offset", value_offset=30.0),
-    Row("large values", value_factor=1e3),
-    Row("bool mask", mask="bool"),
-    Row("float mask", mask="float"),
-    Row("8 columns", (2, 4, 256, 8), (2, 4, 256, 8)),
-    Row("256 columns", (1, 4, 128, 256), (1, 4, 128, 256)),
+    Row("bool mask", has_mask=True),
     Row("one query", (8, 8, 1, 64), (8, 8, 900, 64)),
 ]
 each_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
@@ -85,9 +75,9 @@ def whole_matrices(problem, *tensors):
 def pytorchs_call(problem, query, key, value, mask, *others):
     """Call PyTorch's function, with the implementation that PyTorch chooses."""
     assert others == (None, None, None)
-    shown = problem.options.get("mask")
-    if shown is not None and mask is None:
-        mask = torch.tensor(shown)
+    assert mask is None
+    if "mask" in problem.options:
+        mask = torch.tensor(problem.options["mask"])
     return torch.nn.functional.scaled_dot_product_attention(
         query,
         key,

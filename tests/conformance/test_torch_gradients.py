@@ -1,17 +1,15 @@
 """Derivatives of attention in float64, compared with PyTorch's autograd derivatives of the
 formula."""
 
-import hypothesis
 import numpy as np
 import pytest
 
 import regard
 from cases import Case
-from gradient_cases import ALL, FEW, GradientProblem, build, drawn
+from gradient_cases import FEW, build, drawn
 from gradient_reference import Tangents, backward, jvp
 from option_cases import MIXES
 from reference import error, largest
-from test_torch import problems
 from torch_formula import INPUTS, as_tensors, formula, torch
 
 # PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
@@ -57,9 +55,9 @@ def directions_of(problem):
     return [drawn(x.shape, FLOAT64, 3 + i) for i, x in enumerate(problem.arrays)]
 
 
-def check_gradients(problem, attend=formula):
+def check_gradients(problem):
     grad_output, *inputs = leaves_of(problem)
-    loss_of(problem, grad_output, *attend(problem, *inputs)).backward()
+    loss_of(problem, grad_output, *formula(problem, *inputs)).backward()
     wanted = {n: leaf.grad for n, leaf in zip(INPUTS, inputs, strict=True) if leaf is not None}
     actual = problem.gradients()
     assert [part is not None for part in actual] == [name in wanted for name in INPUTS]
@@ -88,56 +86,3 @@ def test_gradients_and_tangents(case, target):
     problem = build(case, FLOAT64)
     check_gradients(problem)
     check_tangents(problem)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ALL[::3], ids=lambda case: case.name)
-def test_derivatives_in_other_cases(case, target):
-    problem = build(case, FLOAT64)
-    check_gradients(problem)
-    check_tangents(problem)
-
-
-def of_pytorch(arrays, ours, theirs):
-    """Return a problem, and PyTorch's own call in place of the formula."""
-    arrays = [array.astype(FLOAT64) for array in arrays]
-    if ours.get("mask") is not None and ours["mask"].dtype != bool:
-        ours = ours | {"mask": ours["mask"].astype(FLOAT64)}
-    output, lse = regard.scaled_dot_product_attention(*arrays, **ours, return_lse=True)
-    grads = drawn(output.shape, FLOAT64), np.zeros_like(lse)
-    problem = GradientProblem(*arrays, ours, *grads)
-
-    def attend(problem, query, key, value, mask, *others):
-        options = dict(theirs)
-        shown = options.pop("mask", None)
-        if options.pop("lower_right", False):
-            lengths = query.shape[-2], key.shape[-2]
-            mask = torch.nn.attention.bias.causal_lower_right(*lengths)
-        elif mask is None and shown is not None:
-            mask = torch.tensor(shown)
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            output = torch.nn.functional.scaled_dot_product_attention(
-                query, key, value, mask, **options
-            )
-        return output, torch.zeros(lse.shape)
-
-    return problem, attend
-
-
-def check_call(arrays, ours, theirs):
-    problem, attend = of_pytorch(arrays, ours, theirs)
-    check_gradients(problem, attend)
-
-
-@hypothesis.given(drawn_problem=problems())
-@hypothesis.settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=200,
-    suppress_health_check=[
-        hypothesis.HealthCheck.function_scoped_fixture,
-        hypothesis.HealthCheck.too_slow,
-    ],
-)
-def test_drawn_problems_and_pytorchs_call(target, drawn_problem):
-    check_call(*drawn_problem)

@@ -144,18 +144,22 @@ def test_float32(sizes, bias):
         assert error(a, e) <= 2 * error(w, e) + 16 * np.finfo(a.dtype).eps * max(1.0, largest(e))
 
 
-def test_a_torch_seed_gives_the_layers_of_pytorch():
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        names = ("W_query", "W_key", "W_value", "out_proj")
-        wanted = {name: torch.nn.Linear(D, D) for name in names}
-    layer = regard.MultiHeadAttention(
-        D, HEADS, qkv_bias=True, out_bias=True, rng=regard.TorchGenerator(7)
-    )
-    state = layer.state_dict()
-    for name, linear in wanted.items():
-        np.testing.assert_array_equal(state[f"{name}.weight"], linear.weight.detach().numpy())
-        np.testing.assert_array_equal(state[f"{name}.bias"], linear.bias.detach().numpy())
+STORED = {
+    "float16": torch.Tensor.half,
+    "float64": torch.Tensor.double,
+    "bfloat16 parameters": lambda x: torch.nn.Parameter(x.bfloat16()),
+    "results": lambda x: 2 * torch.nn.Parameter(x),
+}
+
+
+@pytest.mark.parametrize("convert", STORED.values(), ids=STORED)
+@pytest.mark.parametrize("make", [regard.MultiHeadAttention, regard.SelfAttention])
+def test_tensors_of_other_types_are_loaded(make, convert):
+    layer = make(8, 2, qkv_bias=True, rng=0)
+    state = {n: convert(torch.randn(x.shape)) for n, x in layer.state_dict().items()}
+    layer.load_state_dict(state)
+    for name, array in layer.state_dict().items():
+        np.testing.assert_array_equal(array, state[name].detach().float().numpy())
 
 
 def half_turned(x):

@@ -34,11 +34,9 @@ SCALINGS = [
     ({"rope_type": "linear", "factor": 4.0}, None),
     (DYNAMIC, 2048),
     (DYNAMIC, 2049),
-    (DYNAMIC | {"factor": 8.0}, 30000),
     (YARN, None),
     (YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.8}, None),
     (YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}, None),
-    (YARN | {"attention_factor": 0.75, "factor": 1.0}, None),
     (LLAMA, None),
     (LLAMA | {"low_freq_factor": 2.0, TRAINED: 512}, None),
 ]
@@ -133,8 +131,6 @@ def test_each_type_of_layer_has_its_own_mapping():
         hidden_size=64, num_attention_heads=2, head_dim=32, num_hidden_layers=6
     )
     parameters = config.rope_parameters
-    with pytest.raises(ValueError, match=r"pass scaling=rope_parameters\['"):
-        positional.rotary_frequencies(32, scaling=parameters)
     for layer_type in ("full_attention", "sliding_attention"):
         embedding = Gemma3RotaryEmbedding(config)
         wanted = getattr(embedding, f"{layer_type}_inv_freq").numpy()

@@ -40,10 +40,8 @@ LONGROPE = {
     "short_factor": np.linspace(1, 2, D // HEADS // 2).tolist(),
     "long_factor": np.linspace(3, 60, D // HEADS // 2).tolist(),
     "factor": 16.0,
-    TRAINED: LENGTH,
+    TRAINED: LENGTH - 1,
 }
-BEYOND = LONGROPE | {TRAINED: LENGTH - 1}
-LINEAR = {"rope_type": "linear", "factor": 2.0}
 EAGER = {"attn_implementation": "eager"}
 
 
@@ -103,11 +101,8 @@ def rope(**options):
 
 MODULES = {
     "llama": (llamas, GROUPED | rope(), ()),
-    "llama, linear": (lambda: llamas(LINEAR), GROUPED | rope(scaling=LINEAR), ()),
     "llama, yarn": (lambda: llamas(YARN), GROUPED | rope(scaling=YARN), ()),
-    "llama, llama3": (lambda: llamas(LLAMA3), GROUPED | rope(scaling=LLAMA3), ()),
-    "llama, longrope": (lambda: llamas(LONGROPE), GROUPED | rope(scaling=LONGROPE), ()),
-    "llama, longrope beyond": (lambda: llamas(BEYOND), GROUPED | rope(scaling=BEYOND), ()),
+    "llama, longrope beyond": (lambda: llamas(LONGROPE), GROUPED | rope(scaling=LONGROPE), ()),
     "llama, v5": (
         lambda: llamas(LLAMA3),
         GROUPED | {"rotary": {"scaling": LLAMA3 | {"rope_theta": 500.0}}},

@@ -18,9 +18,8 @@ import regard.dask
 from dask_chunks import cut
 from gradient_cases import drawn
 from option_cases import MIXES
-from reference import assert_same_bits, expected
+from reference import expected
 from regard.masks import Blocks
-from sparse_cases import NAMES, dense, sparse_masks
 
 attend = regard.dask.scaled_dot_product_attention
 gradients_of = regard.dask.scaled_dot_product_attention_backward
@@ -124,16 +123,6 @@ def test_nothing_is_computed_before_it_is_asked_for():
         output.compute()
 
 
-def test_parts_of_results_can_be_computed_alone():
-    """A slice of the output computes only the tasks that it needs."""
-    arrays = [da.from_array(x, chunks=(2, 25, 8)) for x in drawn((3, 2, 100, 8), np.float32)]
-    output = attend(*arrays, is_causal=True)
-    part = output[:, :20]
-    (optimized,) = dask.optimize(part)
-    assert tasks(optimized, "attention-part-") <= 1
-    assert_same_bits(part.compute(), output.compute()[:, :20])
-
-
 def test_gradients_share_their_tasks():
     arrays = [da.from_array(x, chunks=(2, 25, 8)) for x in drawn((3, 2, 100, 8), np.float32)]
     output, lse = attend(*arrays, is_causal=True, return_lse=True)
@@ -142,10 +131,6 @@ def test_gradients_share_their_tasks():
     pairs = [key for key in keys if str(key[0]).startswith("attention-gradient-part-")]
     pairs = [key for key in pairs if "-of-" not in key[0]]
     assert len(pairs) == 4 * 5 // 2
-
-
-BATCH, HEADS, Q_LEN, KV_LEN = 2, 4, 33, 90
-MASKS = sparse_masks(BATCH, HEADS, Q_LEN, KV_LEN)
 
 
 def blocks(density, q_blocks, kv_blocks, block, heads=1):
@@ -179,18 +164,3 @@ def test_pairs_that_a_sparse_mask_hides_are_not_in_the_graph():
 
 def masks_of(task):
     return [each for each in task.args[0].args if isinstance(each, regard.masks.SparseMask)]
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "a view"])
-def test_the_graph_has_just_the_pairs_with_a_visible_block(name):
-    """The ranges of these masks are exact, and blocks of 8 fit into the chunks, but
-    not the blocks of a view."""
-    batch, heads, queries, keys = (1, 1), (1,) * 4, (16, 17), (8,) * 11 + (2,)
-    arrays = [
-        da.zeros((BATCH, HEADS, Q_LEN, 8), chunks=(batch, heads, queries, 8)),
-        da.zeros((BATCH, HEADS, KV_LEN, 8), chunks=(batch, heads, keys, 8)),
-    ]
-    shown = np.broadcast_to(dense(MASKS[name], KV_LEN), (BATCH, HEADS, Q_LEN, KV_LEN))
-    shown = np.logical_or.reduceat(np.logical_or.reduceat(shown, [0, 16], 2), range(0, 90, 8), 3)
-    output = attend(arrays[0], arrays[1], arrays[1], MASKS[name])
-    assert tasks(output, "attention-part-") == shown.sum()

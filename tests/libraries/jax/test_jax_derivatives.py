@@ -87,28 +87,6 @@ def loss(given):
     return (output**2).sum() + jnp.sin(lse).sum()
 
 
-def test_only_what_is_asked_for_is_computed(monkeypatch):
-    from regard.jax import _computation
-
-    asked = []
-
-    def spy(*arguments, with_respect_to, **options):
-        asked.append(with_respect_to)
-        return regard.scaled_dot_product_attention_backward(
-            *arguments, with_respect_to=with_respect_to, **options
-        )
-
-    monkeypatch.setattr(_computation, "scaled_dot_product_attention_backward", spy)
-    given = GIVEN
-    for names in (("query",), ("float_mask",), ("value", "sinks")):
-        constants = {name: x for name, x in given.items() if name not in names}
-        inputs = {name: given[name] for name in names}
-        gradient = jax.jit(jax.grad(lambda inputs, c=constants: loss(c | inputs)))
-        jax.block_until_ready(gradient(inputs))
-        assert set(asked.pop()) == {name.removeprefix("float_") for name in names}
-        assert not asked
-
-
 def calls_in(monkeypatch):
     """Return a list to which all further calls of the compiled module add their names."""
     from regard.jax import _computation
@@ -177,28 +155,6 @@ def test_gradients_through_loops_are_fused(monkeypatch, wrapped):
     assert np.abs(actual - wanted).max() <= 1e-14 * np.abs(wanted).max()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
-@pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
-def test_a_hessian_is_symmetric(inner, outer):
-    query, key, value = drawn((3, 2, 3, 2), np.float64)
-
-    def loss(query):
-        output, lse = regard.jax.scaled_dot_product_attention(
-            query, key, value, softcap=2.0, return_lse=True
-        )
-        return (output**3).sum() + (lse**2).sum()
-
-    hessian = np.asarray(jax.jit(outer(inner(loss)))(query)).reshape(query.size, -1)
-    assert np.abs(hessian).max() > 0.1
-    assert (
-        np.abs(hessian - hessian.T).max() <= 64 * np.finfo(np.float64).eps * np.abs(hessian).max()
-    )
-    step = 1e-5 * drawn(query.shape, np.float64, 3)
-    moved = jax.grad(loss)(query + step) - jax.grad(loss)(query - step)
-    assert np.abs(hessian @ step.ravel() - np.ravel(moved) / 2).max() <= 1e-12
-
-
 @pytest.mark.parametrize("wrt", [(1, 1), (0, 1), (1, 0)])
 def test_second_derivatives_of_masks(wrt):
     """They are compared with differences of gradients."""
@@ -223,20 +179,6 @@ def test_second_derivatives_of_masks(wrt):
     assert abs(actual - wanted) <= 1e-6 * abs(wanted)
 
 
-def test_third_derivatives():
-    query, key, value = drawn((3, 2, 3, 2), np.float64)
-
-    def total(query):
-        return (regard.jax.scaled_dot_product_attention(query, key, value) ** 3).sum()
-
-    twice = jax.jit(jax.grad(lambda q: (jax.grad(total)(q) ** 2).sum()))
-    step = 1e-5 * np.cos(query)
-    actual = jax.jit(jax.grad(lambda q: (twice(q) * step).sum()))(query)
-    wanted = (twice(query + step) - twice(query - step)) / 2
-    assert np.abs(wanted).max() > 1e-7  # 0.01 of the step
-    assert float(jnp.abs(actual - wanted).max()) <= 1e-6 * float(jnp.abs(wanted).max())
-
-
 HIDDEN = {
     "bool mask": {"mask": np.array([[True], [False], [True], [False]])},
     "float mask": {"mask": np.array([[0.0], [-np.inf], [0.5], [-np.inf]], np.float32)},
@@ -245,25 +187,20 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [pytest.param(lambda function: function, marks=pytest.mark.slow), jax.jit],
-    ids=["eager", "jit"],
-)
 @pytest.mark.parametrize("options", HIDDEN.values(), ids=HIDDEN)
-def test_gradients_of_rows_without_keys_under_debug_infs(options, transform):
+def test_gradients_of_rows_without_keys_under_debug_infs(options):
     """JAX refuses any infinity that a function returns, even if only its gradient reads it."""
     dtype = np.float16
     rng = np.random.default_rng(5)
     inputs = tuple(rng.standard_normal((2, 2, 4, 8)).astype(dtype) for _ in range(3))
     grad = rng.standard_normal((2, 2, 4, 8)).astype(dtype)
 
-    @transform
+    @jax.jit
     def gradients(*inputs):
         function = functools.partial(regard.jax.scaled_dot_product_attention, **options)
         return jax.vjp(function, *inputs)[1](grad)
 
-    @transform
+    @jax.jit
     def second(*inputs):
         return jax.grad(lambda *each: (gradients(*each)[0] * each[1]).sum())(*inputs)
 
@@ -276,26 +213,6 @@ def test_gradients_of_rows_without_keys_under_debug_infs(options, transform):
     for one, other in zip(actual, (wanted.query, wanted.key, wanted.value), strict=True):
         assert_same_bits(np.asarray(one), other)
     assert_same_bits(np.asarray(again), np.asarray(second(*inputs)))
-
-
-@pytest.mark.parametrize("moved", [("query",), ("key",), ("query", "value")])
-def test_forward_mode_along_some_arrays(moved):
-    arrays = dict(zip(ROLES, drawn((3, 2, 9, 8), np.float64), strict=True))
-    directions = {role: drawn((2, 9, 8), np.float64, 7 + i) for i, role in enumerate(moved)}
-
-    @jax.jit
-    def along(directions):
-        def function(some):
-            return regard.jax.scaled_dot_product_attention(**arrays | some, return_lse=True)
-
-        return jax.jvp(function, ({role: arrays[role] for role in moved},), (directions,))
-
-    (output, lse), tangents = along(directions)
-    wanted = regard.scaled_dot_product_attention_jvp(
-        *arrays.values(), *map(directions.get, ROLES), return_lse=True
-    )
-    actual = output, tangents[0], lse, tangents[1]
-    assert_same_bits(tuple(map(np.asarray, actual)), tuple(wanted))
 
 
 @pytest.mark.parametrize("transform", ["jvp of vmap", "vmap of jvp", "scan", "checkpoint"])

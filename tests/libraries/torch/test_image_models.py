@@ -25,27 +25,17 @@ def vision_transformer():
 # Names in timm, and the options that make the models small.
 SMALL = {
     "beit_base_patch16_224": {"depth": 2, "embed_dim": 64, "num_heads": 4},
-    "cait_xxs24_224": {"depth": 2},
     "davit_tiny": {"depths": (1, 1, 1, 1)},
-    "deit_tiny_distilled_patch16_224": {"depth": 2},
     "eva02_tiny_patch14_224": {"depth": 2},
     "hiera_tiny_224": {"stages": (1, 1, 1, 1)},
-    "nest_tiny": {},
-    "nextvit_small": {},
     "pvt_v2_b0": {},
-    "samvit_base_patch16_224": {"depth": 2, "embed_dim": 64, "num_heads": 4},
     "swin_tiny_patch4_window7_224": {"depths": (1, 1, 1, 1)},
     "swinv2_tiny_window8_256": {"depths": (1, 1, 1, 1)},
-    "twins_pcpvt_small": {"depths": (1, 1, 1, 1)},
-    "visformer_tiny": {},
     "vit_relpos_small_patch16_224": {"depth": 2},
-    "vit_base_patch16_siglip_gap_224": {"depth": 2, "embed_dim": 64, "num_heads": 4},
     "vit_tiny_patch16_224": {"depth": 2},
-    "volo_d1_224": {},
-    "xcit_nano_12_p16_224": {"depth": 2},
 }
 # They do not call PyTorch's function, unless TIMM_FUSED_ATTN=2 is set.
-WITH_ITS_OWN = {"swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "visformer_tiny"}
+WITH_ITS_OWN = {"swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256"}
 
 
 def of_timm(name):

@@ -188,17 +188,3 @@ def test_derivatives_of_other_inputs(name, mode):
         wanted = (first(option + step) - first(option - step)) / 2e-5
     assert float(wanted.abs().max()) > 1e-3
     assert float((actual - wanted).abs().max()) <= OF_DIFFERENCES
-
-
-def test_third_derivatives():
-    (query,) = drawn((1, 2, 2))
-
-    def function(query):
-        return (scaled_dot_product_attention(query, query, query) ** 2).sum()
-
-    second = torch.func.jacrev(torch.func.grad(function))
-    step = 1e-5 * query.sin()
-    wanted = (second(query + step) - second(query - step)) / 2e-5
-    for derive in (torch.func.jacrev, torch.func.jacfwd):
-        actual = derive(second)(query).flatten(query.ndim * 2) @ query.sin().flatten()
-        assert float((actual - wanted).abs().max()) <= OF_DIFFERENCES

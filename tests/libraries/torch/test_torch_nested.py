@@ -1,7 +1,6 @@
 """Jagged nested tensors have the bits of a dense call for each sequence, with gradients."""
 
 import itertools
-import warnings
 
 import numpy as np
 import pytest
@@ -172,12 +171,3 @@ def test_compiled():
         ours = with_gradients(compiled, tensors)
         assert_alike(ours, with_gradients(block, tensors))
     assert counter.frame_count <= 3
-
-
-def heads(*lengths, dim=HEAD_DIM):
-    return jagged(offsets_of(lengths), HEADS, dim).detach().transpose(1, 2)
-
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    STRIDED = torch.nested.nested_tensor([torch.zeros(HEADS, 3, HEAD_DIM)])

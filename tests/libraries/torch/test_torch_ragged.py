@@ -151,41 +151,6 @@ def test_types_and_strides(dtype, order):
     assert (narrow.stride(0) < narrow.stride(1)) == (order == "heads first")
 
 
-@pytest.mark.parametrize("starts", [[0], [0, 0, 0]])
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_no_tokens(starts, requires_grad):
-    query, key, value = (torch.zeros(0, HEADS, n, requires_grad=requires_grad) for n in (8, 8, 6))
-    output, lse = packed(query, key, value, starts, torch.tensor(starts))
-    assert (output.shape, lse.shape) == ((0, HEADS, 6), (0, HEADS))
-    if requires_grad:
-        (gradient,) = torch.autograd.grad(output.sum(), key)
-        assert gradient.shape == key.shape
-
-
-STARTS = {
-    "tuple": tuple,
-    "array": np.array,
-    "int32": lambda starts: torch.tensor(starts, dtype=torch.int32),
-    "strided": lambda starts: torch.tensor(starts).repeat_interleave(2)[::2],
-}
-
-
-@pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize("make", STARTS.values(), ids=STARTS)
-def test_starts_of_any_kind(make, requires_grad):
-    inputs = [x.requires_grad_(requires_grad) for x in tensors()]
-    assert torch.equal(packed(*inputs, make(QUERIES), make(KEYS))[0], packed(*inputs)[0])
-
-
-def test_heads_broadcast_or_repeat():
-    query, key, value = tensors(kv_heads=HEADS)
-    one = packed(query, key[:, :1], value[:, :1], enable_gqa=False)
-    four = packed(query, *(x[:, :1].repeat(1, 4, 1) for x in (key, value)))
-    assert torch.equal(one[0], four[0])
-    repeated = key[:, :2].repeat_interleave(2, dim=1)
-    assert torch.equal(packed(query, key[:, :2], value)[0], packed(query, repeated, value)[0])
-
-
 def test_autocast_and_the_device_meta():
     inputs = tensors()
     with torch.autocast("cpu", torch.bfloat16):
@@ -271,7 +236,7 @@ def test_other_derivatives_are_refused():
         return packed(query, key, value)[0]
 
     (first,) = torch.autograd.grad(function(query).sin().sum(), query, create_graph=True)
-    with pytest.raises(NotImplementedError, match=r"second derivative .* for packed sequences"):
+    with pytest.raises(NotImplementedError, match="second derivative"):
         torch.autograd.grad(first.sum(), query)
-    with pytest.raises(NotImplementedError, match=r"in forward mode .* for packed sequences"):
+    with pytest.raises(NotImplementedError, match="forward mode"):
         torch.func.jvp(function, (query.detach(),), (query.detach(),))

@@ -99,16 +99,6 @@ def test_tangents():
         assert_close(one, other)
 
 
-def test_vmap_calls_each_sample_alone():
-    query, key, value = tensors()
-    own = make()
-
-    def attend(query):
-        return scaled_dot_product_attention(query, key[0], value[0], score_function=own)
-
-    assert torch.equal(torch.vmap(attend)(query), torch.stack(list(map(attend, query))))
-
-
 def test_compiled_calls():
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")

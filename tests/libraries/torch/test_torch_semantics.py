@@ -1,10 +1,18 @@
 """Test what `regard.torch` has in common with PyTorch's own call, and how it handles tensors."""
 
 import itertools
+import warnings
 
 import pytest
 
+import regard
 from torch_problems import scaled_dot_product_attention, torch
+
+from torch.utils.flop_counter import (  # isort: skip
+    FlopCounterMode,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 
 theirs = torch.nn.functional.scaled_dot_product_attention
 EPS = torch.finfo(torch.float64).eps
@@ -125,15 +133,88 @@ def test_checkpointed_blocks_drop_the_same():
     assert torch.equal(*gradients)
 
 
-@pytest.mark.parametrize("seed", [0, 2**31, 2**63 - 1, 2**63, 2**64 - 1])
-def test_seeds(seed):
-    tensors = drawn(*SHAPES)
-    options = {"dropout_p": 0.5}
-    plain = scaled_dot_product_attention(*tensors, **options, dropout_seed=seed)
-    tensors[0].requires_grad_()
-    recorded = scaled_dot_product_attention(*tensors, **options, dropout_seed=seed)
-    signed = torch.tensor(seed if seed < 2**63 else seed - 2**64)
-    assert torch.equal(plain, recorded)
-    assert torch.equal(
-        scaled_dot_product_attention(*tensors, **options, dropout_seed=signed), plain
+bias = pytest.importorskip("torch.nn.attention.bias")
+CAUSAL_BIASES = {"upper left": bias.causal_upper_left, "lower right": bias.causal_lower_right}
+each_bias = pytest.mark.parametrize("variant", CAUSAL_BIASES)
+
+
+def of_lengths(variant, q_len, kv_len):
+    """Return query, key and value, and a `CausalBias`, whose memory holds nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns of fully masked rows, as there are here
+        mask = CAUSAL_BIASES[variant](q_len, kv_len)
+    return drawn((2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 5)), mask
+
+
+@each_bias
+@pytest.mark.parametrize("lengths", [(7, 7), (3, 9), (9, 3), (1, 6), (70, 300), (300, 70)])
+def test_a_causal_bias_means_what_pytorch_says(variant, lengths):
+    """This also holds if the first rows are fully masked, and if regard replaces PyTorch's
+    function."""
+    tensors, mask = of_lengths(variant, *lengths)
+    for tensor in tensors:
+        tensor.requires_grad_()
+    wanted = theirs(*tensors, mask, enable_gqa=True)
+    alone = scaled_dot_product_attention(*tensors, mask, enable_gqa=True)
+    with regard.torch.replacing_sdpa():
+        replaced = theirs(*tensors, mask, enable_gqa=True)
+    assert type(alone) is type(replaced) is torch.Tensor
+    torch.testing.assert_close(alone, replaced, rtol=0, atol=64 * EPS)
+    torch.testing.assert_close(alone, wanted, rtol=0, atol=64 * EPS)
+    gradients = [torch.autograd.grad(x.sin().sum(), tensors) for x in (alone, wanted)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=256 * EPS)
+
+
+@each_bias
+def test_other_options_hold_beside_a_causal_bias(variant):
+    """Missing keys shift nothing; windows count from the positions that the bias gives the
+    queries."""
+    tensors, mask = of_lengths(variant, 4, 9)
+    options = {"enable_gqa": True, "key_lengths": torch.tensor([9, 7]), "window": (3, None)}
+    places = {"is_causal": True, "query_offset": 5 if variant == "lower right" else 0}
+    output = scaled_dot_product_attention(*tensors, mask, **options)
+    assert torch.equal(output, scaled_dot_product_attention(*tensors, **places, **options))
+
+
+def test_a_compiled_function_reads_each_causal_bias():
+    torch._dynamo.reset()
+
+    def function(*tensors):
+        return scaled_dot_product_attention(*tensors, enable_gqa=True)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for variant, lengths in itertools.product(CAUSAL_BIASES, [(3, 9), (4, 9), (9, 3)]):
+        tensors, mask = of_lengths(variant, *lengths)
+        assert torch.equal(compiled(*tensors, mask), function(*tensors, mask))
+
+
+def operations(function):
+    with FlopCounterMode(display=False) as counter:
+        result = function()
+    return counter.get_total_flops(), result
+
+
+@pytest.mark.parametrize("kv_len", [9, 0])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.5}], ids=str)
+def test_pytorch_counts_operations_as_its_own(options, kv_len):
+    shapes = (2, 4, 5, 8), (2, 2, kv_len, 8), (2, 2, kv_len, 6)
+    tensors = [x.requires_grad_() for x in drawn(*shapes)]
+    count, output = operations(
+        lambda: scaled_dot_product_attention(*tensors, enable_gqa=True, **options)
     )
+    assert count == sdpa_flop_count(*shapes)
+    count, _ = operations(lambda: torch.autograd.grad(output.sum(), tensors))
+    assert count == sdpa_backward_flop_count(output.shape, *shapes)
+
+
+def test_pytorch_counts_the_operations_of_each_packed_sequence():
+    starts = torch.tensor([0, 3, 7]), torch.tensor([0, 5, 6])
+    tensors = [x.requires_grad_() for x in drawn((7, 4, 8), (6, 4, 8), (6, 4, 8))]
+    count, output = operations(
+        lambda: regard.torch.scaled_dot_product_attention_ragged(*tensors, *starts)
+    )
+    shapes = [[(1, 4, n, 8) for n in lengths] for lengths in ((3, 5, 5), (4, 1, 1))]
+    assert count == sum(sdpa_flop_count(*each) for each in shapes)
+    count, _ = operations(lambda: torch.autograd.grad(output.sum(), tensors))
+    assert count == sum(sdpa_backward_flop_count(each[0], *each) for each in shapes)

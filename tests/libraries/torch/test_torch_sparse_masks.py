@@ -17,7 +17,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:Deprecatio
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 21, 47
 MASKS = sparse_masks(BATCH, HEADS, Q_LEN, KV_LEN)
 each_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=NAMES)
-each_kind = pytest.mark.parametrize("is_pair", [False, True], ids=["alone", "pair"])
 
 
 def tensors(dtype=np.float32):
@@ -93,19 +92,6 @@ def test_masks_of_one_kind_share_a_graph():
     assert counter.frame_count <= 2
 
 
-def test_export():
-    mask = MASKS["blocks"]
-
-    class Module(torch.nn.Module):
-        def forward(self, query, key, value):
-            return scaled_dot_product_attention(query, key, value, mask)
-
-    program = torch.export.export(Module(), tuple(tensors()))
-    other = torch.from_numpy(dense(mask, KV_LEN))
-    expected = scaled_dot_product_attention(*tensors(), other)
-    assert torch.equal(program.module()(*tensors()), expected)
-
-
 @each_mask
 def test_vmap(mask):
     query, key, value = tensors()
@@ -121,16 +107,6 @@ def test_vmap(mask):
         (gradients, torch.func.grad(lambda query: function(other)(query).sum())),
     ):
         assert torch.equal(torch.vmap(ours)(samples), torch.stack(list(map(alone, samples))))
-
-
-def test_the_device_meta_and_autocast():
-    mask = MASKS["blocks"]
-    abstract = [x.to("meta") for x in tensors()]
-    assert scaled_dot_product_attention(*abstract, mask).shape == (BATCH, HEADS, Q_LEN, 6)
-    with torch.autocast("cpu", torch.bfloat16):
-        ours = scaled_dot_product_attention(*tensors(), mask)
-        other = torch.from_numpy(dense(mask, KV_LEN))
-        assert torch.equal(ours, scaled_dot_product_attention(*tensors(), other))
 
 
 @pytest.mark.filterwarnings("error")

@@ -131,27 +131,6 @@ def test_second_derivatives_of_each_sample(kind):
         assert torch.equal(ours, alone)
 
 
-@each_kind
-def test_samples_of_samples(kind):
-    tensors, dims = problem(kind, NAMES)
-    doubled = [torch.stack([x, x.flip(0) if x.ndim else x], -1) for x in tensors]
-    function = attention({})
-    twice = torch.vmap(torch.vmap(function, dims), -1)(*doubled)
-    for i in range(2):
-        once = torch.vmap(function, dims)(*(x[..., i] for x in doubled))
-        for ours, alone in zip(twice, once, strict=True):
-            assert torch.equal(ours[i], alone)
-
-
-@pytest.mark.parametrize("options", [{}, DROPOUT], ids=["", "dropout"])
-def test_no_samples(options):
-    tensors, dims = problem("batch", NAMES)
-    none = [x.narrow(dim, 0, 0) for x, dim in zip(tensors, dims, strict=True)]
-    output, lse = torch.vmap(attention(options), dims)(*none)
-    assert output.shape == (0, 2, 4, 5, 6)
-    assert lse.shape == (0, 2, 4, 5)
-
-
 def test_drawn_dropout_asks_for_its_randomness():
     query = torch.ones(SAMPLES, 2, 64, 4)
 

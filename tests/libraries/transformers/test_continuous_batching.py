@@ -56,29 +56,6 @@ def test_same_tokens(model_type, calls):
     assert model.config._attn_implementation == "regard"
 
 
-@pytest.mark.slow
-def test_more_texts_than_fit():
-    """Texts wait until others have ended."""
-    model = build("llama")
-    wanted = alone(model)
-    model.set_attn_implementation("regard")
-    for words in ({"num_blocks": 9}, {"max_requests_per_batch": 2}, {"allow_block_sharing": False}):
-        assert [each.generated_tokens for each in batched(model, **words)] == wanted
-
-
-@pytest.mark.slow
-def test_compiled():
-    """Steps are padded, so that they have few shapes."""
-    torch._dynamo.reset()
-    model = build("mistral")
-    wanted = alone(model)
-    model.set_attn_implementation("regard")
-    config = transformers.CompileConfig(backend="aot_eager", mode=None, dynamic=True)
-    actual = batched(model, varlen_compile_config=config)
-    assert [each.error for each in actual] == [None] * len(LENGTHS)
-    assert [each.generated_tokens for each in actual] == wanted
-
-
 def test_a_module_that_leaves_the_cache_to_attention():
     """transformers 5.23 has such modules."""
     module = torch.nn.Module()

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import regard
-from explicit_weights import keep_weights
 from outcomes import assert_close
 from zoo import torch
+
+from torch_modules import keep_weights  # isort: skip
 
 REASON = "diffusers is not installed: pip install diffusers"
 with warnings.catch_warnings():

@@ -86,24 +86,6 @@ def test_texts_are_alone(model_type, way, calls):
 ROWS = [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["positions", "flash"])
-def test_compiled(way):
-    """A traced call cannot read where texts begin, and is one graph."""
-    torch._dynamo.reset()
-    model = build("mistral")
-    model.set_attn_implementation("regard")
-    inputs = collated(**WAYS[way]) | {"use_cache": False}
-    labels = inputs.pop("labels")
-    logits = model(**inputs).logits
-    wanted = gradients(model, loss_of(logits, labels))
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    actual = compiled(**inputs).logits
-    assert_close(actual, logits)
-    for name, gradient in gradients(model, loss_of(actual, labels)).items():
-        assert_close(gradient, wanted[name])
-
-
 def one_row():
     """Return a module that is not causal, and a row of 6 queries, keys and values."""
     module = torch.nn.Module()

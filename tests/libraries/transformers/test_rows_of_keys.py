@@ -1,4 +1,5 @@
-"""Masks of transformers, as rows of keys or as arrays, show what the masks of `"sdpa"` show."""
+"""Masks of transformers, as rows of keys or as arrays, show what the masks of `"sdpa"` show, and
+position biases are added to them."""
 
 import pytest
 
@@ -6,6 +7,7 @@ from zoo import build, inputs_of, masking_utils, regard, torch, transformers
 
 attend = regard.transformers._attention.attend
 make_mask = regard.transformers._masks.make_mask
+with_bias = regard.transformers._masks.with_bias
 theirs = torch.nn.functional.scaled_dot_product_attention
 BATCH = 3
 # (q_length, kv_length, q_offset, kv_offset): from the start, within a growing cache, a token, an
@@ -117,3 +119,26 @@ def test_a_prompt_of_an_encoder_decoder_in_parts(chunk):
         model.set_attn_implementation(implementation)
         written.append(model.generate(**inputs, **words, **more))
     assert torch.equal(*written)
+
+
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
+def test_a_prompt_that_is_read_in_parts():
+    """Later queries have an offset."""
+    model = build("t5")
+    model.set_attn_implementation("regard")
+    inputs = inputs_of("t5", model.config)
+    tokens = inputs.pop("decoder_input_ids")
+    whole = model(**inputs, decoder_input_ids=tokens).logits
+    parts, cache = [], None
+    for part in tokens.split([3, 3, 1], dim=1):
+        output = model(**inputs, decoder_input_ids=part, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        parts.append(output.logits)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
+
+
+def test_a_bias_is_added_to_the_bias_of_a_pair():
+    shown, bias, more = torch.ones(3, 5, dtype=torch.bool), torch.rand(3, 5), torch.rand(4, 3, 5)
+    mask = with_bias((shown, bias), more)
+    assert mask[0] is shown
+    assert torch.equal(mask[1], bias + more)

@@ -123,20 +123,3 @@ def test_same_as_eager(name, padding):
         wanted = result_of(built(MODELS[name], "eager"), inputs)
     assert actual.config._attn_implementation == "regard"
     assert_same(result_of(actual, inputs), wanted, inputs, name)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("padding", [None, "left"])
-@pytest.mark.parametrize("name", ["splinter", "gemma2"])
-def test_compiled(name, padding):
-    """A traced call cannot look into a mask, and gets one with elements."""
-    torch._dynamo.reset()
-    inputs = inputs_of(name, padding)
-    model = built(MODELS[name], "eager")
-    wanted = result_of(model, inputs)
-    model = built(MODELS[name], "regard")
-    compiled = torch.compile(model, backend="aot_eager")
-    with in_float64(), torch.no_grad():
-        actual = compiled(**inputs)[0]
-    assert_same([actual], wanted, inputs, name)
