@@ -187,7 +187,7 @@ models() {
 peers_venv() { # with PyTorch, transformers, JAX, Dask; fails if they cannot be installed
   [ -d "$work/peers" ] && return
   python3 -m venv "$work/peers"
-  "$work/peers/bin/pip" install -q "$(ls "$work"/dist/*.whl)[test,conformance]" torch==2.13.0 ||
+  "$work/peers/bin/pip" install -q "$(ls "$work"/dist/*.whl)[test,conformance]" torch==2.13.0 jax==0.10.2 ||
     { rm -rf "$work/peers"; skip "PyTorch, transformers, JAX, Dask: they cannot be installed"; return 1; }
   # One example runs ring attention over MPI, if MPI is installed.
   have mpirun && "$work/peers/bin/pip" install -q mpi4py || skip "the ring over MPI"

@@ -6,7 +6,6 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from test_cache import OPTIONS
 
 import regard
 from cache_model import normal
@@ -23,6 +22,7 @@ from fewer_bits import (
 from inside_cache import stored_rows
 from messages import says
 from reference import assert_matches, assert_same_bits, expected
+from test_cache import OPTIONS
 
 INT8, FLOAT8, FOUR = ALL
 

@@ -4,13 +4,13 @@ import os
 
 import numpy as np
 import pytest
-from test_cache_interrupts import Moments, Stop, stop_at
 
 import regard
 from cache_kinds import loaded, make, new_cache
 from cache_model import assert_alike, normal, packed_tokens, tokens
 from inside_cache import assert_owners_are_right
 from messages import says
+from test_cache_interrupts import Moments, Stop, stop_at
 
 LAYERS = 3
 

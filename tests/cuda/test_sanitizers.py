@@ -2,13 +2,13 @@
 ThreadSanitizer."""
 
 import pytest
-from test_kernels import DIMS, arrays, check
 
 import cuda_emulation
 from cases import SIZES, solved
 from cuda_emulation import Runner, flattened
 from element_types import each_in_one_type
 from option_cases import GPU_MIXES as MIXES
+from test_kernels import DIMS, arrays, check
 
 pytestmark = pytest.mark.exhaustive
 

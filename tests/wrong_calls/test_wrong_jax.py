@@ -14,7 +14,6 @@ import regard.jax  # noqa: E402
 QUERY, KEY = np.zeros((2, 4, 3, 8), np.float32), np.zeros((2, 2, 5, 8), np.float32)
 ARRAYS = {"query": QUERY, "key": KEY, "value": KEY}
 RANGES = regard.masks.Ranges(0, 5)
-AFTER = np.zeros((1, 9, 2, 8), np.float32)
 DROPS = {"dropout_p": 0.5}
 
 

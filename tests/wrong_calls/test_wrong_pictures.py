@@ -15,7 +15,6 @@ SUMMARY = regard.summarize_attention(X, X, statistics=["max"])
 BOTH = regard.scaled_dot_product_attention(X, X, X, return_weights=True, return_lse=True)
 PACKED, STARTS = np.ones((6, 2, 4)), [0, 2, 6]
 RAGGED = regard.summarize_attention_ragged(PACKED, PACKED, STARTS, STARTS)
-MORE_KEYS = regard.summarize_attention_ragged(PACKED[:3], PACKED, [0, 1, 3], STARTS)
 LAYERS = regard.summarize_attention(np.ones((2, 3, 5, 4)), np.ones((2, 3, 5, 4)))
 FIRST, RANGES = slice(3), regard.masks.Ranges(0, [1] * 97, kv_len=130)
 LONG = [[0.0]] * 9000
