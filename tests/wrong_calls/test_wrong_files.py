@@ -49,7 +49,6 @@ ROWS = [
     (lambda: regard.summarize_attention(Recording([])), ValueError, "the recording ... got none"),
     (lambda: regard.summarize_attention(RECORDED[:1], lse=LSE), TypeError, "lse must be left out"),
     (lambda: checkpoints.load_gguf(""), ValueError, "path must name a file, got an empty str"),
-    (lambda: checkpoints.load_gguf("/nowhere/a"), FileNotFoundError, "[Errno 2] No such file or"),
     (lambda: checkpoints.load_safetensors(""), ValueError, "path must name a ... got an empty"),
     (lambda: checkpoints.load_safetensors("/nowhere/a"), FileNotFoundError, "[Errno 2] No such"),
     (
