@@ -168,7 +168,7 @@ lint() {
     echo 'regard\._core\.(LayerPages|PageTable)' >"$work/allowed"
     (cd "$work" && python -m mypy.stubtest --ignore-disjoint-bases --allowlist allowed \
       regard._core regard._openmp)
-    (cd "$clone" && "${pytest[@]}" tests/house/test_typing.py)
+    (cd "$clone" && "${pytest[@]}" --every tests/house/test_typing.py)
   )
 }
 
