@@ -274,9 +274,11 @@ sanitized_module() { # N: run one in N quick tests
     # Python is not built with the sanitizers, so their library is preloaded, and Python's leaks are not counted. The
     # sanitizers reserve more address space than the tests that limit it allow.
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
-    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
     PYTHONPATH=$work/sanitized-python "${pytest[@]}" -k "not address_space" --one-in "$1" \
-      tests/attention tests/process/test_{threading_layers,threadpoolctl}.py tests/streams tests/cache
+      tests/attention/test_{attention,attention_map,decode,derivatives,dropout,int8,layouts,mask_forms,merge,numerics}.py \
+      tests/attention/test_{merge_backward,options,ragged,same_bits,score_function,stages,storage,summary}.py \
+      tests/process/test_{threading_layers,threadpoolctl}.py tests/streams tests/cache tests/wrong_calls
   )
 }
 
@@ -299,7 +301,7 @@ cuda_calls() { # N: run one in N quick tests
       cmake --build "$build" --target _cuda >>"$log" 2>&1 || { cat "$log"; exit 1; }
     cd "$clone"
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
-    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
     REGARD_EMULATED_CUDA=$(ls "$build"/cpp/tests/cuda_runtime/_cuda*.so) \
     PYTHONPATH=$work/sanitized-python "${pytest[@]}" --one-in "$1" tests/cuda/calls
   )
