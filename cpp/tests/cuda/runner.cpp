@@ -1,5 +1,5 @@
 // Solves attention problems with the kernels of cpp/cuda on the emulation. Reads from standard input, and writes to
-// standard output, for tests/cuda/emulated.py:
+// standard output, for tests/cuda/cuda_emulation.py:
 //
 //   in    an AttentionProblem; the seed; for each of its pointers, in the order below, the number of bytes (-1
 //         for null), their offset from a multiple of 16, and the bytes
