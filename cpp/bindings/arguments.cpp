@@ -4,10 +4,10 @@
 #include <string>
 
 #include "arrays.hpp"
+#include "gil.hpp"
 
 namespace regard {
 namespace {
-
 
 bool is_numpy_bool(py::handle value) {
   const std::string name = kind_of(value);
@@ -20,7 +20,7 @@ bool is_real_type(const py::dtype& type) {
   const char kind = type.kind();
   if (type.num() < kFirstUserType) return kind == 'f' || kind == 'i' || kind == 'u';
   const py::module_ numpy = py::module_::import("numpy");
-  return numpy.attr("can_cast")(type, py::dtype::of<double>()).cast<bool>();
+  return call_python(numpy.attr("can_cast"), type, py::dtype::of<double>()).cast<bool>();
 }
 
 // A Python float or int, or a NumPy scalar or 0-d array of real numbers.
@@ -37,26 +37,31 @@ bool is_real_number(py::handle value) {
 std::string kind_of(py::handle value) { return Py_TYPE(value.ptr())->tp_name; }
 
 std::string text_of(py::handle value) {
+  const py::object text = result_of_python([&] { return PyObject_Str(value.ptr()); });
   const auto bytes = py::reinterpret_steal<py::bytes>(
-      PyUnicode_AsEncodedString(value.ptr(), "utf-8", "backslashreplace"));
+      PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
   if (!bytes) throw py::error_already_set();
   return bytes;
 }
 
-std::int64_t integer_of(const char* name, py::handle value) {
-  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()))
-    throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
-  const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
-  if (!index) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
-    PyErr_Clear();  // an array has the method, but returns an integer only if it has one element
-    throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
+py::object index_of(const char* name, py::handle value) {
+  if (!PyBool_Check(value.ptr()) && PyIndex_Check(value.ptr())) {
+    try {
+      return result_of_python([&] { return PyNumber_Index(value.ptr()); });
+    } catch (py::error_already_set& error) {
+      // An array has the method, but returns an integer only if it has one element.
+      if (!error.matches(PyExc_TypeError)) throw;
+    }
   }
+  throw py::type_error(std::string(name) + " must be an integer, got " + kind_of(value));
+}
+
+std::int64_t integer_of(const char* name, py::handle value) {
+  const py::object index = index_of(name, value);
   int overflow = 0;
   const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0)
-    throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
-                          std::string(py::str(index)));
+    throw py::value_error(std::string(name) + " must fit in 64 bits, got " + text_of(index));
   return number;
 }
 
@@ -82,8 +87,7 @@ double number_of(const char* name, py::handle value) {
 double finite_number_of(const char* name, py::handle value) {
   const double number = number_of(name, value);
   if (!std::isfinite(number))
-    throw py::value_error(std::string(name) + " must be finite, got " +
-                          std::string(py::str(value)));
+    throw py::value_error(std::string(name) + " must be finite, got " + text_of(value));
   return number;
 }
 

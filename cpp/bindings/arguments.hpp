@@ -14,13 +14,16 @@ namespace py = pybind11;
 // The name of an object's type.
 std::string kind_of(py::handle value);
 
-// A str in UTF-8. What UTF-8 cannot encode, such as half a surrogate pair, is escaped.
+// str(value) in UTF-8. What UTF-8 cannot encode, such as half a surrogate pair, is escaped.
 std::string text_of(py::handle value);
 
 bool flag_of(const char* name, py::handle value);
 
 double number_of(const char* name, py::handle value);
 double finite_number_of(const char* name, py::handle value);
+
+// An int of any size.
+py::object index_of(const char* name, py::handle value);
 
 std::int64_t integer_of(const char* name, py::handle value);
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.hpp"
 #include "gil.hpp"
 
 namespace regard {
@@ -22,8 +23,7 @@ bool is_bfloat16(const py::dtype& type) {
   static std::atomic<int> known{0};
   if (type.num() < kFirstUserType) return false;
   if (type.num() == known.load(std::memory_order_relaxed)) return true;
-  if (type.itemsize() != 2 || py::str(py::handle(type).attr("name")).cast<std::string>() != "bfloat16")
-    return false;
+  if (type.itemsize() != 2 || text_of(type) != "bfloat16") return false;
   known.store(type.num(), std::memory_order_relaxed);
   return true;
 }
@@ -68,7 +68,7 @@ void refuse_beyond_64_bits(const char* name, const py::array& objects) {
   }
   if (beyond)
     throw py::value_error(std::string(name) + " must fit in 64 bits, got " +
-                          std::string(py::str(beyond)));
+                          text_of(beyond));
 }
 
 // The part of an array with one element along each axis of stride 0, which holds all its elements.
@@ -89,7 +89,7 @@ py::array distinct_part(const py::array& array) {
 
 std::string describe(py::handle object) {
   if (py::isinstance<py::array>(object))
-    return "an array of " + std::string(py::str(py::handle(object).attr("dtype")));
+    return "an array of " + text_of(py::reinterpret_borrow<py::array>(object).dtype());
   return Py_TYPE(object.ptr())->tp_name;
 }
 
@@ -125,7 +125,7 @@ py::array as_array(const char* name, py::handle object) {
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_ValueError)) throw;
     throw py::value_error(std::string(name) + " must be a number or a regular nested list: " +
-                          std::string(py::str(error.value())));
+                          text_of(error.value()));
   }
 }
 
@@ -156,9 +156,8 @@ ArrayView copy_as(const char* name, const py::array& array, const py::dtype& typ
                           py::detail::npy_api::NPY_ARRAY_ALIGNED_ | py::detail::npy_api::NPY_ARRAY_ENSUREARRAY_;
   const py::array distinct = distinct_part(array);
   // FromAny steals a reference to the type.
-  const auto copy = py::reinterpret_steal<py::object>(
-      numpy.PyArray_FromAny_(distinct.ptr(), type.inc_ref().ptr(), 0, 0, kWanted, nullptr));
-  if (!copy) throw py::error_already_set();
+  const py::object copy = result_of_python(
+      [&] { return numpy.PyArray_FromAny_(distinct.ptr(), type.inc_ref().ptr(), 0, 0, kWanted, nullptr); });
   ArrayView view = view_as(name, py::reinterpret_borrow<py::array>(copy), element);
   for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
     const py::ssize_t size = array.shape(static_cast<py::ssize_t>(axis));
@@ -180,7 +179,7 @@ ArrayView copied_integers(const char* name, py::handle object, const char* wante
     if (!is_empty_list)
       throw py::type_error(std::string(name) + " must be " + wanted + ", got " +
                            (array.ndim() == 0 ? std::string(Py_TYPE(object.ptr())->tp_name)
-                                              : std::string(py::str(array.dtype()))));
+                                              : text_of(array.dtype())));
   }
   // Integers, viewed as elements of the same size.
   const ArrayView copy = copy_as(name, array, py::dtype::of<std::int64_t>(), Element::float64);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "../platform/caches.hpp"
+#include "arguments.hpp"
 #include "gil.hpp"
 #include "threading.hpp"
 
@@ -217,7 +218,7 @@ py::tuple AttentionCall::checked() const {
   py::tuple axes(batch.size());
   for (std::size_t i = 0; i < batch.size(); ++i) axes[i] = batch[i];
   return py::make_tuple(axes, problem.heads, problem.kv_heads, problem.q_len, problem.kv_len, problem.head_dim,
-                        problem.value_dim, py::str(type.dtype), rows_shape.size() > 1);
+                        problem.value_dim, text_of(type.dtype), rows_shape.size() > 1);
 }
 
 py::tuple AttentionCall::sizes() const {
@@ -265,7 +266,7 @@ py::object AttentionCall::explain() {
   facts["tiles_biased"] = tiles.biased;
   facts["scores_computed"] = tiles.scores;
   facts["shape"] = sizes();
-  facts["result_type"] = py::str(type.dtype);
+  facts["result_type"] = text_of(type.dtype);
   return facts;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "../dispatch/compute.hpp"
+#include "arguments.hpp"
 #include "attention_calls.hpp"
 #include "gil.hpp"
 
@@ -18,7 +19,7 @@ bool is_wider(const ArrayView& view, const AttentionCall& call) {
 void check_type(const ArrayView& view, const AttentionCall& call) {
   if (!is_wider(view, call)) return;
   throw py::type_error(std::string(view.name) + " must be float32, float16 or bfloat16, since query, key and value give " +
-                       std::string(py::str(call.type.dtype)) + ", got " + describe(view.array));
+                       text_of(call.type.dtype) + ", got " + describe(view.array));
 }
 
 // The names of a gradient, and of the caller's array for it, in messages.

@@ -22,7 +22,8 @@ bool GilReleased::handlers_raise() {
 
 bool GilReleased::raises(py::handle function, long long first, long long second) {
   acquire();
-  PyObject* const result = PyObject_CallFunction(function.ptr(), "LL", first, second);
+  PyObject* const result =
+      until_exit([&] { return PyObject_CallFunction(function.ptr(), "LL", first, second); });
   Py_XDECREF(result);
   state_ = PyEval_SaveThread();
   return result == nullptr;

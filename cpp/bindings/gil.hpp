@@ -36,16 +36,27 @@ auto until_exit(Call call) {
 #endif
 }
 
-// Calls a Python function. What it runs may release the GIL and request it again: this is the
-// innermost frame of C++, so that a thread that is ended there destroys no object without the GIL.
+// Returns the new reference that call() returns, or throws the error that it has set. What Python
+// and NumPy run in it may release the GIL and request it again. This is then the innermost frame of
+// C++, so that a thread that is ended there destroys no object without the GIL.
+template <class Call>
+py::object result_of_python(Call call) {
+  PyObject* const result = until_exit(call);
+  if (!result) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
 template <class... Arguments>
 py::object call_python(py::handle function, Arguments... arguments) {
   PyObject* const given[] = {nullptr, arguments.ptr()...};
-  PyObject* const result = until_exit([&] {
+  return result_of_python([&] {
     return PyObject_Vectorcall(function.ptr(), given + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
   });
-  if (!result) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(result);
+}
+
+// An attribute may be computed in Python.
+inline bool has_attribute(py::handle object, const char* name) {
+  return until_exit([&] { return PyObject_HasAttrString(object.ptr(), name) == 1; });
 }
 
 class GilReleased {

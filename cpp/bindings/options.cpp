@@ -6,6 +6,7 @@
 #include <string>
 
 #include "arguments.hpp"
+#include "gil.hpp"
 #include "threading.hpp"
 
 namespace regard {
@@ -40,24 +41,27 @@ std::int64_t reach_of(const char* side, py::handle object) {
   return reach;
 }
 
-void parse_window(py::handle window, Options& options) {
-  const auto wrong_kind = [&] {
-    return py::type_error("window must be a pair (left, right) of integers or None, got " +
-                          kind_of(window));
-  };
-  if (!PySequence_Check(window.ptr()) || PyUnicode_Check(window.ptr()) || PyBytes_Check(window.ptr()))
-    throw wrong_kind();
-  const Py_ssize_t sides = PySequence_Size(window.ptr());
-  if (sides < 0) {  // an array without axes
-    PyErr_Clear();
-    throw wrong_kind();
+// Nothing if the object is no sequence, or is an array without axes.
+std::optional<py::tuple> elements_of(py::handle object) {
+  if (!PySequence_Check(object.ptr()) || PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr())) return std::nullopt;
+  try {
+    return result_of_python([&] { return PySequence_Tuple(object.ptr()); });
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    return std::nullopt;
   }
-  if (sides != 2)
-    throw py::value_error("window must be a pair (left, right), got " + std::to_string(sides) +
+}
+
+void parse_window(py::handle window, Options& options) {
+  const std::optional<py::tuple> pair = elements_of(window);
+  if (!pair)
+    throw py::type_error("window must be a pair (left, right) of integers or None, got " +
+                         kind_of(window));
+  if (pair->size() != 2)
+    throw py::value_error("window must be a pair (left, right), got " + std::to_string(pair->size()) +
                           " numbers");
-  const py::sequence pair = py::reinterpret_borrow<py::sequence>(window);
-  options.window_left = reach_of("left", pair[0]);
-  options.window_right = reach_of("right", pair[1]);
+  options.window_left = reach_of("left", (*pair)[0]);
+  options.window_right = reach_of("right", (*pair)[1]);
 }
 
 enum class Infinity { none, negative, positive };  // that numbers may be
@@ -72,7 +76,7 @@ ArrayView head_numbers_of(const char* name, py::handle object, Infinity infinity
                             (infinity == Infinity::negative   ? " or -inf"
                              : infinity == Infinity::positive ? " or inf"
                                                               : "") + ", got " +
-                            std::string(py::str(py::float_(number))));
+                            text_of(py::float_(number)));
   return numbers;
 }
 
@@ -93,7 +97,7 @@ double softcap_of(py::handle object) {
   const double softcap = finite_number_of("softcap", object);
   if (softcap <= 0)
     throw py::value_error("softcap must be greater than 0, or None for no cap, got " +
-                          std::string(py::str(object)));
+                          text_of(object));
   return softcap;
 }
 
@@ -106,11 +110,11 @@ void parse_softcap(py::handle object, Options& options) {
   for (const double number : Distinct<double>(*options.softcaps))
     if (number <= 0)
       throw py::value_error("softcap must be greater than 0, or inf for a head without a cap, got " +
-                            std::string(py::str(py::float_(number))));
+                            text_of(py::float_(number)));
 }
 
 ScoreFunctionView score_function_of(py::handle object) {
-  if (!py::hasattr(object, "derivative_address"))
+  if (!has_attribute(object, "derivative_address"))
     throw py::type_error("score_function must be a regard.ScoreFunction, got " + kind_of(object) +
                          ": wrap a compiled function in one");
   const auto address = [&](const char* name) {
@@ -140,21 +144,14 @@ ArrayView distance_bias_of(py::handle object) {
 double dropout_p_of(py::handle object) {
   const double p = number_of("dropout_p", object);
   if (!(p >= 0 && p < 1))
-    throw py::value_error("dropout_p must be at least 0 and less than 1, got " + std::string(py::str(object)));
+    throw py::value_error("dropout_p must be at least 0 and less than 1, got " + text_of(object));
   return p;
 }
 
 std::uint64_t dropout_seed_of(py::handle object) {
-  if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr()))
-    throw py::type_error("dropout_seed must be an integer, got " + kind_of(object));
-  const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
-  if (!index) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
-    PyErr_Clear();
-    throw py::type_error("dropout_seed must be an integer, got " + kind_of(object));
-  }
+  const py::object index = index_of("dropout_seed", object);
   if (index < py::int_(0) || index > py::int_(UINT64_MAX))
-    throw py::value_error("dropout_seed must be from 0 to 2**64 - 1, got " + std::string(py::str(index)));
+    throw py::value_error("dropout_seed must be from 0 to 2**64 - 1, got " + text_of(index));
   return PyLong_AsUnsignedLongLong(index.ptr());
 }
 
@@ -162,19 +159,14 @@ DropoutOrigin dropout_origin_of(py::handle object) {
   const auto refuse = [&](const std::string& what) {
     return "dropout_origin must be three integers (entry, head, position), got " + what;
   };
-  if (!PySequence_Check(object.ptr()) || PyUnicode_Check(object.ptr())) throw py::type_error(refuse(kind_of(object)));
-  const py::sequence given = py::reinterpret_borrow<py::sequence>(object);
-  const Py_ssize_t count = PySequence_Size(object.ptr());
-  if (count < 0) {  // an array without axes
-    PyErr_Clear();
-    throw py::type_error(refuse(kind_of(object)));
-  }
-  if (count != 3) throw py::value_error(refuse(std::to_string(count) + " elements"));
+  const std::optional<py::tuple> given = elements_of(object);
+  if (!given) throw py::type_error(refuse(kind_of(object)));
+  if (given->size() != 3) throw py::value_error(refuse(std::to_string(given->size()) + " elements"));
   std::int64_t numbers[3];
   for (std::size_t i = 0; i < 3; ++i) {
     static constexpr const char* kNames[] = {"the entry of dropout_origin", "the head of dropout_origin",
                                              "the position of dropout_origin"};
-    numbers[i] = integer_of(kNames[i], given[i]);
+    numbers[i] = integer_of(kNames[i], (*given)[i]);
     if (numbers[i] < 0)
       throw py::value_error(std::string(kNames[i]) + " must not be negative, got " + std::to_string(numbers[i]));
   }

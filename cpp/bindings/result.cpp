@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.hpp"
 #include "gil.hpp"
 
 namespace regard {
@@ -135,7 +136,7 @@ Result::Result(py::handle out, const ResultType& type, const Shape& shape, const
   }
   const std::string must = std::string(name) + " must ";
   if (!is_array_of(out, type.dtype))
-    throw py::type_error(must + "be an array of " + std::string(py::str(type.dtype)) + ", got " + describe(out));
+    throw py::type_error(must + "be an array of " + text_of(type.dtype) + ", got " + describe(out));
   // A memmap or another subclass is written through a plain view of its memory.
   out_ = view_as(name, is_plain_array(out) ? py::array(given_) : py::array(call_python(py::module_::import("numpy").attr("asarray"), out)),
                  type.element);
@@ -144,7 +145,7 @@ Result::Result(py::handle out, const ResultType& type, const Shape& shape, const
   if (!array_of(out_).writeable()) throw py::value_error(must + "be writeable, got a read-only array");
   if (repeats_an_element(out_))
     throw py::value_error(must + "have a separate element for every result, got strides " +
-                          std::string(py::str(out_.array.attr("strides"))) + " for shape " + to_text(shape));
+                          text_of(out_.array.attr("strides")) + " for shape " + to_text(shape));
   is_direct_ = is_native(out_.array, Accepts::storage);
   view = is_direct_ ? out_ : new_array(name, type, shape);
 }

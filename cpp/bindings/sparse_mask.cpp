@@ -23,7 +23,7 @@ ArrayView checked(const char* name, py::handle object, py::ssize_t axes, Element
 }  // namespace
 
 bool SparseMaskView::take(py::handle object) {
-  if (py::isinstance<py::array>(object) || !py::hasattr(object, "_sparse_rows")) return false;
+  if (py::isinstance<py::array>(object) || !has_attribute(object, "_sparse_rows")) return false;
   const py::tuple fields = call_python(object.attr("_sparse_rows"));
   if (fields.size() != kFields) throw py::type_error("mask has wrong arrays");
   const ArrayView rows = checked<std::int64_t>("starts", fields[kStarts], 0, Element::float64);

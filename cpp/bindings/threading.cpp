@@ -55,7 +55,7 @@ void load_openmp() {
                          "with: pip install -Ccmake.define.REGARD_OPENMP=ON .");
     if (error.matches(PyExc_ImportError))
       raise_import_error(error, "the threading layer 'openmp' needs an OpenMP runtime, which regard does not "
-                                "include (" + py::str(error.value()).cast<std::string>() +
+                                "include (" + text_of(error.value()) +
                                 "). Install it, for example with: apt-get install libgomp1, or dnf install "
                                 "libgomp, or conda install libgomp");
     throw;

@@ -19,7 +19,7 @@ class Loads:
     def __array__(self, dtype=None, copy=None):
         return self.array
 
-late = Late()
+regard.late = Late()
 rng = np.random.default_rng(0)
 x = rng.standard_normal((2, 5, 8)).astype("f4")
 wide = rng.standard_normal((2, 300, 64)).astype("f4")
@@ -86,6 +86,65 @@ print("left")
 def test_exit_in_calls(output_of):
     """Daemon threads are in calls of every kind, in whatever Python and NumPy code they run."""
     assert output_of(threads_of(CALLS.values())) == "left"
+
+
+# What calls run in Python: NumPy's functions and those of the objects that they are given.
+IN_PYTHON = {
+    "foreign array": ("__array__", "sdpa(Loads(x), x, x)"),
+    "str of a type": ("__str__", "regard.explain(x, x, x)"),
+    "error": ("__str__", "sdpa(x, x, x, out=np.empty(x.shape))"),
+    "name of a type": ("_name_get", "sdpa(x, x, x, out=np.empty(x.shape, 'V2'))"),
+    "integer": ("__index__", "sdpa(x, x, x, dropout_p=0.5, dropout_seed=Waits())"),
+    "window": ("__getitem__", "sdpa(x, x, x, window=Waits())"),
+    "length": ("__len__", "sdpa(x, x, x, dropout_p=0.5, dropout_seed=1, dropout_origin=Waits())"),
+    "attribute": ("__getattr__", "sdpa(x, x, x, Waits())"),
+    "sparse mask": ("_sparse_rows", "sdpa(x, x, x, sparse)"),
+    "sum": (
+        "sum",
+        "regard.scaled_dot_product_attention_backward("
+        "x[None], x[None], x, x, output[None], lse[None])",
+    ),
+}
+
+
+def test_exit_in_python_within_a_call(output_of):
+    """A thread that is ended there unwinds; nothing of the call is destroyed without the GIL."""
+    script = f"""
+{SETUP}
+class Waits:
+    def __index__(self):
+        return 0
+    def __len__(self):
+        return 3
+    def __getitem__(self, index):
+        return 0
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+def wait_in(function, is_inside, sleep=time.sleep):
+    def profile(frame, event, argument):
+        if event == "call" and frame.f_code.co_name == function:
+            is_inside.set()
+            sleep(0.1)
+    return profile
+
+def work(function, call, is_inside):
+    sys.setprofile(wait_in(function, is_inside))
+    while True:
+        try:
+            exec(call, globals())
+        except (TypeError, ValueError):
+            pass
+
+for function, call in {list(IN_PYTHON.values())!r}:
+    is_inside = threading.Event()
+    threading.Thread(target=work, args=(function, call, is_inside), daemon=True).start()
+    if not is_inside.wait(10):
+        sys.exit(f"{{call}} never calls {{function}}")
+print("left")
+"""
+    # Python's debugging allocator ends a process that frees an object without the GIL.
+    assert output_of(script, PYTHONMALLOC="debug") == "left"
 
 
 def test_a_finalizer_computes_at_exit(target, layer, output_of):
