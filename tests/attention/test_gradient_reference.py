@@ -255,7 +255,7 @@ def test_what_is_hidden_changes_no_gradient():
 @examples(60)
 def test_magnitudes_bound_the_errors(problem):
     """The formula in float32 is within the limits for its own precision, so they are not too
-    narrow."""
+    narrow. Keys whose weights are below eps^2 may move further (see `reference.movement`)."""
     given, options = (problem.grad_output, *problem.arrays), problem.options
     options = options | {"grad_lse": problem.grad_lse}
     exact, plain, bound = (
@@ -264,7 +264,8 @@ def test_magnitudes_bound_the_errors(problem):
     )
     for want, mine, limit in zip(exact, plain, bound, strict=True):
         if want is not None:
-            assert (np.abs(mine - want) <= limit + np.finfo(np.float32).tiny).all()
+            allowed = limit + 2.0**-46 * reference.largest(want) + np.finfo(np.float32).tiny
+            assert (np.abs(mine - want) <= allowed).all()
 
 
 def test_magnitudes_are_a_small_part_of_gradients():
