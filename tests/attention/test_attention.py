@@ -97,29 +97,6 @@ def test_out_is_cleared_where_nothing_is_seen(dtype, target):
     assert_same_bits(out, np.zeros_like(out))
 
 
-def test_three_ways_to_say_causal(dtype, target):
-    query, key, value = plain(dtype, q_len=30)
-    triangle = np.tri(30, dtype=bool)
-    want = reference.expected(query, key, value, is_causal=True)
-    for options in (
-        {"is_causal": True},
-        {"mask": triangle},
-        {"mask": np.where(triangle, 0, -np.inf).astype(dtype)},
-        {"mask": triangle, "is_causal": True},
-        {"mask": np.zeros((30, 30), dtype), "is_causal": True},
-    ):
-        output, weights, lse = sdpa(
-            query, key, value, **options, return_weights=True, return_lse=True
-        )
-        assert_matches(want, output=output, weights=weights, lse=lse)
-
-
-def test_offset_without_causality_changes_nothing(dtype, target):
-    arrays = plain(dtype)
-    assert_same_bits(sdpa(*arrays, query_offset=-50), sdpa(*arrays))
-    assert_same_bits(sdpa(*arrays, query_offset=np.array([3, -4])), sdpa(*arrays))
-
-
 def test_mixed_precision_is_the_wider_one(target):
     query, key, value = plain(np.float32)
     wide = [x.astype(np.float64) for x in (query, key, value)]

@@ -63,7 +63,7 @@ def test_who_shares_what(heads, kv_len, options, shape, target):
 )
 @examples(150)
 def test_explanations_of_everything(target, problem, threads):
-    """Everything visible is counted; test_explain_counts has the exact numbers."""
+    """Everything visible is counted."""
     explanation = regard.explain(*problem.arrays, **problem.options, threads=threads)
     seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
     assert explanation.tiles_biased <= explanation.tiles_computed <= explanation.tiles
@@ -152,13 +152,6 @@ def test_the_workspace_is_told_without_being_taken(target):
         regard.scaled_dot_product_attention(x, x, np.ones((1, 1), np.float32), threads=1)
 
 
-def test_why_values_are_copied(target):
-    explanation = regard.explain(*normal(np.float32, (2, 30, 16), (2, 70, 16), (2, 70, 13)))
-    note = "blocks of values are copied: value_dim 13 is not a multiple of the"
-    columns = f"{explanation.tile_keys} columns that are computed at a time"
-    assert explanation.notes == (f"{note} {columns}",)
-
-
 def test_keys_and_values_are_not_read(target):
     """Keys and values may be anywhere, and larger than memory."""
     key = np.broadcast_to(np.float32(1), (1, 2**40, 8))
@@ -182,3 +175,48 @@ def test_nothing_to_compute(target):
         assert not re.search(r"\b0 (tasks|rows|tiles)|note", text)
     one = np.ones((1, 8), np.float32)
     assert "on 1 task of up to" in str(regard.explain(one, one, one))
+
+
+def test_slopes_bias_every_tile(target):
+    x = np.zeros((1, 2, 600, 4), np.float32)
+    plain, biased = (
+        regard.explain(x, x, x, is_causal=True, **more) for more in ({}, {"alibi_slopes": [0.5, 1]})
+    )
+    assert biased.tiles_computed == biased.tiles_biased == plain.tiles_computed
+    assert biased.scores_computed == plain.scores_computed
+
+
+LONG = {
+    "full": {},
+    "causal": {"is_causal": True},
+    "window": {"window": (2**20, 0)},
+    "slopes": {"is_causal": True, "alibi_slopes": [0.5] * 64},
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_call_is_counted_at_once(name, target):
+    """Counting tile by tile would take hours."""
+    n, left = 2**22, 2**20
+    x = np.broadcast_to(np.float32(1), (64, n, 64))
+    found = regard.explain(x, x, x, **LONG[name])
+    seen = n * n if name == "full" else n * (n + 1) // 2
+    if name == "window":
+        seen -= (n - left - 1) * (n - left) // 2
+    edges = n * (found.strip_rows + 2 * found.tile_keys)
+    assert 64 * seen <= found.scores_computed <= 64 * (seen + 2 * edges)
+
+
+def test_tiles_of_a_window(target):
+    """A strip of queries computes the tiles in which some query sees a key, and hides single scores
+    in those that not all see whole."""
+    x = np.zeros((1, 480, 4), np.float32)
+    found = regard.explain(x, x, x, window=(100, 0), threads=1)
+    behind = np.arange(480)[:, None] - np.arange(480)
+    seen = ((behind >= 0) & (behind <= 100)).astype(int)
+    strips = np.add.reduceat(seen, range(0, 480, found.strip_rows), axis=0)
+    counts = np.add.reduceat(strips, range(0, 480, found.tile_keys), axis=1)
+    assert found.tiles_computed == np.count_nonzero(counts)
+    assert found.tiles_biased == np.sum(
+        (counts > 0) & (counts < found.strip_rows * found.tile_keys)
+    )

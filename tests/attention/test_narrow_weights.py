@@ -214,9 +214,6 @@ def test_copies_have_the_same_bits():
     assert weight.T.T is weight
 
 
-NUMBERS, SCALES = np.zeros((3, 65), np.int8), np.ones((3, 2), np.float32)
-
-
 def test_lists_and_other_byte_orders():
     weight = regard.QuantizedWeight([[1.0, 2.0], [3.0, -4.0]])
     assert regard.matmul([[1, 1]], weight.T).dtype == np.float64

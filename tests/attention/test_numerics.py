@@ -10,7 +10,7 @@ import pytest
 import reference
 import regard
 from element_types import each_in_one_type
-from reference import assert_matches, assert_same_bits, attention, error, largest
+from reference import assert_matches, attention, error, largest
 
 sdpa = regard.scaled_dot_product_attention
 KV_LEN = 205
@@ -20,18 +20,6 @@ def arrays(dtype, *, q_len=21, kv_len=KV_LEN, head_dim=12, value_dim=20, seed=0)
     random = np.random.default_rng(seed)
     shapes = (2, 4, q_len, head_dim), (2, 2, kv_len, head_dim), (2, 2, kv_len, value_dim)
     return tuple(random.standard_normal(shape).astype(dtype) for shape in shapes)
-
-
-def test_nan_in_a_query_that_sees_nothing(dtype, target):
-    query, key, value = arrays(dtype)
-    query[..., 5, :] = np.nan
-    mask = np.ones((21, KV_LEN), bool)
-    mask[5] = False
-    output, weights, lse = sdpa(query, key, value, mask, return_weights=True, return_lse=True)
-    assert_same_bits(output[..., 5, :], np.zeros((2, 4, 20), dtype))
-    assert_same_bits(weights[..., 5, :], np.zeros((2, 4, KV_LEN), dtype))
-    assert (lse[..., 5] == -np.inf).all()
-    assert np.isfinite(np.delete(output, 5, axis=-2)).all()
 
 
 def test_nan_in_a_value_of_vanishing_weight(dtype, target):

@@ -175,6 +175,3 @@ def test_the_stages_backward_give_the_fused_gradients(name, dtype, target):
     for part, gradient in chained.items():
         assert_within(getattr(wanted, part), getattr(fused, part), dtype, f"fused {part}")
         assert_within(getattr(wanted, part), gradient, dtype, f"chained {part}")
-
-
-ONES, X = np.ones((3, 5)), np.ones((2, 3, 4))

@@ -9,7 +9,6 @@ import pytest
 import cases
 import regard
 import sparse_cases
-from data_kinds import KINDS, Drawn
 from reference import assert_same_bits, error, largest, wider
 
 SIZES = [1, 2, 3, *cases.AROUND_LANES[3:]]
@@ -167,25 +166,6 @@ def assert_softmax(x, axis, dtype, **options):
     finite = np.asarray(x)[np.isfinite(x)]
     floor = np.finfo(dtype).eps * (4 + 2 * largest(finite))
     assert error(actual, exact) <= 2 * error(softmax(x, axis, dtype), exact) + floor
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_stages_of_every_kind_of_numbers(kind, dtype, target):
-    """Products of integers, halves and one-hot vectors are exact, as in NumPy. The second factor is
-    contiguous: NumPy sums products with a transposed one in several parts, for a smaller error."""
-    drawn, random = Drawn(kind), np.random.default_rng(0)
-    for dim in (1, 16, 100):
-        query, key = (drawn.array(random, (33, dim), role) for role in ("query", "key"))
-        query, key = query.astype(dtype), key.T.astype(dtype, order="C")
-        assert_product(query, key, dtype)
-        scores = query @ key
-        if kind in ("gaussian", "keys + 100"):
-            assert not (scores == np.rint(scores)).all()
-        else:
-            assert_same_bits(regard.matmul(query, key) + 0, scores + 0)
-        for factor in (0.3, 1 / 3, 3.7):
-            assert_same_bits(regard.scale(scores, factor), scores * dtype.type(factor))
-            assert_softmax(scores * dtype.type(factor), -1, dtype)
 
 
 @pytest.mark.parametrize("size", [*SIZES, 1000])

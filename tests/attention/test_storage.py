@@ -6,7 +6,7 @@ import numpy as np
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import TYPES
-from reference import arithmetic, assert_matches, assert_same_bits, expected
+from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 EVERYTHING = {"return_weights": True, "return_lse": True}
@@ -87,17 +87,6 @@ def test_integers_beside_halves(half, target):
     mask = np.random.default_rng(1).standard_normal((19, 130)).round(1)
     wanted = sdpa(query, key, value, mask.astype(np.float32))
     assert_same_bits(sdpa(query, key, value, mask.tolist()), wanted)
-
-
-def test_subnormal_values(half, target):
-    """Below the normal range, a result is rounded to a multiple of the smallest number."""
-    query, key, _ = plain(half)
-    steps = np.random.default_rng(0).integers(-700, 700, (2, 2, 130, 12)) / 700
-    value = (steps * {"float16": 2.0**-14, "bfloat16": 2.0**-126}[half.name]).astype(half)
-    want = expected(query, key, value)
-    output = sdpa(query, key, value)
-    assert output.any()
-    assert_matches(want, output=output)
 
 
 def test_lse_and_slopes_are_in_the_precision_of_the_arithmetic(half, target):

@@ -250,16 +250,6 @@ def test_tokens_may_be_texts():
     assert_same_bits((packed.induction[0],), (want.induction,))
 
 
-def test_effective_count_beside_a_sink():
-    """Equal weights count by their number, whatever share a sink has."""
-    zeros = np.zeros((1, 5, 4), np.float32)
-    for sink in (-np.inf, 0.0, 5.0, 30.0):
-        summary = regard.summarize_attention(
-            zeros, zeros, statistics="effective_count", sinks=[sink], is_causal=True
-        )
-        assert np.allclose(summary.effective_count, [[1, 2, 3, 4, 5]], rtol=1e-5)
-
-
 @pytest.mark.parametrize("form", ["ranges", "blocks", "heads", "fewer keys", "pair"])
 def test_packed_sequences_under_sparse_masks(form, dtype, target):
     """Rows are the packed queries; keys are counted from the first key of each sequence."""
