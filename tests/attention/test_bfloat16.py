@@ -111,22 +111,6 @@ def test_few_queries_are_computed_in_float32(returns_weights, target):
     assert_same_bits(sdpa(*given, **options, **BFLOAT16), sdpa(*given, **options))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "q_len", "why"),
-    [
-        ("int8", 50, "keys that are stored as int8 are multiplied in float32"),
-        ("float32", 1, "memory bandwidth limits calls with few queries"),
-    ],
-)
-def test_caches_say_what_has_no_effect(dtype, q_len, why):
-    cache = regard.KVCache(1, 2, 16, dtype=dtype)
-    query, key = np.ones((1, 2, q_len, 16), np.float32), np.ones((1, 2, 60, 16), np.float32)
-    cache.append(key, key)
-    notes = cache.explain(query, **BFLOAT16).notes
-    assert f"precision 'bfloat16' has no effect: {why}" in notes
-    assert not any("has no effect" in note for note in cache.explain(query).notes)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_prompt_in_a_cache(dtype, target):
     """The result has the bits of the dense call on the keys and values as the cache stores them."""

@@ -99,16 +99,6 @@ def test_blocks_that_are_split(name):
         assert notes[0].endswith(": hidden scores at their edges are computed too")
 
 
-def test_blocks_that_are_split_cost_more_than_what_they_show(target):
-    """Blocks that are not split cost nothing else."""
-    arrays = arrays_of(1024, 1024, 1, 1, 1)
-    for block, is_split in (((128, 96), False), ((100, 96), True), ((128, 90), True)):
-        mask = masks.random_blocks(1024, blocks_per_row=1, block=block, rng=0)
-        found = regard.explain(*arrays, mask)
-        assert (found.scores_computed > mask.nnz) == is_split
-        assert any(note.startswith(SPLIT) for note in found.notes) == is_split
-
-
 def test_sequences_that_begin_within_blocks():
     mask = random_blocks((128, 128))
     x = np.zeros((900, 2, 16), np.float32)

@@ -119,16 +119,6 @@ def test_an_empty_part_changes_no_bit(dtype, target):
         assert_same_bits(merge(*more), wanted)
 
 
-@pytest.mark.parametrize("parts", [2, 9, 40])
-def test_a_row_alone_has_the_bits_of_all(parts, dtype, target):
-    outputs, lses = several(dtype, parts=parts)
-    output, lse = merge(outputs, lses)
-    for row in np.ndindex(3, 4, 11):
-        index = (slice(None), *(slice(i, i + 1) for i in row))
-        alone = merge(outputs[index], lses[index])
-        assert_same_bits(alone, (output[index[1:]], lse[index[1:]]))
-
-
 def test_the_number_of_threads_changes_no_bit(dtype, target):
     """There are enough rows for four threads, and fewer rows in the last task."""
     outputs, lses = several(dtype, rows=(3, 5, 401), value_dim=67)

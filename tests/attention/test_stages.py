@@ -168,6 +168,12 @@ def assert_softmax(x, axis, dtype, **options):
     assert error(actual, exact) <= 2 * error(softmax(x, axis, dtype), exact) + floor
 
 
+def test_softmax_of_any_rank(dtype, target):
+    for shape in ((1,), (7,), (2, 3, 2, 1, 2, 5), (0,), (3, 0), (0, 3)):
+        for axis in range(-len(shape), len(shape)):
+            assert_softmax(normal(shape, dtype), axis, dtype)
+
+
 @pytest.mark.parametrize("size", [*SIZES, 1000])
 def test_softmax_of_rows(size, dtype, target):
     assert_softmax(normal((3, size), dtype, size) * 3, -1, dtype)
@@ -175,12 +181,6 @@ def test_softmax_of_rows(size, dtype, target):
     x[np.random.default_rng(size).random(x.shape) < 0.3] = -np.inf
     for axis in (-1, 1, 0, 2, -2, -3):
         assert_softmax(x, axis, dtype, threads=1 + size % 3)
-
-
-@pytest.mark.parametrize("shape", [(1,), (7,), (2, 3, 2, 1, 2, 5), (0,), (3, 0), (0, 3)], ids=str)
-def test_softmax_of_any_rank(shape, dtype, target):
-    for axis in range(-len(shape), len(shape)):
-        assert_softmax(normal(shape, dtype), axis, dtype)
 
 
 def test_softmax_of_a_row_without_keys_is_zero(dtype, target):
@@ -203,15 +203,6 @@ def test_softmax_shows_nan_in_its_row_only(dtype, target):
     assert_same_bits(actual[others], clean[others])
 
 
-def test_softmax_of_one_number_far_above_the_others(dtype, target):
-    """This holds wherever the number is. A number that overflows because the maximum misses it does
-    not become 1."""
-    ones = np.eye(300, dtype=dtype)
-    for x in (3000 * ones, 3000 * ones[:, ::-1].copy()[:, ::-1]):
-        assert_same_bits(regard.softmax(x), ones)
-    assert_same_bits(regard.softmax(3000 * ones, axis=0), ones)
-
-
 @pytest.mark.parametrize("shift", [-1e30, -1e4, 1e4, 1e30])
 def test_softmax_far_from_zero(shift, dtype, target):
     """The steps are exact at this magnitude, so only the differences count."""
@@ -227,6 +218,7 @@ WRITEABLE = ["contiguous", *(n for n in cases.LAYOUTS if n not in ("read_only", 
 
 @pytest.mark.parametrize("layout", WRITEABLE)
 def test_out_of_every_stage(layout, dtype, target):
+    """`out` may be the scores themselves, if the result has their shape."""
     lay = cases.LAYOUTS.get(layout, np.array)
     x, y, mask = normal((9, 21), dtype), normal((21, 9), dtype), np.tri(9, 21, 5, dtype=bool)
     for call in (
@@ -245,23 +237,16 @@ def test_out_of_every_stage(layout, dtype, target):
         assert_same_bits(out, wanted)
         out[...] = 7  # any remaining difference is around it
         assert around.tobytes() == before.tobytes()
-
-
-@pytest.mark.parametrize("layout", WRITEABLE)
-def test_elementwise_stages_in_place(layout, dtype, target):
-    lay = cases.LAYOUTS.get(layout, np.array)
-    mask = np.tri(9, 21, 5, dtype=bool)
     for call in (
         lambda x, **o: regard.scale(x, 0.5, **o),
         lambda x, **o: regard.apply_mask(x, mask, **o),
-        lambda x, **o: regard.apply_mask(x, np.where(mask, 0.5, -np.inf), **o),
         lambda x, **o: regard.softmax(x, **o),
         lambda x, **o: regard.softmax(x, axis=0, **o),
     ):
-        x = lay(normal((9, 21), dtype))
-        wanted = call(x)
-        assert call(x, out=x) is x
-        assert_same_bits(x, wanted)
+        scores = lay(x)
+        wanted = call(scores)
+        assert call(scores, out=scores) is scores
+        assert_same_bits(scores, wanted)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)], ids=str)
