@@ -147,16 +147,6 @@ def test_a_mask_of_the_most_negative_number(extra, dtype, target):
     assert_matches(want, output=output[..., 7:8, :])
 
 
-def test_equal_scores_average_the_values(dtype, target):
-    """The number of keys is a power of two, so the mean of small integers is exact in any order."""
-    query, key, _ = arrays(dtype, kv_len=256)
-    value = np.random.default_rng(0).integers(-8, 9, (2, 2, 256, 20)).astype(dtype)
-    for k in (np.zeros_like(key), np.broadcast_to(key[..., :1, :], key.shape)):
-        output = sdpa(query, k, value)
-        wanted = np.repeat(value.mean(axis=-2, dtype=np.float64), 2, axis=1)[:, :, None]
-        assert error(output, wanted) <= 4 * np.finfo(dtype).eps * largest(wanted)
-
-
 @pytest.mark.parametrize("q_len", [1, 40])
 @pytest.mark.parametrize("rise", [0.0, 5.5, -5.5, 400.0])
 def test_the_largest_values(rise, q_len, dtype, target):
