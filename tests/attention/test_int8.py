@@ -239,7 +239,6 @@ def test_explain_names_the_instruction(int8_target):
     instruction = {"x86_v4": "avx512_vnni", "x86_v3": "avx_vnni", "wide": "avx2"}[int8_target]
     assert plan.instruction == instruction
     assert f"8-bit integers multiplied by {instruction}\n" in str(plan)
-    assert "keys are rounded to 8-bit integers, once for each kv head" in plan.notes
     assert plan.scores_computed == plain.scores_computed
     integers = 3 * 2 * 1000 * (36 + 4 + 4)
     assert integers < plan.workspace_bytes - plain.workspace_bytes < 1.2 * integers + 65536
@@ -264,8 +263,6 @@ def test_explain_says_that_nothing_is_rounded(q_len, target, without_instruction
     plan, plain = regard.explain(*arrays, **INT8), regard.explain(*arrays)
     assert plan.kernel == plain.kernel == ("decode" if q_len == 1 else "forward")
     assert plan.instruction is None
-    note = (
-        f"precision 'int8' has no effect: {target} on this CPU has no instruction that makes 8-bit "
-        "integers faster than float32"
-    )
-    assert plan.notes == (note, *plain.notes)
+    note, *others = plan.notes
+    assert note.startswith(f"precision 'int8' has no effect: {target} on this CPU")
+    assert tuple(others) == plain.notes

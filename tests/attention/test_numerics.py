@@ -56,6 +56,15 @@ def with_scores(scores, dtype):
     return np.ones((1, 19, 1), dtype), key, value
 
 
+def check(*arrays, **options):
+    """Check the call with weights and the call without, which takes another code path."""
+    want = reference.expected(*arrays, **options)
+    output, weights, lse = sdpa(*arrays, **options, return_weights=True, return_lse=True)
+    assert_matches(want, output=output, weights=weights, lse=lse)
+    output, lse = sdpa(*arrays, **options, return_lse=True)
+    assert_matches(want, output=output, lse=lse)
+
+
 STEADY = np.arange(700.0)
 
 
@@ -87,26 +96,15 @@ def test_the_running_maximum(scores, dtype, target):
     top = dtype.type(max(scores))
     for sink in (None, top - 1000, top - 10, top, top + 10, top + 1000):
         options = {} if sink is None else {"sinks": np.array([sink], dtype)}
-        want = reference.expected(query, key, value, **options)
-        output, weights, lse = sdpa(
-            query, key, value, **options, return_weights=True, return_lse=True
-        )
-        assert_matches(want, output=output, weights=weights, lse=lse)
-        output, lse = sdpa(query, key, value, **options, return_lse=True)
-        assert_matches(want, output=output, lse=lse)
+        check(query, key, value, **options)
 
 
 @pytest.mark.parametrize(("cap", "slope"), [(0.5, 0.01), (20.0, 0.0), (20.0, -0.3), (300.0, 0.01)])
 def test_the_running_maximum_of_capped_and_sloping_scores(slope, cap, dtype, target):
     """Slopes and caps move the maximum from key to key and from row to row."""
+    options = {"softcap": cap, "alibi_slopes": np.array([slope], dtype), "query_offset": 300}
     for scores in (0.3 * STEADY, 5 * np.sin(STEADY), -50 + 0.1 * STEADY, np.full(700, 30.0)):
-        arrays = with_scores(scores, dtype)
-        options = {"softcap": cap, "alibi_slopes": np.array([slope], dtype), "query_offset": 300}
-        want = reference.expected(*arrays, **options)
-        output, weights, lse = sdpa(*arrays, **options, return_weights=True, return_lse=True)
-        assert_matches(want, output=output, weights=weights, lse=lse)
-        output, lse = sdpa(*arrays, **options, return_lse=True)
-        assert_matches(want, output=output, lse=lse)
+        check(*with_scores(scores, dtype), **options)
 
 
 @pytest.mark.parametrize("size", [1e4, 1e10, 1e30, 1e38])

@@ -25,25 +25,15 @@ def plain(dtype, *, q_len=19, kv_len=130):
     return normal(dtype, (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12))
 
 
-# Which keys a query sees
-
-
 @pytest.mark.parametrize("sides", [(0, 0), (None, 0), (0, None), (5, 2), (2**63 - 1, 2**63 - 1)])
 @pytest.mark.parametrize("offset", [2**63 - 1, 2**62, -(2**62), -(2**63)])
 def test_windows_at_the_ends_of_the_integers(offset, sides, dtype, target):
     """p - left and p + right may exceed 64 bits; visibility follows exact arithmetic."""
-    arrays = plain(dtype, q_len=3, kv_len=40)
-    left, right = sides
-    seen = np.array(
-        [
-            [
-                (left is None or j >= i + offset - left)
-                and (right is None or j <= i + offset + right)
-                for j in range(40)
-            ]
-            for i in range(3)
-        ]
-    )
+    arrays, (left, right) = plain(dtype, q_len=3, kv_len=40), sides
+    ahead = np.arange(40, dtype=object) - (np.arange(3, dtype=object)[:, None] + offset)
+    seen = np.ones((3, 40), bool)
+    seen &= True if left is None else (ahead >= -left).astype(bool)
+    seen &= True if right is None else (ahead <= right).astype(bool)
     actual = sdpa(*arrays, window=sides, query_offset=offset, **EVERYTHING)
     assert_same_bits(actual, sdpa(*arrays, seen, **EVERYTHING))
 
@@ -59,9 +49,6 @@ def test_integers_of_any_kind(kind, target):
     wanted = [sdpa(*(x[i] for x in arrays), key_lengths=(100, 7)[i]) for i in range(2)]
     assert_same_bits(sdpa(*arrays, key_lengths=lengths), np.stack(wanted))
     assert_same_bits(sdpa(*arrays, key_lengths=[100, 7]), np.stack(wanted))
-
-
-# How a score is formed
 
 
 def test_options_that_say_nothing(dtype, target):
