@@ -50,7 +50,8 @@ def test_rows_are_at_their_places(name, pandas):
     lead, names = LEADS[name]
     summary = summary_of((*lead, N, 4))
     of_heads, of_queries, of_keys = (summary.to_frame(by) for by in ("head", "query", "key"))
-    summary.to_frame("query").iloc[:, 0] = 7  # changes no array of the summary
+    changed = summary.to_frame("query")
+    changed.iloc[:, :] = 7  # changes no array of the summary
     assert of_queries["top_key_0"].dtype == np.int64
     assert of_heads.index.names == (names or ["head"])
     assert of_queries.index.names == [*names, "query"]
