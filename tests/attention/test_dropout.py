@@ -90,18 +90,6 @@ def test_an_origin_is_added_to_every_place(numbers, position, dtype, target):
     assert np.array_equal(weights > 0, wanted > 0)
 
 
-@pytest.mark.parametrize("start", [1, 2, 3, 4, 96, 101])
-def test_some_of_the_keys_drop_what_they_drop_among_all(start, storage, target):
-    arrays = [drawn(shape, storage, 1) for shape in ((4, 30, 8), (2, 200, 8), (2, 200, 6))]
-    options = {"is_causal": True, "dropout_p": 0.4, "dropout_seed": SEED, "return_weights": True}
-    _, whole = sdpa(*arrays, **options, query_offset=160)
-    keys = (array[:, start:] for array in arrays[1:])
-    _, some = sdpa(
-        arrays[0], *keys, **options, query_offset=160 - start, dropout_origin=(0, 0, start)
-    )
-    assert np.array_equal(some > 0, whole[..., start:] > 0)
-
-
 # Together with the rest of regard
 
 

@@ -156,10 +156,10 @@ def with_type(name, kind):
     return ctypes.CFUNCTYPE(None, *CTYPES[:number], kind, *CTYPES[number + 1 :])(1)
 
 
-# What is no function of the signature, or no user data. `{"function": two}` can be called.
+# What is no function of the signature, or no user data.
 ADVICE = r"function must be a C function.*GIL.*numba\.cfunc.*numba_signature\(.float32"
 REFUSED = [
-    ({"function": two}, TypeError, ADVICE),
+    ({"function": two}, TypeError, ADVICE),  # it can be called, so there is advice
     *(
         ({"function": thing}, TypeError, "function must be a C function")
         for thing in (None, True, 1.5, b"f", np.ones(2))

@@ -203,6 +203,15 @@ def test_softmax_shows_nan_in_its_row_only(dtype, target):
     assert_same_bits(actual[others], clean[others])
 
 
+def test_softmax_of_one_number_far_above_the_others(dtype, target):
+    """This holds wherever the number is. A number that overflows because the maximum misses it does
+    not become 1."""
+    ones = np.eye(300, dtype=dtype)
+    for x in (3000 * ones, 3000 * ones[:, ::-1].copy()[:, ::-1]):
+        assert_same_bits(regard.softmax(x), ones)
+    assert_same_bits(regard.softmax(3000 * ones, axis=0), ones)
+
+
 @pytest.mark.parametrize("shift", [-1e30, -1e4, 1e4, 1e30])
 def test_softmax_far_from_zero(shift, dtype, target):
     """The steps are exact at this magnitude, so only the differences count."""
@@ -334,17 +343,10 @@ def test_threads_of_the_stages(dtype, target, layer):
             assert_same_bits(other, one)
 
 
-def test_batch_and_neighbors_of_the_stages(dtype, target):
+def test_every_entry_of_the_stages_alone(dtype, target):
     a, b = normal((4, 37, 61), dtype), normal((4, 61, 45), dtype, 1)
     product, weights = regard.matmul(a, b), regard.softmax(a * 3)
     for i in range(4):
         assert_same_bits(regard.matmul(a[i], b[i]), product[i])
         assert_same_bits(regard.softmax(a[i] * 3), weights[i])
         assert_same_bits(regard.softmax(a[i, 5] * 3), weights[i, 5])
-    loud = a.copy()
-    loud[1], loud[2, :30] = np.nan, 1e30
-    with np.errstate(over="ignore"):
-        spoiled, spoiled_weights = regard.matmul(loud, b), regard.softmax(loud * 3)
-    for kept in (0, 3, (2, slice(30, None))):
-        assert_same_bits(spoiled[kept], product[kept])
-        assert_same_bits(spoiled_weights[kept], weights[kept])
