@@ -61,12 +61,6 @@ def test_a_share_is_compared_as_it_is(target):
             assert np.array_equal(kept_by_call(shape, p, 11, np.float64), wanted)
 
 
-# Statistics with fixed seeds: every run draws the same numbers.
-
-
-# Bit equality
-
-
 def test_a_broadcast_batch_drops_by_its_entries(dtype, target):
     """Each entry has its own number, even if all entries share the same arrays."""
     arrays = [drawn(shape, dtype, 1) for shape in ((2, 9, 8), (2, 21, 8), (2, 21, 6))]
@@ -88,9 +82,6 @@ def test_an_origin_is_added_to_every_place(numbers, position, dtype, target):
     _, weights = sdpa(*arrays, **options, dropout_origin=origin, return_weights=True)
     wanted = dropout_factors(weights.shape, p=0.4, seed=SEED, query_offset=-9, origin=origin)
     assert np.array_equal(weights > 0, wanted > 0)
-
-
-# Together with the rest of regard
 
 
 SHAPES = (2, 4, 37, 19), (2, 2, 230, 19), (2, 2, 230, 23)
