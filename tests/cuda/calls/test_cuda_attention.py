@@ -48,19 +48,13 @@ def check(results, problem):
     )
 
 
-@each_in_one_type(AXES, "single_or_half")
-def test_axes(case, single_or_half, cuda):
+@each_in_one_type([*AXES, *SIZES, *OPTIONS], "single_or_half", quick=7)
+def test_axes_sizes_and_options(case, single_or_half, cuda):
     problem = case.build(single_or_half)
-    options = problem.options
     results = regard.scaled_dot_product_attention(
-        *problem.arrays, **options, return_lse=True, device="cuda"
+        *problem.arrays, **problem.options, return_lse=True, device="cuda"
     )
     check(results, problem)
-
-
-@each_in_one_type([*SIZES, *OPTIONS], "single_or_half", quick=7)
-def test_options_and_sizes(case, single_or_half, cuda):
-    test_axes(case, single_or_half, cuda)
 
 
 def on_device(cuda, array):
