@@ -115,7 +115,7 @@ class DLPackArray:
         strides = None if self.strides is None else (ctypes.c_int64 * axes)(*self.strides)
         self._alive += [shape, strides]
         return DLTensor(
-            self.array.buffer.address - self.byte_offset,
+            self.array.buffer.address,
             DLDevice(*self.place),
             axes,
             DLDataType(*self.dtype),
