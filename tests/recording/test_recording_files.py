@@ -27,7 +27,6 @@ def layer(name="one", dtype=np.float32, mask=None, **options):
 BLOCKS = regard.masks.random_blocks(6, 5, blocks_per_row=1, block=(2, 3), rng=0)
 LAYERS = {
     "plain": lambda: layer(),
-    "float16": lambda: layer(dtype=np.float16),
     "bfloat16": lambda: layer(dtype=pytest.importorskip("ml_dtypes").bfloat16),
     "name": lambda: layer('encoder.0 "ä"\n'),
     "bool mask": lambda: layer(mask=RNG.random((2, 1, 6, 5)) < 0.5),
@@ -40,11 +39,7 @@ LAYERS = {
     "sparse and float": lambda: layer(
         mask=(regard.masks.documents([0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1]), drawn(6, 5))
     ),
-    "stacked": lambda: layer(
-        mask=regard.masks.stack([regard.masks.sliding(6, 5, window=(i, 0)) for i in (1, 2)])[
-            :, None
-        ]
-    ),
+    "stacked": lambda: layer(mask=regard.masks.stack([BLOCKS, BLOCKS])[:, None]),
     "numbers": lambda: layer(
         is_causal=True, query_offset=-1, window=(2, None), scale=0.1, softcap=7.5, key_lengths=4
     ),
@@ -61,9 +56,7 @@ LAYERS = {
     "texts": lambda: layer(
         query_tokens=list("abcdef"), key_tokens=["", "\0", "ä", "a b", "\ud800"]
     ),
-    "token numbers": lambda: layer(
-        query_tokens=np.arange(12).reshape(2, 6), key_tokens=[2**62, -1, 0, 1, 2]
-    ),
+    "token numbers": lambda: layer(key_tokens=[2**62, -1, 0, 1, 2]),
     "nothing": lambda: regard.RecordedLayer("a", np.ones((2, 0, 4)), np.ones((2, 0, 4))),
     "special numbers": lambda: regard.RecordedLayer(
         "a", np.array([[[np.nan, -0.0, np.inf]]]), np.array([[[5e-324, -np.inf, 1]]])
