@@ -82,19 +82,6 @@ def test_queries_of_an_append_with_unequal_lengths_need_an_offset(appends, q_len
     cache.attend(query)
 
 
-def test_stored_rows_are_copies_with_0_for_evicted_tokens():
-    cache = regard.KVCache(1, 2, 8, 5, keep_last=20, keep_first=3, page_size=16)
-    key, _ = tokens(0, 1, 100, dtype=np.float32)
-    for start in range(0, 100, 10):
-        cache.append(*(rows[:, :, start : start + 10] for rows in tokens(0, 1, 100)))
-    found = cache.keys
-    evicted = np.arange(100)[(np.arange(100) >= 16) & (np.arange(100) < 64)]
-    key[:, :, evicted] = 0
-    assert_same_bits(found, key)
-    found[...] = 9
-    assert_same_bits(cache.keys, key)
-
-
 @pytest.mark.parametrize("in_file", [False, True])
 def test_no_entries(in_file, tmp_path):
     cache = regard.KVCache(0, 2, 8, 5)

@@ -94,20 +94,3 @@ def test_nan_goes_with_its_token(keep_first, dtype, target):
         assert np.isnan(cache.attend(query)).all()
         cache.append(*tokens(step, 1, 1))
     assert np.isfinite(cache.attend(query)).all()
-
-
-@pytest.mark.parametrize("length", [0, 2, 15, 16])
-def test_a_text_may_begin_again_after_its_first_tokens(length, dtype):
-    """Also where they fill their page, and the pages after them have been evicted."""
-    sizes = {"keep_last": 5, "keep_first": 2, "page_size": 16, "dtype": dtype}
-    again, fresh = (regard.KVCache(2, 2, 8, 5, **sizes) for _ in range(2))
-    key, value = tokens(0, 2, 90)
-    for step in range(0, 90, 10):
-        again.append(key[:, :, step : step + 10], value[:, :, step : step + 10])
-    again.truncate(length)
-    fresh.append(key[:, :, :length], value[:, :, :length])
-    for step, new in enumerate((20, 1, 1, 40)):
-        query = normal(step, 2, 4, new, 8, dtype=dtype)
-        for cache in (again, fresh):
-            cache.append(*tokens(step + 1, 2, new))
-        assert np.array_equal(again.attend(query), fresh.attend(query))

@@ -1,9 +1,9 @@
-"""JAX's and Keras' attention, whose layout is (batch, length, heads, head_dim), mode by mode.
+"""JAX's attention, whose layout is (batch, length, heads, head_dim), mode by mode.
 
-They compute in float32 and nothing wider, so they and regard are compared with the oracle's limits:
+It computes in float32 and nothing wider, so it and regard are compared with the oracle's limits:
 two results within a limit of the exact one differ by at most two limits. They differ on purpose for
-fully masked queries (JAX and Keras return the mean of the values, regard 0). No case has such a
-row, except the padding queries that JAX sets to 0 and whose rows mean nothing.
+fully masked queries (JAX returns the mean of the values, regard 0). No case has such a row, except
+the padding queries that JAX sets to 0 and whose rows mean nothing.
 """
 
 import dataclasses
@@ -19,7 +19,6 @@ import regard
 from gradient_cases import GradientProblem, drawn, judge
 
 Shape = tuple[int, ...]
-WHERE = "not installed: pip install '.[conformance]'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +76,7 @@ def in_our_words(options):
 
 
 SHORT, LONG = (2, 5, 4, 8), (2, 12, 4, 8)
-KERAS = [
+MODES = [
     Mode("plain-cross", query=SHORT, key=LONG),
     Mode("scale", scale=0.3),
     Mode("bias-of-heads", query=SHORT, key=LONG, bias=(1, 4, 1, 12)),
@@ -86,9 +85,6 @@ KERAS = [
     Mode("causal-tall", query=LONG, key=SHORT, is_causal=True),
     Mode("bias-custom", bias=(2, 4, 9, 9), mask=(1, 1, 9, 9)),
     Mode("custom-causal", mask=(2, 1, 9, 9), is_causal=True),
-]
-JAX = [
-    *KERAS,
     Mode("without-batch", query=(9, 4, 8), key=(7, 2, 8), is_causal=True),
     Mode("group-of-all", query=(2, 9, 4, 8), key=(2, 7, 1, 8), bias=(2, 4, 9, 7)),
     Mode("padding", query=SHORT, key=LONG, query_seq_lengths=(5, 2), key_value_seq_lengths=(1, 7)),
@@ -141,7 +137,7 @@ def of_jax(mode):
 
     They are compiled together: operation by operation they take seconds.
     """
-    jax = pytest.importorskip("jax", reason=f"JAX is {WHERE}")
+    jax = pytest.importorskip("jax", reason="pip install '.[conformance]'")
     arrays, options = mode.build()
     bias = options.pop("bias", None)
     inputs = dict(zip(("query", "key", "value"), arrays, strict=True))
@@ -171,22 +167,6 @@ def of_jax(mode):
     return swapped(output), lse.swapaxes(-2, -1), found, swapped(tangent)
 
 
-@pytest.fixture(scope="session")
-def keras_attention(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("KERAS_BACKEND", "numpy")
-        environment.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
-        keras = pytest.importorskip("keras", reason=f"Keras is {WHERE}")
-    assert keras.backend.backend() == "numpy"
-
-    @functools.cache
-    def attention(mode):
-        arrays, options = mode.build()
-        return keras.ops.dot_product_attention(*arrays, **options)
-
-    return attention
-
-
 def assert_alike(name, actual, theirs, limit):
     assert actual.dtype == theirs.dtype, name
     assert actual.shape == theirs.shape, name
@@ -194,22 +174,15 @@ def assert_alike(name, actual, theirs, limit):
     assert off <= 2 * limit, f"{name}: differs by {off:.3g}, allowed {2 * limit:.3g}"
 
 
-def check_output(mode, theirs, lse=None):
-    problem, rows = problem_of(mode)
-    want = reference.expected(*problem.arrays, **problem.options)
-    assert want.seen.any(axis=-1).all()
-    actual = problem.attend()
-    assert_alike("output", actual[0][rows], theirs[rows], want.limit.output)
-    if lse is not None:
-        assert_alike("lse", actual[1][rows], lse[rows], want.limit.lse)
-
-
-@pytest.mark.parametrize("mode", JAX, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_jax(mode, target):
     """JAX's lse has no derivatives."""
     output, lse, gradients, tangent = of_jax(mode)
-    check_output(mode, output, lse)
     problem, rows = problem_of(mode)
+    want, attended = reference.expected(*problem.arrays, **problem.options), problem.attend()
+    assert want.seen.any(axis=-1).all()
+    assert_alike("output", attended[0][rows], output[rows], want.limit.output)
+    assert_alike("lse", attended[1][rows], lse[rows], want.limit.lse)
     actual, judged = problem.gradients(), problem.expected()
     for name, theirs in gradients.items():
         assert_alike(name, getattr(actual, name), theirs, getattr(judged, name).limit)
@@ -217,8 +190,3 @@ def test_jax(mode, target):
     _, along = regard.scaled_dot_product_attention_jvp(*arrays, **problem.options)
     judged = judge(gradient_reference.jvp, problem, *arrays).tangent_output
     assert_alike("tangent", along[rows], tangent[rows], judged.limit)
-
-
-@pytest.mark.parametrize("mode", KERAS, ids=lambda mode: mode.name)
-def test_keras(mode, target, keras_attention):
-    check_output(mode, swapped(keras_attention(mode)))

@@ -1,4 +1,4 @@
-"""PyTorch's attention on the CPU: its own samples, and drawn problems, against its float64 path.
+"""PyTorch's attention on the CPU: drawn problems against its float64 path.
 
 PyTorch's float64 result stands for the exact one, and its float32 result on the same numbers shows
 the precision of float32. regard may be twice as far away, plus the eps terms of
@@ -18,7 +18,6 @@ torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
 )
 bias = pytest.importorskip("torch.nn.attention.bias")
-OPERATOR = "nn.functional.scaled_dot_product_attention"
 
 
 def as_torch_says(query, key, value, mask=None, *, precision, lower_right=False, **options):
@@ -74,33 +73,6 @@ def check(arrays, ours, theirs):
     plain = as_torch_says(*arrays, **theirs, precision=np.float32)
     least = floor(*arrays, **ours).output
     assert_as_close("output", actual, exact=exact, plain=plain, least=least)
-
-
-def as_array(tensor):
-    if tensor.dtype != torch.bfloat16:
-        return tensor.numpy()
-    return tensor.float().numpy().astype(ml_dtypes.bfloat16)
-
-
-@pytest.mark.parametrize("precision", ["float32", "float64", "float16", "bfloat16"])
-def test_samples_of_pytorchs_own_tests(precision, target):
-    """All deterministic samples: 13 of the 25 in PyTorch 2.13, where the others drop weights."""
-    pytest.importorskip("expecttest", reason="PyTorch's samples need expecttest")
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    (operator,) = (operator for operator in op_db if operator.name == OPERATOR)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        samples = list(operator.sample_inputs("cpu", getattr(torch, precision)))
-    samples = [sample for sample in samples if not sample.kwargs.get("dropout_p")]
-    assert len(samples) >= 13
-    for sample in samples:
-        arrays = [as_array(tensor) for tensor in (sample.input, *sample.args)]
-        theirs = {k: v for k, v in sample.kwargs.items() if k != "dropout_p"}
-        assert theirs.keys() <= {"is_causal", "attn_mask"}
-        mask = theirs.pop("attn_mask", None)
-        options = theirs | {"mask": None if mask is None else as_array(mask)}
-        check(arrays, options, options)
 
 
 @st.composite

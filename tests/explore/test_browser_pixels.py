@@ -27,18 +27,6 @@ def test_regions_are_drawn_exactly(opened, pooled):
     alike(drawn(page, 30, 40)[1:-1, 1:-1], sequential("light"), indices(weights)[1:-1, 1:-1])
 
 
-def test_top_keys_are_drawn_where_they_are_when_blocks_are_large(opened, pooled):
-    page = opened(pooled.path, "#h=1&v=300,320,300,320&q=0&k=-1")
-    rows = pooled.rows(0, 1)
-    colors = drawn(page, 20, 20)
-    for query in range(300, 320):
-        keys = (rows["top_keys"][:, query].astype(int) + query) % 2**16
-        for key, weight in zip(keys, rows["top_weights"][:, query], strict=True):
-            if 300 <= key < 320:
-                wanted = sequential("light")[indices(np.array([weight]))[0]].astype(int)
-                assert np.abs(colors[query - 300, key - 300] - wanted).max() <= 6
-
-
 def test_a_difference_is_one_head_minus_the_other(opened, exact):
     page = opened(exact.path, "#l=0&h=1&c=1.2&q=39")
     first, second = (exact.map(*place)["weights"].astype(float) for place in ((0, 1), (1, 2)))

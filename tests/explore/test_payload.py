@@ -6,7 +6,6 @@ import pytest
 import regard
 import sparse_cases
 from explorer_pages import blocks, close_levels, problem, weights_of
-from regard._explore._encoding import halves, short_halves
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -107,22 +106,6 @@ def test_numbers_beyond_float16_and_65536_keys(page_of):
     assert rows["top_keys"].dtype == np.uint32
     assert rows["top_keys"][0, 1] + 1 == 69_999
     assert np.allclose(rows["effective_count"], [70_000, 1, 70_000], rtol=2**-8)
-
-
-@pytest.mark.parametrize("encoded", [halves, short_halves])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_numbers_of_any_size(encoded, dtype):
-    largest = 1e300 if dtype is np.float64 else float(np.finfo(dtype).max)
-    for size in (largest, 1, float(np.finfo(dtype).tiny)):
-        given = np.array([size, size / 3, -size, 0, np.inf, -np.inf, np.nan], dtype)
-        found, exponent = encoded(given)
-        back = np.ldexp(found.astype(float), exponent)
-        assert np.array_equal(back > 0, given > 0)
-        assert np.array_equal(back[4:], given[4:], equal_nan=True)
-        if size >= 2**-100:
-            assert np.allclose(back[:4], given[:4].astype(float), rtol=2**-8 + 2**-11, atol=0)
-    for none in (np.zeros(3, dtype), np.full(3, np.nan, dtype), np.zeros(0, dtype)):
-        assert np.array_equal(encoded(none)[0], none, equal_nan=True)
 
 
 @pytest.mark.parametrize(("detail", "error"), [(None, 2**-11), (16, 2**-8 + 2**-11)])

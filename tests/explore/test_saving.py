@@ -31,14 +31,6 @@ def test_an_existing_file_stays_unless_it_may_be_replaced(explorer, tmp_path):
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-def test_a_link_stays_a_link(explorer, tmp_path):
-    (tmp_path / "target.html").write_text("old")
-    (tmp_path / "link.html").symlink_to("target.html")
-    explorer.save(tmp_path / "link.html", overwrite=True)
-    assert (tmp_path / "link.html").is_symlink()
-    assert (tmp_path / "target.html").stat().st_size == explorer.nbytes
-
-
 def test_no_space_leaves_what_was_there(run_python, tmp_path):
     """A limit on the size of files is a full disk."""
     done = run_python(

@@ -45,24 +45,6 @@ def test_tiles_are_parts_of_the_weights(page_of, lengths, detail):
             assert all(max(plane.shape) <= 64 for plane in planes.values())
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["heads", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("layers", "weights"))],
-)
-def test_each_head_has_its_own_tiles(page_of, kind):
-    query, key = problem(q_len=300, kv_len=300)
-    weights, options = weights_of(query, key), {"detail": 64, "tile_bytes": 200_000}
-    if kind == "weights":
-        page = page_of(weights=weights, **options)
-    elif kind == "heads":
-        page = page_of(query, key, **options)
-    else:
-        page = page_of(list(query[:, None]), list(key[[0, 0, 1, 1], None]), **options)
-    for number in range(4):
-        tiles = page.tiles(*((number, 0) if kind == "layers" else (0, number)))
-        assert sum(check(tile, weights[number]) for tile in tiles) > 2
-
-
 @pytest.mark.parametrize("detail", [64, pytest.param(256, marks=pytest.mark.slow)])
 def test_tiles_at_most_double_a_page(detail):
     query, key = problem(q_len=2000, kv_len=2000)

@@ -42,31 +42,6 @@ def test_pictures_are_the_weights(page_of, dtype):
     assert not page.rows(1, 2)["top_weights"][:, 7].any()
 
 
-def test_statistics_are_those_of_the_weights(page_of):
-    weights = weights_like((2, 200, 200), np.float64)
-    page = page_of(weights=weights, detail=64, first_keys=3, local_reach=5)
-    distances = np.abs(np.arange(200)[:, None] - np.arange(200))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -np.where(weights > 0, weights * np.log(weights), 0).sum(axis=-1)
-    wanted = {
-        "entropy": entropy,
-        "max": weights.max(axis=-1),
-        "effective_count": weights.sum(axis=-1) ** 2 / np.square(weights).sum(axis=-1),
-        "mean_distance": (weights * distances).sum(axis=-1),
-        "first_mass": weights[..., :3].sum(axis=-1),
-        "local_mass": (weights * (distances <= 5)).sum(axis=-1),
-        "column_sums": weights.sum(axis=-2),
-        "column_means": weights.sum(axis=-2) / (weights > 0).sum(axis=-2),
-    }
-    for head in range(2):
-        rows = page.rows(0, head)
-        for name, exact in wanted.items():
-            assert np.allclose(rows[name], exact[head], rtol=2**-7, atol=1e-10), name
-        scores = page.facts["layers"][0]["heads"][head]["statistics"]
-        previous = np.diagonal(weights[head], -1).mean()
-        assert scores["previous_token"] == pytest.approx(previous, rel=1e-5)
-
-
 @pytest.mark.parametrize("detail", [None, 16])
 def test_the_page_is_that_of_query_and_key(page_of, detail):
     query, key = problem(layers=(2,))
@@ -105,12 +80,3 @@ def test_layers_of_a_list(page_of):
     assert np.allclose(page.map(1, 0)["weights"], layers[1][0], rtol=2**-10, atol=1e-11)
     flat = page_of(weights=layers[0][1])
     assert np.allclose(flat.map(0, 0)["weights"], layers[0][1], rtol=2**-10, atol=1e-11)
-
-
-def test_the_attentions_of_a_model_in_torch(page_of):
-    torch = pytest.importorskip("torch")
-    layers = [weights_like((1, 4, 6, 6)) for _ in range(2)]
-    given = tuple(torch.tensor(each).half() for each in layers)
-    page = page_of(weights=given)
-    assert [len(layer["heads"]) for layer in page.facts["layers"]] == [4, 4]
-    assert np.allclose(page.map(1, 3)["weights"], layers[1][0, 3], rtol=2e-3, atol=1e-7)

@@ -44,15 +44,6 @@ def test_colors_reach_from_0_or_the_smallest_number(pyplot, values, limits):
     assert drawn(values).get_clim() == limits
 
 
-def test_nan_is_pink_and_the_label_says_so(pyplot):
-    ax = pyplot.figure().subplots()
-    image = drawn([[1.0, np.nan]], ax=ax)
-    assert image.axes is ax
-    assert image.colorbar.ax.get_ylabel() == "(pink: NaN)"
-    red, green, blue, _ = image.cmap(np.ma.masked)
-    assert red > blue > green
-
-
 rng = np.random.default_rng(0)
 ALL = (
     "entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass",
@@ -85,15 +76,6 @@ def test_every_field_has_a_panel(pyplot):
     assert panels["entropy"].get_xlabel() == "query"
     assert panels["column_sums"].get_xlabel() == "key"
     panels["entropy"].figure.canvas.draw()
-
-
-def test_one_head_is_a_line(pyplot):
-    summary = summary_of(1, 20)
-    panels = regard.plot.statistics(summary, fields=["entropy", "column_sums"])
-    (line,) = panels["entropy"].get_lines()
-    np.testing.assert_allclose(line.get_xdata(), np.arange(20))
-    np.testing.assert_allclose(line.get_ydata(), summary.entropy[0])
-    assert list(panels) == ["entropy", "column_sums"]
 
 
 def test_many_positions_are_means_and_the_label_says_so(pyplot):
