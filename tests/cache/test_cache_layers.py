@@ -176,19 +176,3 @@ def test_layers_that_differ_have_the_bits_of_caches_of_their_own(name, page_size
             assert np.array_equal(one.keys, other.keys)
             assert np.array_equal(one.values, other.values)
     assert_owners_are_right([caches])
-
-
-def test_sizes_of_each_layer_are_checked():
-    caches = regard.KVCaches(2, 1, [1, 2], 8, keep_last=[4, None], capacity=30, page_size=16)
-    assert (caches.num_kv_heads, caches.keep_last) == ((1, 2), (4, None))
-    caches[0].append(*tokens(0, 1, 5, kv_heads=1, value_dim=8))
-    with pytest.raises(ValueError, match="key"):
-        caches[1].append(*tokens(0, 1, 5, kv_heads=1, value_dim=8))
-    caches.rollback()
-    assert [*caches] == [*caches[:]] == [caches[layer] for layer in range(2)]
-    with pytest.raises(IndexError):
-        caches[2]
-    caches.close()
-    for call in (lambda: len(caches[0]), lambda: caches[0].append(0, 0), caches.rollback):
-        with pytest.raises(ValueError, match="closed"):
-            call()

@@ -14,8 +14,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     rope = pytest.importorskip("transformers.modeling_rope_utils", reason=REASON)
     llama = pytest.importorskip("transformers.models.llama.configuration_llama", reason=REASON)
-    gemma3 = pytest.importorskip("transformers.models.gemma3.configuration_gemma3", reason=REASON)
-    from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
     from transformers.models.glm.modeling_glm import GlmRotaryEmbedding
 
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason=REASON)
@@ -124,19 +122,6 @@ def test_configurations_as_they_stand(name, length):
     )
     np.testing.assert_allclose(actual, wanted.numpy(), rtol=32 * np.finfo(np.float32).eps)
     assert factor == pytest.approx(wanted_factor, rel=1e-15)
-
-
-def test_each_type_of_layer_has_its_own_mapping():
-    config = gemma3.Gemma3TextConfig(
-        hidden_size=64, num_attention_heads=2, head_dim=32, num_hidden_layers=6
-    )
-    parameters = config.rope_parameters
-    for layer_type in ("full_attention", "sliding_attention"):
-        embedding = Gemma3RotaryEmbedding(config)
-        wanted = getattr(embedding, f"{layer_type}_inv_freq").numpy()
-        actual, factor = positional.rotary_frequencies(32, scaling=parameters[layer_type])
-        np.testing.assert_allclose(actual, wanted, rtol=32 * np.finfo(np.float32).eps)
-        assert factor == 1
 
 
 @pytest.mark.parametrize("max_distance", [17, 20, 64, 100, 128, 256, 1000])

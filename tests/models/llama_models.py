@@ -122,6 +122,52 @@ def write_folder(path, own, parts=1, **changes):
     return path
 
 
+NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm": "output_norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def renamed(name):
+    for theirs, ours in NAMES.items():
+        name = name.replace(theirs, ours)
+    return name.replace("model.layers.", "blk.")
+
+
+def interleaved(array):
+    """Order the rows of each head as llama.cpp does for files of Llama models."""
+    return array.reshape(-1, 2, DIM // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+def as_gguf(own, architecture):
+    """Return a model's metadata and tensors under the names of GGUF files."""
+    facts = {
+        "block_count": LAYERS,
+        "embedding_length": WIDTH,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.key_length": DIM,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": 500.0,
+    }
+    tensors = {}
+    for name, array in own.items():
+        is_turned = architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight"))
+        tensors[renamed(name)] = interleaved(array) if is_turned else array
+    return {f"{architecture}.{name}": value for name, value in facts.items()}, tensors
+
+
 def write_gguf(path, architecture, facts, tensors, kind=None):
     """Write a GGUF file, with matrices of a quantized `kind`."""
     import gguf

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from llama_models import DIM, HEADS, KV_HEADS, LAYERS, WIDTH, computed, forward, write_gguf
+from llama_models import DIM, WIDTH, as_gguf, computed, forward, write_gguf
 from llama_models import parameters as parameters_of
 from regard.models import load
 
@@ -15,34 +15,6 @@ pytest.importorskip("tokenizers", reason='pip install ".[models]"')
 
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
-NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm": "output_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-def renamed(name):
-    for theirs, ours in NAMES.items():
-        name = name.replace(theirs, ours)
-    return name.replace("model.layers.", "blk.")
-
-
-def interleaved(array):
-    """Order the rows of each head as llama.cpp does for files of Llama models."""
-    return array.reshape(-1, 2, DIM // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
-
-
 TEXT = "wd wb we wb wf wj wc wg"
 # "Ġ" is what a byte-pair encoding writes for a space.
 LETTERS = ["w", *"abcdefghij", "Ġ"]
@@ -66,16 +38,7 @@ def written(tmp_path):
         own = parameters_of(np.random.default_rng(0), architecture)
         rng = np.random.default_rng(1)
         own["model.embed_tokens.weight"] = rng.standard_normal((len(tokens), WIDTH), np.float32)
-        facts = {
-            "block_count": LAYERS,
-            "embedding_length": WIDTH,
-            "attention.head_count": HEADS,
-            "attention.head_count_kv": KV_HEADS,
-            "attention.key_length": DIM,
-            "attention.layer_norm_rms_epsilon": 1e-5,
-            "rope.freq_base": 500.0,
-        }
-        facts = {f"{architecture}.{name}": value for name, value in facts.items()}
+        facts, stored = as_gguf(own, architecture)
         if window is not None:
             facts[f"{architecture}.attention.sliding_window"] = window
         facts |= {
@@ -88,10 +51,6 @@ def written(tmp_path):
         }
         facts.update(changes)
         architecture = facts.pop("general.architecture", architecture)
-        stored = {}
-        for name, array in own.items():
-            is_turned = path.stem == "llama" and name.endswith(("q_proj.weight", "k_proj.weight"))
-            stored[renamed(name)] = interleaved(array) if is_turned else array
         stored.update(tensors)
         stored = {name: array for name, array in stored.items() if array is not None}
         write_gguf(path, architecture, facts, stored, kind)

@@ -7,9 +7,8 @@ import tempfile
 import numpy as np
 
 import regard
-from llama_models import write_gguf
+from llama_models import WIDTH, as_gguf, parameters, write_gguf
 
-WIDTH, HEADS, KV_HEADS, BLOCKS, HIDDEN, LONGEST = 32, 4, 2, 3, 48, 512
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 
 
@@ -25,36 +24,11 @@ def tiny_llama():
     """Return the model."""
     rng = np.random.default_rng(0)
     tokens = [*alphabet(), *SPECIAL, "~~"]
-
-    def drawn(*shape):
-        return rng.standard_normal(shape, dtype=np.float32) / np.sqrt(np.float32(shape[-1]))
-
-    parameters = {"token_embd.weight": 3 * drawn(len(tokens), WIDTH)}
-    parameters["output_norm.weight"] = np.ones(WIDTH, np.float32)
-    kv_width = WIDTH // HEADS * KV_HEADS
-    for block in range(BLOCKS):
-        shapes = {
-            "attn_q": (WIDTH, WIDTH),
-            "attn_k": (kv_width, WIDTH),
-            "attn_v": (kv_width, WIDTH),
-            "attn_output": (WIDTH, WIDTH),
-            "ffn_gate": (HIDDEN, WIDTH),
-            "ffn_up": (HIDDEN, WIDTH),
-            "ffn_down": (WIDTH, HIDDEN),
-        }
-        for name, shape in shapes.items():
-            parameters[f"blk.{block}.{name}.weight"] = drawn(*shape)
-        for name in ("attn_norm", "ffn_norm"):
-            parameters[f"blk.{block}.{name}.weight"] = np.ones(WIDTH, np.float32)
-    metadata = {
-        "llama.block_count": BLOCKS,
-        "llama.attention.head_count": HEADS,
-        "llama.attention.head_count_kv": KV_HEADS,
-        "llama.embedding_length": WIDTH,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.freq_base": 10000.0,
-        "llama.rope.dimension_count": WIDTH // HEADS,
-        "llama.context_length": LONGEST,
+    own = parameters(rng, "llama")
+    own["model.embed_tokens.weight"] = rng.standard_normal((len(tokens), WIDTH), np.float32)
+    facts, tensors = as_gguf(own, "llama")
+    facts |= {
+        "llama.context_length": 512,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": tokens,
@@ -64,7 +38,7 @@ def tiny_llama():
     }
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "tiny.gguf"
-        write_gguf(path, "llama", metadata, parameters)
+        write_gguf(path, "llama", facts, tensors)
         return regard.models.load(path)
 
 

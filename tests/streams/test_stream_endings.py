@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import streams
-from streams import CHUNKS, QUERY, SIZE, stream
+from streams import CHUNKS, QUERY, stream
 
 
 class Ended(Exception):
@@ -85,25 +85,6 @@ def test_no_thread_to_start(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuses)
     with pytest.raises(MemoryError, match="thread that reads chunks"):
         stream(QUERY, CHUNKS)
-
-
-@pytest.mark.parametrize(
-    ("chunks", "options", "wanted"),
-    [
-        (CHUNKS, {}, [(SIZE * (i + 1), 200) for i in range(20)]),
-        (iter(CHUNKS), {"key_lengths": 25}, [(10, 25), (20, 25), (25, 25)]),
-    ],
-    ids=["list", "key_lengths"],
-)
-def test_progress_is_told_where_the_call_was(chunks, options, wanted):
-    told = []
-
-    def progress(done, total):
-        told.append((done, total))
-        assert threading.current_thread() is threading.main_thread()
-
-    stream(QUERY, chunks, progress=progress, **options)
-    assert told == wanted
 
 
 # Separate processes

@@ -11,7 +11,7 @@ from reference import assert_same_bits
 from regard._arguments.masks import SeenKeys
 from regard.masks import Blocks, Ranges
 from sparse_cases import NAMES, sparse_masks
-from streams import normal, stream
+from streams import Stored, normal, stream
 
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 4, 21, 90
 QUERY = normal(BATCH, HEADS, Q_LEN, 8)
@@ -50,20 +50,6 @@ def test_masks_over_all_keys_and_of_chunks(kind, with_bias):
     assert_same_bits(stream(QUERY, chunks_of(32, mask), return_lse=True), wanted)
 
 
-class Counted:
-    """An array that is not in memory, and the first keys of the parts that were read."""
-
-    def __init__(self, array):
-        self.array, self.shape, self.dtype, self.read = array, array.shape, array.dtype, []
-
-    def __getitem__(self, index):
-        self.read.append(index[1].start)
-        return self.array[index]
-
-    def __array__(self, dtype=None, copy=None):
-        raise AssertionError("the whole array was read")
-
-
 BLOCKS = Blocks([0, 3], [2, 3, 7], shape=(Q_LEN, KV_LEN), block=(32, 10))
 READ = [
     (Ranges(0, 1) | Ranges(80, 81, kv_len=KV_LEN), {}, [0, 80]),
@@ -79,24 +65,9 @@ READ = [
 
 @pytest.mark.parametrize(("mask", "options", "wanted"), READ)
 def test_chunks_that_no_query_sees_are_not_read(mask, options, wanted):
-    key, value = Counted(KEY), Counted(VALUE)
+    key, value = Stored(KEY), Stored(VALUE)
     stream(QUERY, regard.KeyValueChunks(key, value, length=10), mask, **options)
-    assert key.read == value.read == wanted
-
-
-def test_no_chunk_is_requested_after_the_last_that_a_query_sees():
-    requested, told = [], []
-
-    def chunks():
-        for chunk in chunks_of(10):
-            requested.append(len(requested))
-            yield chunk
-
-    mask = BLOCKS[:, :34]
-    actual = stream(QUERY, chunks(), mask, progress=lambda *numbers: told.append(numbers))
-    assert requested == [0, 1, 2, 3]
-    assert told == [(30, 34), (34, 34)]
-    np.testing.assert_allclose(actual, stream(QUERY, [(KEY, VALUE)], mask), rtol=0, atol=1e-14)
+    assert key.reads == value.reads == wanted
 
 
 @pytest.mark.parametrize("name", NAMES)
