@@ -69,22 +69,6 @@ def test_a_refused_append_writes_nowhere():
     assert fork.lengths.tolist() == [16, 18]
 
 
-def test_a_layer_of_a_model_that_fails_undoes_the_step():
-    model = [regard.MultiHeadAttention(16, 2, rng=seed) for seed in range(LAYERS)]
-    caches = regard.KVCaches(LAYERS, 2, 2, 8)
-    x = normal(0, 2, 5, 16, dtype=np.float32)
-    for cache, block in zip(caches, model, strict=True):
-        block(x, cache=cache)
-    model[0](x, cache=caches[0])
-    with pytest.raises(ValueError, match="mask"):
-        model[1](x, cache=caches[1], mask=np.ones((3, 3), bool))
-    assert caches.lengths.tolist() == [5, 5]
-    assert all(cache.lengths.tolist() == [5, 5] for cache in caches)
-    for cache, block in zip(caches, model, strict=True):
-        block(x, cache=cache)
-    assert caches.lengths.tolist() == [10, 10]
-
-
 @pytest.mark.parametrize("kind", ["layers", pytest.param("layers file", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("new", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_step_that_was_interrupted_goes_on(kind, new, tmp_path):

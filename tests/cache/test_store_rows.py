@@ -1,6 +1,5 @@
 """A cache stores new tokens with the bits of NumPy's conversion."""
 
-import warnings
 from itertools import product
 
 import numpy as np
@@ -146,18 +145,3 @@ def test_the_warning_names_the_argument_and_the_line_that_appends(given):
     assert np.isinf(cache.values[0, 0, -1, 0])
     assert np.isfinite(cache.keys).all()
     cache.append(new, new, lengths=[2])  # no warning of padding
-
-
-@pytest.mark.parametrize(
-    ("kept", "number"),
-    [("float16", np.inf), ("bfloat16", -np.inf), ("float32", np.nan), ("float64", np.inf),
-     ("float16", np.nan), ("bfloat16", np.nan)],
-)  # fmt: skip
-def test_floating_point_types_keep_what_is_not_finite(kept, number):
-    new = np.ones((1, 1, 3, 4), np.float32)
-    new[0, 0, 1, 2] = number
-    cache = regard.KVCache(1, 1, 4, dtype=dtype_of(kept))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cache.append(new, new)
-    np.testing.assert_array_equal(cache.keys.astype(np.float32), new)

@@ -122,7 +122,6 @@ def t5(score, b, h, q, k):
 WHOLE_CAUSAL = masks.sliding(N, window=(None, 0))
 # regard's mask and options, and FlexAttention's mask_mod and score_mod.
 PATTERNS = {
-    "noop": (None, {}, None, None),
     "offset of a cache": (
         *(None, {"is_causal": True, "query_offset": 90}),
         *(lambda b, h, q, k: q + 90 >= k, None),
@@ -173,10 +172,6 @@ PATTERNS = {
         *(masks.sliding(N, window=(25, 0)) | (masks.Ranges(0, 4) & WHOLE_CAUSAL), {}),
         *(sinks_and_window, None),
     ),
-    "sink tokens, by options": (
-        *(masks.sliding(N, window=(25, None)) | masks.Ranges(0, 4), {"is_causal": True}),
-        *(sinks_and_window, None),
-    ),
     "chunks": (
         masks.from_function(lambda i, j: (j <= i) & (i // 48 == j // 48), N, block=(16, 16)),
         {},
@@ -202,14 +197,6 @@ PATTERNS = {
     "ALiBi, on both sides": (
         *(None, {"distance_bias": SLOPES.numpy()[:, None] * np.arange(1 - N, N)}),
         *(None, lambda score, b, h, q, k: score + SLOPES[h] * (k - q)),
-    ),
-    "ALiBi in documents": (
-        *(masks.documents(DOCUMENT.numpy()), {"alibi_slopes": SLOPES.numpy()}),
-        *(documents, lambda score, b, h, q, k: score - SLOPES[h] * (k - q).abs()),
-    ),
-    "softcap": (
-        *(None, {"softcap": 2.0, "is_causal": True}),
-        *(causal, lambda score, b, h, q, k: 2 * torch.tanh(score / 2)),
     ),
     "softcaps of heads": (None, {"softcap": CAPS.numpy()}, None, softcaps),
     "temperatures of heads": (

@@ -19,7 +19,6 @@ with warnings.catch_warnings():
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason=REASON)
 
 TRAINED = "original_max_position_embeddings"
-YARN = {"rope_type": "yarn", "factor": 4.0, TRAINED: 4096}
 LLAMA = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -27,44 +26,14 @@ LLAMA = {
     "high_freq_factor": 4.0,
     TRAINED: 8192,
 }
-DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, TRAINED: 2048}
-SCALINGS = [
-    ({"rope_type": "linear", "factor": 4.0}, None),
-    (DYNAMIC, 2048),
-    (DYNAMIC, 2049),
-    (YARN, None),
-    (YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.8}, None),
-    (YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}, None),
-    (LLAMA, None),
-    (LLAMA | {"low_freq_factor": 2.0, TRAINED: 512}, None),
-]
-
-
-@pytest.mark.parametrize("head_dim", [64, 80, 128])
-@pytest.mark.parametrize("base", [10000.0, 500000.0])
-@pytest.mark.parametrize(("scaling", "length"), SCALINGS)
-def test_scaled_frequencies(scaling, length, base, head_dim):
-    """The limit covers their float32 exponent times log(base) < 17 (dynamic raises it), the power
-    and some ramps."""
-    config = llama.LlamaConfig(
-        hidden_size=2 * head_dim,
-        num_attention_heads=2,
-        max_position_embeddings=scaling.get(TRAINED, 4096),
-        rope_parameters=scaling | {"rope_theta": base},
-    )
-    wanted, wanted_factor = rope.ROPE_INIT_FUNCTIONS[scaling["rope_type"]](
-        config, "cpu", seq_len=length
-    )
-    actual, factor = positional.rotary_frequencies(
-        head_dim, base=base, scaling=scaling, length=length
-    )
-    np.testing.assert_allclose(actual, wanted.numpy(), rtol=32 * np.finfo(np.float32).eps)
-    assert factor == pytest.approx(wanted_factor, rel=1e-15)
 
 
 FACTORS = {"short_factor": np.linspace(1, 2, 16).tolist(), "long_factor": [4.0] * 8 + [30.0] * 8}
 # The entries of config.json: rope_parameters or rope_scaling, and the keys next to it.
 CONFIGURATIONS = {
+    "linear, v5": {
+        "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
+    },
     "Llama 3, v5": {"rope_parameters": LLAMA | {"rope_theta": 500000.0}},
     "dynamic, v4": {
         "rope_scaling": {"type": "dynamic", "factor": 2.0},
@@ -92,6 +61,17 @@ CONFIGURATIONS = {
         },
         "max_position_embeddings": 131072,
     },
+    "DeepSeek, v4": {
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 40.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.8,
+            TRAINED: 4096,
+        },
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 163840,
+    },
     "Phi-3, v4": {
         "rope_scaling": {"type": "longrope", **FACTORS},
         "rope_theta": 10000.0,
@@ -105,7 +85,8 @@ LENGTHS = ("max_position_embeddings", TRAINED)
 @pytest.mark.parametrize("length", [None, 2048, 4096, 4097, 40000])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_configurations_as_they_stand(name, length):
-    """A user passes the mapping, along with the other keys of the configuration."""
+    """A user passes the mapping, along with the other keys of the configuration. The limit covers
+    their float32 exponent times log(base) < 17 (dynamic raises it), the power and some ramps."""
     head_dim, stands = 32, CONFIGURATIONS[name]
     config = llama.LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, **deepcopy(stands))
     rope_type = config.rope_parameters["rope_type"]

@@ -1,6 +1,5 @@
 """Test the example server: clients that come, go and vanish, a full pool, bad requests."""
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -18,7 +17,7 @@ from inside_cache import assert_owners_are_right, taken
 
 pytest.importorskip("tokenizers")
 
-
+import serve
 import tiny_llama
 from models.batching import Batch, Text
 
@@ -121,8 +120,8 @@ def test_texts_that_are_cancelled_and_a_server_that_stops(model):
 
 @pytest.fixture
 def server():
-    asked = argparse.Namespace(host="127.0.0.1", port=0, texts=16, cache_mb=1, page_size=16)
-    server = tiny_llama.server(asked)
+    batch = Batch(tiny_llama.tiny_llama(), 16, page_size=16, max_bytes=1_000_000)
+    server = serve.Server(("127.0.0.1", 0), batch)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server

@@ -40,13 +40,3 @@ def tiny_llama():
         path = pathlib.Path(folder) / "tiny.gguf"
         write_gguf(path, "llama", facts, tensors)
         return regard.models.load(path)
-
-
-def server(asked):
-    """Return what `serve.served` returns, with this model."""
-    import serve
-    from models.batching import Batch
-
-    most = asked.cache_mb * 1_000_000
-    batch = Batch(tiny_llama(), asked.texts, page_size=asked.page_size, max_bytes=most)
-    return serve.Server((asked.host, asked.port), batch)

@@ -1,14 +1,11 @@
 """Masks over all keys of a stream and masks of its chunks give the same bits, and chunks that a
 sparse mask hides are never read."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 import regard
 from reference import assert_same_bits
-from regard._arguments.masks import SeenKeys
 from regard.masks import Blocks, Ranges
 from sparse_cases import NAMES, sparse_masks
 from streams import Stored, normal, stream
@@ -48,6 +45,8 @@ def test_masks_over_all_keys_and_of_chunks(kind, with_bias):
     wanted = stream(QUERY, chunks_of(32), mask, return_lse=True)
     assert_same_bits(stream(QUERY, list(chunks_of(32, mask)), return_lse=True), wanted)
     assert_same_bits(stream(QUERY, chunks_of(32, mask), return_lse=True), wanted)
+    lazy = regard.KeyValueChunks(Stored(KEY), Stored(VALUE), length=32)
+    assert_same_bits(stream(QUERY, lazy, mask, return_lse=True), wanted)
 
 
 BLOCKS = Blocks([0, 3], [2, 3, 7], shape=(Q_LEN, KV_LEN), block=(32, 10))
@@ -68,16 +67,3 @@ def test_chunks_that_no_query_sees_are_not_read(mask, options, wanted):
     key, value = Stored(KEY), Stored(VALUE)
     stream(QUERY, regard.KeyValueChunks(key, value, length=10), mask, **options)
     assert key.reads == value.reads == wanted
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_keys_that_a_mask_shows(name):
-    """The visible keys of ranges are exact; blocks give at least the visible keys."""
-    random = np.random.default_rng(0)
-    for _ in range(20):
-        query, key = random.integers(0, Q_LEN), random.integers(0, KV_LEN)
-        view = MASKS[name][..., query : query + random.integers(12), key : key + 30]
-        seen, shown = SeenKeys(view), view.to_dense().any(axis=tuple(range(view.ndim - 1)))
-        for start, length in itertools.product(range(0, 30, 5), (1, 7)):
-            some, told = bool(shown[start : start + length].any()), seen.any(start, start + length)
-            assert told == some if isinstance(view, Ranges) else told >= some
