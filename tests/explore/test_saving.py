@@ -48,12 +48,9 @@ def test_no_space_leaves_what_was_there(run_python, tmp_path):
                 print(error, open("page.html").read(), sorted(os.listdir(".")), sep=" | ")
         """
     )
-    reason, left = f"{os.strerror(errno.EFBIG)}", "old | ['page.html']"
-    assert done.stdout.splitlines() == [
-        f"[Errno {errno.EFBIG}] cannot write 'page.html': {reason}; the existing file is unchanged"
-        f" | {left}",
-        f"[Errno {errno.EFBIG}] cannot write 'new.html': {reason} | {left}",
-    ], done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.partition(" | ")[2] for line in lines] == ["old | ['page.html']"] * 2, done.stderr
+    assert ["the existing file is unchanged" in line for line in lines] == [True, False]
 
 
 # The garbage collector closes a file that was opened just before the interrupt.

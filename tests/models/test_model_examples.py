@@ -35,18 +35,6 @@ def test_generate(output_of, smollm2_path):
     assert 0.9 * needed <= foretold <= 1.15 * needed
 
 
-def test_generate_draws_by_chance_and_stops_at_the_end(output_of, smollm2_path):
-    prompt = "<|im_start|>user\nSay yes.<|im_end|>\n<|im_start|>assistant\n"
-    greedy, said = output_of("generate.py", prompt, "--tokens", "90")
-    assert int(said.splitlines()[3].split()[1]) < 90
-    drawn = [
-        output_of("generate.py", prompt, "--tokens", "6", "--temperature", "2", "--seed", seed)[0]
-        for seed in ("0", "0", "1")
-    ]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert greedy not in drawn
-
-
 def test_similar(output_of, minilm_path):
     text, said = output_of("similar.py")
     lines = text.splitlines()
