@@ -40,24 +40,14 @@ def assert_alike(function, problem, *arrays, actual, wanted, **extra):
         assert off <= allowed, f"{name}: differs by {off:.3g} of {largest(other):.3g}"
 
 
-def loss_of(problem, grad_output, output, lse):
-    grad_lse = torch.tensor(problem.grad_lse)
-    return (output * grad_output).sum() + (torch.where(lse == -torch.inf, 0, lse) * grad_lse).sum()
-
-
-def leaves_of(problem):
-    """Return the gradient of the output, and the inputs."""
-    tensors = torch.tensor(problem.grad_output), *as_tensors(problem)
-    return [None if x is None else x.requires_grad_() for x in tensors]
-
-
-def directions_of(problem):
-    return [drawn(x.shape, FLOAT64, 3 + i) for i, x in enumerate(problem.arrays)]
-
-
-def check_gradients(problem):
-    grad_output, *inputs = leaves_of(problem)
-    loss_of(problem, grad_output, *formula(problem, *inputs)).backward()
+@each_case
+def test_gradients(case, target):
+    problem = build(case, FLOAT64)
+    grad_output, grad_lse = (torch.tensor(x) for x in (problem.grad_output, problem.grad_lse))
+    inputs = [None if x is None else x.requires_grad_() for x in as_tensors(problem)]
+    output, lse = formula(problem, *inputs)
+    of_lse = torch.where(lse == -torch.inf, 0, lse) * grad_lse
+    ((output * grad_output).sum() + of_lse.sum()).backward()
     wanted = {n: leaf.grad for n, leaf in zip(INPUTS, inputs, strict=True) if leaf is not None}
     actual = problem.gradients()
     assert [part is not None for part in actual] == [name in wanted for name in INPUTS]
@@ -66,23 +56,17 @@ def check_gradients(problem):
     assert_alike(backward, problem, *arrays, actual=actual, wanted=wanted, **grads)
 
 
-def check_tangents(problem):
-    tensors = as_tensors(problem)
-    inputs, others = tensors[:3], tensors[3:]
-    tangents = directions_of(problem)
+@each_case
+def test_tangents(case, target):
+    problem = build(case, FLOAT64)
+    query, key, value, *others = as_tensors(problem)
+    tangents = [drawn(x.shape, FLOAT64, 3 + i) for i, x in enumerate(problem.arrays)]
     _, (output, lse) = torch.func.jvp(
         lambda *three: formula(problem, *three, *others),
-        tuple(inputs),
+        (query, key, value),
         tuple(map(torch.from_numpy, tangents)),
     )
     wanted = {"tangent_output": output, "tangent_lse": lse}
     arrays = *problem.arrays, *tangents
     actual = regard.scaled_dot_product_attention_jvp(*arrays, **problem.options, return_lse=True)
     assert_alike(jvp, problem, *arrays, actual=Tangents(*actual), wanted=wanted)
-
-
-@each_case
-def test_gradients_and_tangents(case, target):
-    problem = build(case, FLOAT64)
-    check_gradients(problem)
-    check_tangents(problem)

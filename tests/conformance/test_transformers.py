@@ -1,4 +1,5 @@
-"""Positions as Hugging Face transformers computes them, in float32."""
+"""Hugging Face transformers: its positions, and its attention modules with random parameters, under
+their own names."""
 
 import warnings
 from copy import deepcopy
@@ -6,26 +7,144 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
+import regard
+from reference import error, largest
 from regard import positional
 
 REASON = "transformers and PyTorch are not installed: pip install '.[conformance]'"
 torch = pytest.importorskip("torch", reason=REASON)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    rope = pytest.importorskip("transformers.modeling_rope_utils", reason=REASON)
-    llama = pytest.importorskip("transformers.models.llama.configuration_llama", reason=REASON)
+    rope_utils = pytest.importorskip("transformers.modeling_rope_utils", reason=REASON)
+    from transformers.models.bert import modeling_bert as bert
     from transformers.models.glm.modeling_glm import GlmRotaryEmbedding
+    from transformers.models.gpt2 import modeling_gpt2 as gpt2
+    from transformers.models.llama import modeling_llama as llama
+    from transformers.models.qwen2 import modeling_qwen2 as qwen2
+    from transformers.models.qwen3 import modeling_qwen3 as qwen3
+    from transformers.models.t5.modeling_t5 import T5Attention
+    from transformers.models.whisper import modeling_whisper as whisper
 
-    t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason=REASON)
-
+D, HEADS, KV_HEADS, LENGTH = 64, 4, 2, 12
+X = np.random.default_rng(0).standard_normal((2, LENGTH, D)).astype(np.float32)
+MEMORY = np.random.default_rng(1).standard_normal((2, 20, D)).astype(np.float32)
+HIDDEN = torch.full((LENGTH, LENGTH), -torch.inf).triu(1)[None, None]
+BIASES = {"qkv_bias": True, "out_bias": True}
+GROUPED = {"num_kv_heads": KV_HEADS, "is_causal": True}
 TRAINED = "original_max_position_embeddings"
-LLAMA = {
+YARN = {"rope_type": "yarn", "factor": 4.0, TRAINED: 64}
+LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    TRAINED: 8192,
+    TRAINED: 64,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": np.linspace(1, 2, D // HEADS // 2).tolist(),
+    "long_factor": np.linspace(3, 60, D // HEADS // 2).tolist(),
+    "factor": 16.0,
+    TRAINED: LENGTH - 1,
+}
+EAGER = {"attn_implementation": "eager"}
+
+
+def randomised(module):
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0, 0.2, generator=generator)
+    return module.eval()
+
+
+def rotating(models, config_name, attention, rotary, scaling=None, **options):
+    config = getattr(models, config_name)(
+        hidden_size=D,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=D // HEADS,
+        num_hidden_layers=1,
+        max_position_embeddings=256,
+        rope_parameters=(scaling or {"rope_type": "default"}) | {"rope_theta": 500.0},
+        **EAGER,
+        **options,
+    )
+    module = randomised(getattr(models, attention)(config, layer_idx=0))
+    tables = getattr(models, rotary)(config)(torch.from_numpy(X), torch.arange(LENGTH)[None])
+    return module, lambda: module(torch.from_numpy(X), tables, HIDDEN)[0]
+
+
+def llamas(scaling=None):
+    names = ("LlamaConfig", "LlamaAttention", "LlamaRotaryEmbedding")
+    return rotating(llama, *names, scaling)
+
+
+def bert_layer():
+    config = bert.BertConfig(hidden_size=D, num_attention_heads=HEADS, **EAGER)
+    module = randomised(bert.BertAttention(config))
+    # The parts after output.dense (the residual, the norm) belong to the surrounding layer.
+    return module, lambda: module.output.dense(module.self(torch.from_numpy(X))[0])
+
+
+def gpt2_layer():
+    config = gpt2.GPT2Config(n_embd=D, n_head=HEADS, n_positions=32, **EAGER)
+    module = randomised(gpt2.GPT2Attention(config, layer_idx=0))
+    return module, lambda: module(torch.from_numpy(X), attention_mask=HIDDEN)[0]
+
+
+def whisper_layer(*memory):
+    config = whisper.WhisperConfig(d_model=D, **EAGER)
+    module = randomised(whisper.WhisperAttention(D, HEADS, config=config))
+    inputs = [torch.from_numpy(x) for x in (X, *memory)]
+    return module, lambda: module(*inputs)[0]
+
+
+def rope(**options):
+    return {"rotary": {"base": 500.0} | options}
+
+
+MODULES = {
+    "llama": (llamas, GROUPED | rope(), ()),
+    "llama, yarn": (lambda: llamas(YARN), GROUPED | rope(scaling=YARN), ()),
+    "llama, longrope beyond": (lambda: llamas(LONGROPE), GROUPED | rope(scaling=LONGROPE), ()),
+    "llama, v5": (
+        lambda: llamas(LLAMA3),
+        GROUPED | {"rotary": {"scaling": LLAMA3 | {"rope_theta": 500.0}}},
+        (),
+    ),
+    "qwen2": (
+        lambda: rotating(qwen2, "Qwen2Config", "Qwen2Attention", "Qwen2RotaryEmbedding"),
+        GROUPED | rope() | {"qkv_bias": True},
+        (),
+    ),
+    "qwen3": (
+        lambda: rotating(qwen3, "Qwen3Config", "Qwen3Attention", "Qwen3RotaryEmbedding"),
+        GROUPED | rope() | {"qk_norm": "rms"},
+        (),
+    ),
+    "bert": (bert_layer, BIASES, ()),
+    "gpt2": (gpt2_layer, BIASES | {"is_causal": True}, ()),
+    "whisper": (whisper_layer, BIASES, ()),
+    "whisper, cross": (lambda: whisper_layer(MEMORY), BIASES, (MEMORY,)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(name):
+    """Both compute in float32: each sums 64 products twice and rotates by float32 tables
+    (theirs)."""
+    make, options, memory = MODULES[name]
+    module, call = make()
+    state = {f"model.attn.{n}": array.numpy() for n, array in module.state_dict().items()}
+    ours = regard.MultiHeadAttention(D, HEADS, rng=0, **options)
+    ours.load_state_dict(state, "model.attn")
+    with torch.no_grad():
+        wanted = call().numpy()
+    actual = ours(X, *memory)
+    assert actual.shape == wanted.shape
+    limit = 32 * np.finfo(np.float32).eps * largest(wanted)
+    assert error(actual, wanted) <= limit, error(actual, wanted) / limit
 
 
 FACTORS = {"short_factor": np.linspace(1, 2, 16).tolist(), "long_factor": [4.0] * 8 + [30.0] * 8}
@@ -34,7 +153,7 @@ CONFIGURATIONS = {
     "linear, v5": {
         "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
     },
-    "Llama 3, v5": {"rope_parameters": LLAMA | {"rope_theta": 500000.0}},
+    "Llama 3, v5": {"rope_parameters": LLAMA3 | {"rope_theta": 500000.0, TRAINED: 8192}},
     "dynamic, v4": {
         "rope_scaling": {"type": "dynamic", "factor": 2.0},
         "rope_theta": 10000.0,
@@ -93,7 +212,7 @@ def test_configurations_as_they_stand(name, length):
     if rope_type == "default":
         wanted, wanted_factor = GlmRotaryEmbedding.compute_default_rope_parameters(config)
     else:
-        compute = rope.ROPE_INIT_FUNCTIONS[rope_type]
+        compute = rope_utils.ROPE_INIT_FUNCTIONS[rope_type]
         wanted, wanted_factor = compute(config, "cpu", seq_len=length)
     scaling = stands.get("rope_parameters") or stands["rope_scaling"]
     if "rope_scaling" in stands or rope_type in ("dynamic", "longrope"):
@@ -115,7 +234,7 @@ def test_t5_buckets(bidirectional, num_buckets, max_distance):
         "max_distance": max_distance,
     }
     relative = np.arange(1500) - np.array([0, 700, 1499])[:, None]
-    wanted = t5.T5Attention._relative_position_bucket(torch.from_numpy(relative), **options)
+    wanted = T5Attention._relative_position_bucket(torch.from_numpy(relative), **options)
     offsets = np.array([0, 700, 1499])
     actual = positional.t5_buckets(1, 1500, query_offset=offsets, **options)
     np.testing.assert_array_equal(actual[:, 0], wanted.numpy())

@@ -5,13 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from training.model import Parameters, Sizes
+from training.model import Sizes
 from training.run import (
-    BETAS,
-    DECAY,
-    EPSILON,
-    LARGEST_NORM,
-    AdamW,
     Run,
 )
 
@@ -56,25 +51,6 @@ def test_gradients_are_slopes():
         slope = (losses[0] - losses[1]) / (2 * step)
         assert abs(slope) > 1e-4, name
         assert np.vdot(grads[name], direction) == pytest.approx(slope, rel=1e-6, abs=1e-10), name
-
-
-def test_adamw_is_the_formula():
-    parameters = Parameters(SMALL, np.float64)
-    rng = np.random.default_rng(11)
-    parameters.flat[:] = rng.standard_normal(parameters.flat.size)
-    optimizer = AdamW(parameters.flat.size, np.float64)
-    wanted, mean, square = parameters.flat.copy(), 0.0, 0.0
-    decay = np.where(np.arange(wanted.size) < parameters.matrices.size, DECAY, 0)
-    for step in range(5):
-        grad = rng.standard_normal(wanted.size) * 10.0 ** (step - 3)
-        clipped = grad * min(1, LARGEST_NORM / (np.linalg.norm(grad) + EPSILON))
-        mean = BETAS[0] * mean + (1 - BETAS[0]) * clipped
-        square = BETAS[1] * square + (1 - BETAS[1]) * clipped**2
-        unbiased = mean / (1 - BETAS[0] ** (step + 1)), square / (1 - BETAS[1] ** (step + 1))
-        wanted = wanted - 0.1 * decay * wanted
-        wanted = wanted - 0.1 * unbiased[0] / (np.sqrt(unbiased[1]) + EPSILON)
-        optimizer.update(parameters, grad, 0.1, step)
-        np.testing.assert_allclose(parameters.flat, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_no_bit_depends_on_threads():
