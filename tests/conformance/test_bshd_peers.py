@@ -78,12 +78,10 @@ def in_our_words(options):
 SHORT, LONG = (2, 5, 4, 8), (2, 12, 4, 8)
 MODES = [
     Mode("plain-cross", query=SHORT, key=LONG),
-    Mode("scale", scale=0.3),
     Mode("bias-of-heads", query=SHORT, key=LONG, bias=(1, 4, 1, 12)),
     Mode("custom-of-keys", mask=(2, 1, 1, 9)),
     Mode("causal-wide", query=SHORT, key=LONG, is_causal=True),
     Mode("causal-tall", query=LONG, key=SHORT, is_causal=True),
-    Mode("bias-custom", bias=(2, 4, 9, 9), mask=(1, 1, 9, 9)),
     Mode("custom-causal", mask=(2, 1, 9, 9), is_causal=True),
     Mode("without-batch", query=(9, 4, 8), key=(7, 2, 8), is_causal=True),
     Mode("group-of-all", query=(2, 9, 4, 8), key=(2, 7, 1, 8), bias=(2, 4, 9, 7)),

@@ -134,10 +134,6 @@ PATTERNS = {
         *(masks.Ranges(0, np.maximum(np.arange(N) + 1, [[[20]], [[90]]])), {}),
         *(lambda b, h, q, k: (k < torch.where(b == 0, 20, 90)) | (q >= k), None),
     ),
-    "prefix, as a union": (
-        *(masks.Ranges(0, 33) | WHOLE_CAUSAL, {}),
-        *(lambda b, h, q, k: (k < 33) | (q >= k), None),
-    ),
     "causal documents": (
         *(masks.documents(DOCUMENT.numpy()), {"is_causal": True}),
         *(flex.and_masks(documents, causal), None),
@@ -193,10 +189,6 @@ PATTERNS = {
     "ALiBi": (
         *(None, {"alibi_slopes": SLOPES.numpy(), "is_causal": True}),
         *(causal, lambda score, b, h, q, k: score + SLOPES[h] * (k - q)),
-    ),
-    "ALiBi, on both sides": (
-        *(None, {"distance_bias": SLOPES.numpy()[:, None] * np.arange(1 - N, N)}),
-        *(None, lambda score, b, h, q, k: score + SLOPES[h] * (k - q)),
     ),
     "softcaps of heads": (None, {"softcap": CAPS.numpy()}, None, softcaps),
     "temperatures of heads": (

@@ -99,17 +99,6 @@ def test_no_weight_is_lost_on_a_screen(pyplot):
         assert (np.abs(pixels.astype(int) - brightest).max(axis=-1) <= 1).sum() > 0
 
 
-@pytest.mark.parametrize("heads", [4, *slow(25)])
-def test_no_weight_is_lost_in_a_grid(pyplot, heads):
-    images = regard.plot.heads(np.full((heads, 1000, 1000), 1e-3))
-    images[0].figure.canvas.draw()
-    for image in images:
-        box = image.axes.get_window_extent()
-        height, width = image.get_array().shape
-        assert box.height / 3 < height <= box.height
-        assert box.width / 3 < width <= box.width
-
-
 def test_pixels_have_the_colors_of_their_weights(pyplot):
     weights = regard.softmax(rng.standard_normal((5, 7)) * 2)
     weights[3], table = np.nan, sequential("light").astype(int)
