@@ -94,3 +94,21 @@ def test_nan_goes_with_its_token(keep_first, dtype, target):
         assert np.isnan(cache.attend(query)).all()
         cache.append(*tokens(step, 1, 1))
     assert np.isfinite(cache.attend(query)).all()
+
+
+@pytest.mark.parametrize("length", [2, 15, 16])
+def test_a_text_may_begin_again_after_its_first_tokens(length):
+    """Also where they fill their page. Evicted tokens are 0."""
+    sizes = {"keep_last": 5, "keep_first": 2, "page_size": 16}
+    again, fresh = (regard.KVCache(2, 2, 8, 5, **sizes) for _ in range(2))
+    key, value = tokens(0, 2, 90)
+    for part in (slice(0, 80), slice(80, 90)):
+        again.append(key[:, :, part], value[:, :, part])
+    assert not again.keys[:, :, 16:64].any()
+    again.truncate(length)
+    fresh.append(key[:, :, :length], value[:, :, :length])
+    for step, new in enumerate((20, 1, 40)):
+        for cache in (again, fresh):
+            cache.append(*tokens(step + 1, 2, new))
+        query = normal(step, 2, 4, new, 8, dtype=np.float32)
+        assert np.array_equal(again.attend(query), fresh.attend(query))

@@ -4,14 +4,12 @@ everything that shows attention, `tokens` and weights."""
 import re
 from html.parser import HTMLParser
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import regard
 from regard._show.labels import tokens_of_axes
 from regard._show.text import width_of
-from regard._show.weights import attention_weights
 
 HOSTILE = ["<script>alert(1)</script>", "\"&'", "a\nb\x1b[31m", "x" * 5000, "😀", "\ud800"]
 rng = np.random.default_rng(0)
@@ -147,13 +145,3 @@ def test_tokens(tokens, sizes, query, key):
     assert found == (query, key)
     for texts in found:
         assert all(type(text) is str for text in texts or [])
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ">f4"])
-@pytest.mark.parametrize("length", [7, 3000])
-def test_weights_of_every_type_pass(dtype, length):
-    weights = regard.softmax(rng.standard_normal((2, 3, length))).astype(dtype)
-    found = attention_weights(weights)
-    assert found.dtype == (np.float64 if dtype is np.float64 else np.float32)
-    assert found.dtype.isnative
-    assert np.array_equal(found, weights.astype(found.dtype))
