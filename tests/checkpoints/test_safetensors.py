@@ -10,8 +10,6 @@ import regard
 from messages import says
 from reference import assert_same_bits
 
-REASON = "safetensors is not installed: pip install '.[models]'"
-
 
 def safetensors_file(header, data=b""):
     head = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -24,7 +22,7 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8)):
 
 @pytest.fixture
 def path(tmp_path):
-    pytest.importorskip("safetensors", reason=REASON)
+    pytest.importorskip("safetensors", reason="pip install '.[models]'")
     return tmp_path / "model.safetensors"
 
 

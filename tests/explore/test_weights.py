@@ -9,15 +9,10 @@ from explorer_pages import problem
 RNG = np.random.default_rng(5)
 
 
-def softmax(scores):
-    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
 def weights_like(shape, dtype=np.float32):
     """Return causal weights, whose rows differ in what they add up to."""
     scores = 4 * RNG.standard_normal(shape)
-    weights = softmax(np.where(np.tri(*shape[-2:], dtype=bool), scores, -np.inf))
+    weights = regard.softmax(np.where(np.tri(*shape[-2:], dtype=bool), scores, -np.inf))
     return (weights * RNG.uniform(0.3, 1, (*shape[:-1], 1))).astype(dtype)
 
 
