@@ -133,7 +133,6 @@ WORDS = ["a", "b", "c", "d"]
         (WORDS, (4, 4), WORDS, WORDS),
         (np.array(WORDS, object), (4, 4), WORDS, WORDS),
         (WORDS, (2, 4, 2), ["c", "d"], WORDS),
-        (WORDS, (0, 4, 9), [], WORDS),
         ((["x"], WORDS), (1, 4), ["x"], WORDS),
         ((None, WORDS), (1, 4), None, WORDS),
         ((WORDS, np.array(["x", "y"])), (4, 2, 3), WORDS, ["x", "y"]),
