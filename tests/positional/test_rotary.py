@@ -118,16 +118,6 @@ def test_rotary_is_a_complex_product(data):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_position_0_changes_nothing(dtype, interleaved):
-    """Neither do rotated columns at other positions change the bits of the columns after them."""
-    x = normal((4, 6, 16), dtype)
-    assert_same_bits(rotary(x, np.zeros(6, int), interleaved=interleaved), x)
-    x[0, :4, 12:] = [np.nan, np.inf, -0.0, -np.inf]
-    assert_same_bits(rotary(x, rotary_dim=12, interleaved=interleaved)[..., 12:], x[..., 12:])
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
 def test_a_row_alone_has_the_bits_of_all(dtype, interleaved):
     """Decoding row by row gives the bits of rotating the whole sequence at once."""
     x = normal((2, 3, 37, 24), dtype)

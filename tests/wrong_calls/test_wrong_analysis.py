@@ -37,13 +37,10 @@ BEFORE = [
     (lambda: stream(unread(), key_lengths=[3, -1]), ValueError, "key_lengths must be ... got -1"),
     (lambda: stream(unread(), np.ones(30, int)), TypeError, "mask must be bool ... got int64"),
     (lambda: stream(unread(), OnGpu()), TypeError, "mask must be in the host's ... got an array"),
-    (lambda: stream(unread(), progress=3), TypeError, "progress must be True, False ... got int"),
     (lambda: stream(unread(), key=KEY), TypeError, "no argument key ... pass"),
     (lambda: KeyValueChunks(KEY, VALUE[:, 1:]), ValueError, "key and value must ... got 30 and"),
     (lambda: KeyValueChunks(KEY[0, 0], VALUE), ValueError, "key must have at ... got shape (8,)"),
-    (lambda: KeyValueChunks(np.ma.zeros((30, 8)), VALUE), TypeError, "key must be a ... got a"),
     (lambda: KeyValueChunks(KEY, VALUE, length=0), ValueError, "length must be at least 1, got 0"),
-    (lambda: KeyValueChunks(KEY, VALUE, chunk_length=3), TypeError, "no argument chunk_length"),
 ]
 CHUNKS = [
     (None, TypeError, "chunks must be an iterable of ... got NoneType"),
@@ -57,26 +54,20 @@ CHUNKS = [
     ([PAIR, (KEY, VALUE[:, 1:])], ValueError, "chunk 1 ... got 30 and"),
     ([PAIR, (KEY[..., 1:], VALUE)], ValueError, "chunk 1 ... got (2, 30"),
     ([PAIR, (KEY.astype("f4"), VALUE)], TypeError, "chunk 1 ... got float32"),
-    ([(KEY * 1j, VALUE)], TypeError, "chunk 0 ... got complex128"),
     ([(KEY[..., 1:], VALUE)], ValueError, "query and key must share head_dim ... got 8 and"),
     ([(np.zeros((3, 30, 8)), np.zeros((3, 30, 3)))], ValueError, "the heads of ... got 2 and"),
-    ([(KEY, VALUE[:1])], ValueError, "key and value must share kv_heads ... got 2 and"),
-    ([FIRST, (*SECOND, np.zeros(9))], ValueError, "chunk 1 ... got shape (9,)"),
     ([FIRST, (*SECOND, np.zeros(10, int))], TypeError, "chunk 1 ... got int64"),
 ]
 UNFIT = [
     ({"key_lengths": [3, 31]}, ValueError, "key_lengths must be from 0 to 30, got 31"),
     ({"query_offset": [3, 30]}, ValueError, "query_offset must be an integer ... got shape (2,)"),
-    ({"alibi_slopes": np.ones((3, 2))}, ValueError, "alibi_slopes must have one ... got shape (3"),
     ({"mask": np.zeros(29)}, ValueError, "mask must have as many columns ... got shape (29,)"),
-    ({"mask": np.zeros((4, 30))}, ValueError, "mask must broadcast to (... ... got shape (4"),
     ({"out": np.zeros((2, 5, 8))}, ValueError, "out must have shape (2, 5, 3), got (2, 5, 8)"),
 ]
 X, LSE = np.zeros((2, 5, 4)), np.zeros((2, 5))
 L = np.ones((2, 3, 5, 4))
 DENSE = summarize_attention(X, X)
 PACKED = regard.summarize_attention_ragged(X.swapaxes(0, 1)[:4], X.swapaxes(0, 1), [0, 4], [0, 5])
-NAN = np.nan
 
 
 def ragged(**changes):
@@ -85,7 +76,6 @@ def ragged(**changes):
 
 
 ANALYSIS = [
-    (lambda: summarize_attention(np.zeros(3), X), ValueError, "query must have"),
     (lambda: summarize_attention(X, X, statistics=["entropi"]), ValueError, "statistics"),
     (lambda: summarize_attention(X, X, statistics=3), TypeError, "statistics must be ... got int"),
     (lambda: summarize_attention(X, X, statistics="induction"), TypeError, "statistics ... the"),
@@ -108,14 +98,11 @@ ANALYSIS = [
     (lambda: attention_map(X, X, shape=5), TypeError, "shape must be a pair (height ... got 5"),
     (lambda: attention_map(X, X, shape=(0, 5)), ValueError, "shape must be at least 1, got 0"),
     (lambda: attention_map(X, X, reduce="median"), ValueError, "reduce must be ... got 'median'"),
-    (lambda: attention_map(X, X, regions=3), TypeError, "regions must be an iterable ... got int"),
     (lambda: attention_map(X, X, regions=[(slice("a"), slice(3))]), TypeError, "regions[0]"),
-    (lambda: attention_map(X, X, regions=[slice(3)]), TypeError, "regions[0] ... got slice(None"),
     (lambda: attention_map(X, X, regions=[(slice(3), slice(0, 5, 2))]), ValueError, "regions[0]"),
     (lambda: attention_map(X, X, lse=np.zeros(5)), ValueError, "lse must have ... got shape (5,)"),
     (lambda: rollout(L[0], L[0]), ValueError, "query must have at ... got shape ... pass query["),
     (lambda: rollout(L), TypeError, "key must be an array, or ... got None"),
-    (lambda: rollout([L[0]], L), TypeError, "query and key must both be ... got list and"),
     (lambda: rollout([L], [L, L]), ValueError, "query and key must be lists ... got 1 and"),
     (lambda: rollout(L[:0], L[:0]), ValueError, "query must have at least one layer, got none"),
     (lambda: rollout(L[:, :0], L[:, :0]), ValueError, "query must have at least ... got none in"),
@@ -124,18 +111,14 @@ ANALYSIS = [
     (lambda: rollout(L, L, query_offset=1), ValueError, "query_offset must be 0 ... got an array"),
     (lambda: rollout(L, L, residual=1.5), ValueError, "residual must be from 0 to 1, got 1.5"),
     (lambda: rollout(L, L, queries=5), ValueError, "queries must be from -5 to 4, got 5"),
-    (lambda: rollout(L, L, queries=1.0), TypeError, "queries must be an int, a ... got float64"),
-    (lambda: rollout(L, L, queries=[[1]]), ValueError, "queries must have at ... got shape (1"),
     (lambda: rollout(L, L, queries=slice(0.5)), TypeError, "queries must be a ... got slice(None"),
     (lambda: rollout(L, L, head_weights=[1, -1, 1]), ValueError, "head_weights must be"),
-    (lambda: rollout(L, L, head_weights=[[1, 1, 1], [0, 0, 0]]), ValueError, "head_weights"),
     (lambda: rollout(L, L, head_weights=[1, 1]), ValueError, "head_weights must ... got shapes"),
 ]
 FRAMES = [
     (lambda: DENSE.to_frame("layer"), ValueError, "by must be 'head', 'query' or ... got 'layer'"),
     (lambda: PACKED.to_frame(), ValueError, "summary must have the same axes ... got entropy of"),
     (lambda: PACKED.to_frame("key", query_starts=[0, 4]), ValueError, "key_starts must be passed"),
-    (lambda: PACKED.to_frame(query_starts=[0, 3]), ValueError, "query_starts must end ... got 3"),
     (
         lambda: summarize_attention(X[None], X[None]).to_frame(query_starts=[0, 1]),
         ValueError,

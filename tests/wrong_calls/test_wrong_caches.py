@@ -28,10 +28,10 @@ KEY, VALUE = tokens(9, 2, 4, kv_heads=3)
 QUERY = normal(0, 2, 3, 1, 8)
 K, V, _ = packed_tokens(0, [2, 2], kv_heads=3)
 Q, LONG = normal(0, 4, 3, 8), normal(0, 9, 3, 8)
-BIAS, TABLE = np.ones((4, 9, 3), bool), np.zeros((3, 1, 1), int)
+BIAS = np.ones((4, 9, 3), bool)
 PAGES, PAGED_QUERY = np.zeros((5, 4, 2, 8), np.float32), np.zeros((2, 4, 1, 8), np.float32)
 BYTES, ONE = PAGES.astype(np.int8), {"batch": 1, "num_kv_heads": 1, "head_dim": 4}
-FLOAT8, MOST = {"dtype": "float8_e4m3fn", "head_dim": 64}, 10**30
+FLOAT8 = {"dtype": "float8_e4m3fn", "head_dim": 64}
 FEW = regard.masks.Ranges(0, 1, kv_len=8)
 
 
@@ -63,24 +63,18 @@ CALLS = [
     (lambda c: c.append(KEY[:, :2], VALUE), ValueError, "key must be (2, 3, new ... got shape (2"),
     (lambda c: c.append(KEY * 1j, VALUE), TypeError, "key must be an array of ... got complex128"),
     (lambda c: c.append(KEY, KEY), ValueError, "value must be (2, 3, 4 ... got shape (2"),
-    (lambda c: c.append(KEY, VALUE[:, :, :3]), ValueError, "value must be (2, 3 ... got shape (2"),
     (lambda c: c.append(KEY, VALUE.astype("M8[s]")), TypeError, "value must"),
     (lambda c: c.append(KEY, VALUE, [1, 5]), ValueError, "lengths must be from 0 to ... got 5"),
     (lambda c: c.append(KEY, VALUE, [-1, 2]), ValueError, "lengths must be from 0 to ... got -1"),
-    (lambda c: c.append(KEY, VALUE, [1]), ValueError, "lengths must be an ... got shape (1,)"),
     (lambda c: c.append_ragged(K, V, [0, 4]), ValueError, "starts must be an ... got shape (2,)"),
-    (lambda c: c.append_ragged(K[None], V, [0, 2, 4]), ValueError, "key must be ... got shape (1"),
     (lambda c: c.append_ragged(K, V[..., :4], [0, 2, 4]), ValueError, "value must ... got shape"),
     (lambda c: c.truncate(-1), ValueError, "length must be from 0 to ... got -1"),
     (lambda c: c.truncate([7, 5]), ValueError, "length must be from 0 to ... got 5"),
-    (lambda c: c.truncate([1]), ValueError, "length must be an int or ... got shape (1,)"),
     (lambda c: c.truncate(2.0), TypeError, "length must be an int or ... got float64"),
     (lambda c: c.reorder([0, 2]), ValueError, "batch_indices must be from 0 to ... got 2"),
     (lambda c: c.reorder([-2, 0]), ValueError, "batch_indices must be from 0 to ... got -2"),
-    (lambda c: c.reorder(1), ValueError, "batch_indices must have one axis, got shape ()"),
     (lambda c: c.drop([0, 2]), ValueError, "entries must be from 0 to 1, got 2"),
     (lambda c: c.drop("first"), TypeError, "entries must be an int or ... got <U5"),
-    (lambda c: c.drop([[0]]), ValueError, "entries must be an int or ... got shape (1"),
     (lambda c: c.adopt(c), ValueError, "other must be another cache, got the cache itself"),
     (lambda c: c.adopt([1]), TypeError, "other must be a KVCache, got list"),
     (lambda c: c.adopt(c.fork(), 2), ValueError, "entry must be from 0 to 1, got 2"),
@@ -94,7 +88,6 @@ CALLS = [
     (lambda c: c.attend(QUERY, FEW), ValueError, "mask must broadcast to (... ... got a sparse"),
     (lambda c: c.attend_ragged(Q, [0, 4]), ValueError, "starts must have shape"),
     (lambda c: c.attend_ragged(LONG, [0, 2, 9]), ValueError, "query_offset must ... append their"),
-    (lambda c: c.attend_ragged(Q[None], [0, 2, 4]), ValueError, "query must be ... got shape (1"),
     (lambda c: c.attend_ragged(np.ones((4, 4, 8)), [0, 1, 4]), ValueError, "query must ... got 4"),
     (lambda c: c.attend_ragged(Q, [0, 1, 4], BIAS), ValueError, "mask must ... got shape (4"),
     (lambda c: c.attend_ragged(Q, [0, 1, 4], precision="int8"), ValueError, "precision"),
@@ -103,7 +96,6 @@ CALLS = [
     (lambda c: c.save(3), TypeError, "path must be a str or a path, got int"),
     (lambda c: c.save(""), ValueError, "path must name a file, got an empty str"),
     (lambda c: c.save("a\0b"), ValueError, "path must have no null characters, got 'a\\x00b'"),
-    (lambda c: c.save("/nowhere/cache", 2), ValueError, "entries must be from 0 to 1, got 2"),
     (lambda c: c.save("/nowhere/cache"), FileNotFoundError, "path must ... got '/nowhere/cache'"),
     (lambda c: c.save("/"), IsADirectoryError, "path must name a file, got the folder '/'"),
     (lambda c: regard.KVCache.load("/nowhere/cache", mmap=1), TypeError, "mmap must ... got int"),
@@ -120,22 +112,17 @@ CONSTRUCTORS = [
     ({"batch": -1}, ValueError, "batch must be at least 0, got -1"),
     ({"capacity": -1}, ValueError, "capacity must be at least 0, got -1"),
     ({"keep_first": 2}, ValueError, "keep_first must be 0 without keep_last, got 2"),
-    ({"keep_last": 3, "keep_first": -1}, ValueError, "keep_first must be at least 0, got -1"),
     ({"keep_last": 3, "keep_first": 2, "capacity": 5}, ValueError, "capacity must be at"),
-    ({"page_size": 24}, ValueError, "page_size must be a multiple of 16, got 24"),
     ({"page_size": 0}, ValueError, "page_size must be at least 16, got 0"),
-    ({"dtype": np.uint8}, TypeError, "dtype must be float16, bfloat16, float32 ... got uint8"),
     ({"dtype": "floaty"}, TypeError, "dtype must be float16, bfloat16, float32 ... got 'floaty'"),
     ({"dtype": "q4_1", "head_dim": 40}, ValueError, "head_dim must be a multiple of ... got 40"),
     ({"dtype": "q4_1", "head_dim": 64, "value_dim": 33}, ValueError, "value_dim must ... got 33"),
     ({"dtype": "q4_1", "head_dim": 64, "key_scales": 1.0}, TypeError, "key_scales must be left"),
     ({"value_scales": 2}, TypeError, "value_scales must be left out with"),
     (FLOAT8 | {"key_scales": [1, 2, 3]}, ValueError, "key_scales must be a ... got shape (3,)"),
-    (FLOAT8 | {"key_scales": 0}, ValueError, "key_scales must be from 2**-100 to 2**100, got 0.0"),
     (FLOAT8 | {"value_scales": np.nan}, ValueError, "value_scales must be from ... got nan"),
     (FLOAT8 | {"key_scales": "large"}, TypeError, "key_scales must be an array of floats, got"),
     ({"capacity": 2**62}, MemoryError, "no memory for 73786976294838206464 bytes, float32"),
-    ({"num_kv_heads": 2**54, "head_dim": 1, "dtype": "int8"}, MemoryError, "no memory for"),
     ({"page_size": 2**62}, MemoryError, "no memory for 73786976294838206464 bytes, float32"),
 ]
 OF_LAYERS = [
@@ -164,18 +151,15 @@ OF_PAGES = [
     ({"key_pages": np.zeros((5, 4, 2, 16), "f4")[..., ::2]}, ValueError, "key_pages"),
     (IN_BYTES | {"key_scales": None}, TypeError, "key_scales must be given with pages of int8"),
     ({"key_scales": 1.0}, TypeError, "key_scales must be left out with pages of float32"),
-    (IN_BYTES | {"key_scales": np.ones(3)}, ValueError, "key_scales must be a number"),
     (IN_BYTES | {"key_scales": "1"}, TypeError, "key_scales must be an array of floats, got <U1"),
     (IN_BYTES | {"key_scales": -1.0}, ValueError, "key_scales must be at least 0 ... got -1.0"),
     ({"block_table": [0, 1]}, ValueError, "block_table must be (batch, columns), got shape (2,)"),
     ({"block_table": [[0.0], [1.0]]}, TypeError, "block_table must be an integer ... got float64"),
     ({"block_table": [[0, 5], [2, 3]]}, IndexError, "block_table must name pages ... got 5 in"),
     ({"block_table": [[0, 1], [-1, 3]]}, IndexError, "block_table must name pages ... got -1 in"),
-    ({"lengths": [5]}, ValueError, "lengths must be (2,), got shape (1,)"),
     ({"lengths": [9, 2]}, ValueError, "lengths must be from 0 to ... got 9 for"),
     ({"lengths": [5, -1]}, ValueError, "lengths must be from 0 to ... got -1 for"),
     ({"lengths": [5, 1], "query": np.ones((2, 4, 2, 8), "f4")}, ValueError, "lengths ... got 1"),
-    ({"query": PAGED_QUERY[:, :, 0]}, ValueError, "query must be (batch, heads ... got shape (2"),
     ({"query": PAGED_QUERY[:, :3]}, ValueError, "query must have a multiple of ... got 3 in"),
     ({"query": np.zeros((1, 4, 8)), "starts": [0, 1]}, ValueError, "starts must ... got shape"),
     ({"layout": "NDH"}, ValueError, "layout must be 'NHD' or 'HND', got 'NDH'"),
@@ -233,7 +217,6 @@ def test_what_has_no_scale(name, number, cache):
 
 OVERFULL = [  # lengths before, counts, and the count and length that the message names
     ([45, 10], [6, 20], 6, 51),
-    ([10, 45], [40, 6], 6, 51),
     ([50, 0], [1, 50], 1, 51),
     ([45, 10], None, 20, 65),
 ]
@@ -270,7 +253,6 @@ KEPT = [  # after an append of positions 25 to 54
     (lambda c: c.keep(0, [54, 55]), ValueError, "positions ... 25 ... 54 ... got 55"),
     (lambda c: c.keep(0, [30, 30]), ValueError, "positions must increase ... got 30"),
     (lambda c: c.keep(0, [30.5]), TypeError, "positions must be ... got float64"),
-    (lambda c: c.keep(0, [[30]]), ValueError, "positions must ... got shape (1, 1)"),
     (lambda c: c.adopt(regard.KVCache(1, 2, 8, 5, page_size=32)), ValueError, "other ... got 32"),
     (lambda c: c.adopt(regard.KVCache(1, 1, 8, 5, page_size=16)), ValueError, "other ... got 1"),
 ]
@@ -328,14 +310,10 @@ def test_a_closed_cache_says_so(page_size):
     for call in (
         lambda: cache.append(one, one),
         lambda: cache.attend(one),
-        lambda: cache.explain(one),
         lambda: cache.truncate(0),
-        lambda: cache.reorder([0]),
         lambda: len(cache),
         lambda: cache.nbytes,
-        lambda: cache.lengths,
         lambda: cache.keys,
-        lambda: cache.values,
         cache.fork,
         lambda: cache.save("cache"),
     ):

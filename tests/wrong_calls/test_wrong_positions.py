@@ -19,7 +19,7 @@ from rope_cases import HALF, TRAINED, dynamic, linear, llama3, longrope, of_dim,
 X = np.zeros((2, 3, 5, 8), np.float32)
 TABLE, PLANES = rotary_cache(6, 8), rotary_cache(np.zeros((2, 5), int), 8)
 PHI, DYNAMIC = of_dim(longrope(), 8), dynamic()
-NAN, INT = np.nan, np.zeros((2, 5), int)
+NAN = np.nan
 
 
 def twice(cache):
@@ -31,10 +31,8 @@ ROTARY = [
     ({"x": X.astype(complex)}, TypeError, "x must be an array of ... got complex128"),
     ({"x": np.zeros(8)}, ValueError, "x must have at least 2 ... got shape (8,)"),
     ({"x": X[..., :7]}, ValueError, "rotary_dim must be even ... got 7, the ... rotate fewer"),
-    ({"x": X[..., :0]}, ValueError, "rotary_dim must be at least 2, got 0"),
     ({"positions": [10**30] * 5}, ValueError, "positions ... got 1000000000000000000000000000000"),
     ({"positions": 3}, ValueError, "positions must have one entry for ... got ()"),
-    ({"positions": INT[:, :1]}, ValueError, "positions must have one entry for ... got (2, 1)"),
     ({"rotary_dim": 10}, ValueError, "rotary_dim must be at most head_dim, got 10 and 8"),
     ({"base": 0}, ValueError, "base must be positive and finite, got 0.0"),
     ({"base": "1e4", "cache": TABLE}, TypeError, "base must be a real number, got str"),
@@ -49,7 +47,6 @@ ROTARY = [
     ({"inverse_frequencies": [True]}, TypeError, "inverse_frequencies must be real ... got bool"),
     ({"inverse_frequencies": np.ones(3), "rotary_dim": 8}, ValueError, "rotary_dim must"),
     ({"cache": TABLE, "base": 500.0}, ValueError, "cache already determines the ... leave base"),
-    ({"cache": TABLE, "inverse_frequencies": np.ones(4)}, ValueError, "cache ... leave"),
     ({"cache": TABLE, "scaling": linear()}, ValueError, "cache already ... leave scaling out"),
     ({"cache": TABLE, "rotary_dim": 2}, ValueError, "rotary_dim must be twice the ... got 2 and"),
     ({"cache": TABLE, "rotary_dim": 4}, ValueError, "cache must have ... got 4 with ... if it"),
@@ -61,16 +58,13 @@ ROTARY = [
     ({"cache": PLANES, "positions": np.arange(5)}, ValueError, "positions select rows ... got a"),
     ({"cache": rotary_cache(np.zeros((3, 5), int), 8)}, ValueError, "cache must have ... got (3"),
     ({"cache": TABLE[0]}, TypeError, "cache must be a pair (cos, sin), got ndarray"),
-    ({"cache": TABLE[:1]}, ValueError, "cache must be a pair (cos, sin), got 1 arrays"),
     ({"cache": (TABLE[0], TABLE[1][:5])}, ValueError, "cache must hold two arrays ... got (6, 4)"),
     ({"cache": (TABLE[0] + 0j, TABLE[1])}, TypeError, "cache[0] must be an ... got complex128"),
-    ({"out": X[:1].copy()}, ValueError, "out must have shape (2, 3, 5, 8), got (1, 3, 5, 8)"),
     ({"rotary_dim": 8, "scaling": HALF}, ValueError, "rotary_dim must be 4, which is ... got 8"),
 ]
 TABLES = [
     (lambda: rotary_cache(-1, 8), ValueError, "positions must be at least 0, got -1"),
     (lambda: rotary_cache(3), TypeError, "rotary_dim or head_dim must be an ... got none of"),
-    (lambda: rotary_cache(2.5, 8), TypeError, "positions must be an int or ... got float64"),
     (lambda: rotary_cache(3, 8, dtype=int), TypeError, "dtype must be floating-point, got int64"),
     (
         lambda: rotary_cache(3, head_dim=8, inverse_frequencies=np.ones(4)),
@@ -85,7 +79,6 @@ TABLES = [
         ValueError,
         "base must be scaling's rope_theta 77.0 ... got 500.0",
     ),
-    (lambda: rotary_frequencies(8, length=-1), ValueError, "length must be at least 0, got -1"),
     (lambda: rotary_frequencies(8, base=0.5, scaling=yarn()), ValueError, "base must ... got 0.5"),
     (lambda: rotary_frequencies(2, scaling=DYNAMIC, length=5000), ValueError, "rotary_dim"),
     (lambda: sinusoidal(-1, 4), ValueError, "length must be at least 0, got -1"),
@@ -93,17 +86,14 @@ TABLES = [
     (lambda: sinusoidal(2, 4, 0), ValueError, "base must be positive and finite, got 0.0"),
     (lambda: sinusoidal(2, 4, dtype=int), TypeError, "dtype must be floating-point, got int64"),
     (lambda: alibi_slopes(0), ValueError, "heads must be at least 1, got 0"),
-    (lambda: alibi_slopes(8, dtype=int), TypeError, "dtype must be floating-point, got int64"),
     (lambda: t5_buckets(2.0), TypeError, "q_len must be an int, got float"),
     (lambda: t5_buckets(2, 2, query_offset=0.5), TypeError, "query_offset must be"),
     (lambda: t5_buckets(2, 2, bidirectional=1), TypeError, "bidirectional must be ... got int"),
     (lambda: t5_buckets(2, 2, num_buckets=2), ValueError, "num_buckets must be at least 4, got 2"),
-    (lambda: t5_buckets(2, 2, num_buckets=7), ValueError, "num_buckets must be even if ... got 7"),
     (lambda: t5_buckets(2, 2, max_distance=8), ValueError, "max_distance must be at ... got 8"),
     (lambda: t5_distance_bias(np.zeros(8)), ValueError, "table must have shape ... got (8,)"),
     (lambda: t5_distance_bias(np.zeros((8, 3), complex)), TypeError, "table ... got complex128"),
     (lambda: t5_distance_bias_backward(np.zeros((3, 182))), ValueError, "grad must ... got (3"),
-    (lambda: t5_distance_bias_backward(np.zeros((3, 183), int)), TypeError, "grad ... got int64"),
 ]
 SCALINGS = [
     ("yarn", TypeError, "scaling must be a mapping, got str"),
@@ -114,7 +104,6 @@ SCALINGS = [
     ({"full": {"rope_type": "default"}, "sliding": linear()}, ValueError, "scaling ... got one"),
     ({"rope_type": "llama3", "factor": 8.0, "high": 3}, ValueError, "scaling of ... got missing"),
     (linear(partial_rotary_factor=1.5), ValueError, "scaling['partial_rotary_factor']"),
-    (linear(rope_theta=-1), ValueError, "scaling['rope_theta'] must be positive and ... got -1.0"),
     (linear(factor=0.5), ValueError, "scaling['factor'] must be at least 1 and finite, got 0.5"),
     (
         longrope(short_factor=[1.0, 2.0], long_factor=[1.0, 2.0]),
@@ -122,7 +111,6 @@ SCALINGS = [
         "scaling['short_factor'] ... got 2",
     ),
     (PHI | {"long_factor": "12"}, TypeError, "scaling['long_factor'] must be real ... got <U2"),
-    (PHI | {"long_factor": [[1.0] * 4]}, ValueError, "scaling['long_factor'] must ... got shape"),
     (PHI | {"short_factor": [1, 1, 0, 1]}, ValueError, "scaling['short_factor'] must ... got 0.0"),
     (PHI | {TRAINED: 1}, ValueError, "scaling['original_max_position_embeddings'] ... got 1.0"),
     (yarn(mscale=-1.0), ValueError, "scaling['mscale'] must be at least 0 ... got -1.0"),
