@@ -175,7 +175,7 @@ OVERLAPS = {
     "same": lambda memory: (memory[:144], memory[:144]),
     "shifted": lambda memory: (memory[:144], memory[1:145]),
     "last element": lambda memory: (memory[:144], memory[143:287]),
-    "reversed": lambda memory: (memory[:144], memory[143::-1]),
+    "reversed from beyond": lambda memory: (memory[:144], memory[200:56:-1]),
     "strided": lambda memory: (memory[:144], memory[:288:2]),
 }
 
