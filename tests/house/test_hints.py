@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import regard
 from regard._arguments.hints import holds_zero_one
 
 CAUSAL = np.tril(np.ones((200, 200), np.float32))
@@ -47,9 +46,3 @@ def test_the_warning_comes_once_and_from_the_call(call, run_python):
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("UserWarning") == 1
     assert "<string>:9: UserWarning: mask contains only zeros and ones" in done.stderr
-
-
-def test_layouts_of_other_libraries_are_recognized():
-    query, key = np.zeros((2, 10, 8, 16)), np.zeros((2, 20, 2, 16))
-    with pytest.raises(ValueError, match=r"pass query\.swapaxes\(-3, -2\)"):
-        regard.scaled_dot_product_attention(query, key, key)

@@ -13,7 +13,6 @@ ATTEND = regard.scaled_dot_product_attention
 RAGGED = regard.scaled_dot_product_attention_ragged
 LAYER, ONE_HEAD = regard.MultiHeadAttention(8, 2, rng=0), regard.SelfAttention(4, 2, rng=0)
 CACHE = regard.KVCache(1, 1, 8)
-PAGED = regard.paged_attention
 ROTARY = regard.positional.rotary
 # How many arrays a call needs before its keywords are looked at.
 ARRAYS = {ATTEND: 3, RAGGED: 3, regard.attention_map: 2, CACHE.attend: 1, regard.softmax: 1}
@@ -23,22 +22,19 @@ ADVICE = [
     (ATTEND, "causal", "pass is_causal=True, and query_offset="),
     (ATTEND, "dim", "the softmax runs over the keys"),
     (ATTEND, "is_casual", "did you mean is_causal=?"),
-    (ATTEND, "heads", "the heads axis is the"),  # no typo of threads
     (ATTEND, "key_padding_mask", "pass mask=~key_padding_mask[:, None, None, :]"),
+    (ATTEND, "cache_leftpad", "pass left_padding="),
     (ATTEND, "cu_seqlens_q", "call scaled_dot_product_attention_ragged"),
     (RAGGED, "cu_seqlens_q", "pass query_starts="),
     (regard.attention_map, "cu_seqlens_q", "call summarize_attention_ragged"),
-    (LAYER, "attn_mask", "True hides it"),
     (LAYER, "is_causal", "constructor, MultiHeadAttention()"),
     (ONE_HEAD, "key_padding_mask", "mask=~key_padding_mask[:, None, :]"),
     (regard.MultiHeadAttention, "rope_theta", 'pass rotary={"base": rope_theta}'),
     (regard.MultiHeadAttention, "k", "its arguments are d_model, "),
     (regard.KVCache, "sliding_window", "pass keep_last=n"),
-    (PAGED, "k_scale", "pass key_scales="),
     (regard.softmax, "dim", "pass axis="),
     (regard.softmax, "heads", "its arguments are x, "),  # no typo of threads
     (ROTARY, "cos", "pass cache=(cos, sin)"),
-    (regard.softmax, "", "its arguments are x, "),
 ]
 
 

@@ -30,14 +30,11 @@ THINGS = {
     "recording": lambda: regard.MultiHeadAttention(8, 2, rng=0).record(
         X, mask=regard.masks.sliding(3, window=(1, 0))
     ),
-    "recorded layer": lambda: regard.SelfAttention(8, 4, rng=0).record(X[0])[0],
     "blocks": lambda: regard.masks.random_blocks(9, blocks_per_row=2, block=(2, 3), rng=0),
     "quantized": lambda: regard.QuantizedWeight(X[0]),
-    "transposed": lambda: regard.QuantizedWeight(X[0]).T,
     "shown": lambda: regard.show(np.full((2, 3), 1 / 3), (["a", "b"], ["a", "b", "c"])),
     "generator": lambda: regard.TorchGenerator(3),
     "many heads": lambda: regard.MultiHeadAttention(8, 2, rng=0, rotary=SCALED, qk_norm="rms"),
-    "one head": lambda: regard.SelfAttention(8, 4, rng=0, init="uniform"),
 }
 
 

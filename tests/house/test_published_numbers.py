@@ -4,9 +4,9 @@ import re
 
 import pytest
 from benchmarks.published.__main__ import MARKED, PAGES, written
-from benchmarks.published.run import FOLDER, published, reduced
+from benchmarks.published.run import FOLDER, published
 from benchmarks.published.tables import BRIEF
-from benchmarks.table.cases import CASES, COMPARISONS
+from benchmarks.table.cases import CASES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -18,19 +18,6 @@ def test_tables_are_those_of_the_runs(page):
     names = "|".join(re.escape(case.name) for case in CASES)
     rest = MARKED.sub("", text)
     assert not re.search(rf"^\| ({names}) \| (us|GFLOP/s|GB/s) \|", rest, re.M)
-
-
-def test_runs_are_reduced_to_quartiles():
-    case = CASES[0].name
-    samples = {"regard": {"rounds": [[1.0, 2.0], [3.0, 4.0, 5.0]]}}
-    document = {
-        "date": "2026-11-25",
-        "cases": [{"name": case, "samples": samples}],
-        "comparisons": [{"name": COMPARISONS[0].name, "ratio": 0.51234}],
-    }
-    run = reduced(document)
-    assert run.cases == {case: {"regard": [2.0, 3.0, 4.0]}}
-    assert run.comparisons == {COMPARISONS[0].name: 0.512}
 
 
 def test_the_readmes_comparison_is_that_of_the_runs():

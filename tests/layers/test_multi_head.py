@@ -211,16 +211,6 @@ def test_inputs_that_are_one_array_have_the_bits_of_copies(target):
     assert_same_bits(np.stack([layer(entry) for entry in x]), wanted)
 
 
-def test_representations_show_the_options():
-    options = {"rotary": {"base": 5.0, "scaling": YARN}, "window": [3, None], "dropout": 0.1}
-    layer = regard.MultiHeadAttention(12, 3, d_value=7, qk_norm="rms", rng=0, **options)
-    assert repr(layer) == (
-        "MultiHeadAttention(d_model=12, num_heads=3, num_kv_heads=3, head_dim=4, is_causal=False, "
-        "d_value=7, window=(3, None), rotary={'base': 5.0, 'scaling': ...}, qk_norm=1e-06, "
-        "dropout=0.1, dtype=float32)"
-    )
-
-
 def test_dynamic_scaling_follows_the_longer_of_queries_and_keys():
     layer = layer_with(rotary={"scaling": DYNAMIC})
     for offset, length in ((0, 11), (30, 34)):

@@ -164,28 +164,3 @@ def test_attributes_are_copied_into_the_parameters():
     with pytest.raises(ValueError, match="W_key"):
         layer.W_key = np.ones((5, 4))
     assert_same_arrays(layer.state_dict(), before)
-
-
-@pytest.mark.parametrize("qkv_bias", [False, True])
-def test_pytorch_states_load(qkv_bias):
-    torch = pytest.importorskip("torch")
-
-    class Theirs(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.W_q = torch.nn.Linear(3, 2, bias=qkv_bias)
-            self.W_k = torch.nn.Linear(3, 2, bias=qkv_bias)
-            self.W_v = torch.nn.Linear(3, 2, bias=qkv_bias)
-
-    torch.manual_seed(11)
-    theirs = Theirs()
-    drawn = regard.SelfAttention(3, 2, qkv_bias=qkv_bias, rng=regard.TorchGenerator(11))
-    loaded = regard.SelfAttention(3, 2, qkv_bias=qkv_bias)
-    loaded.load_state_dict(theirs.state_dict())
-    for key, array in drawn.state_dict().items():
-        assert_same_bits(array, loaded.state_dict()[key])
-    x = normal((4, 6, 3), 0, np.float32)
-    with torch.no_grad():
-        projected = [layer(torch.from_numpy(x)) for layer in theirs.children()]
-        wanted = torch.nn.functional.scaled_dot_product_attention(*projected, is_causal=True)
-    np.testing.assert_allclose(loaded(x, is_causal=True), wanted.numpy(), rtol=0, atol=1e-6)

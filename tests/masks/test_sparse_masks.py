@@ -21,12 +21,9 @@ RANGES = {
     "empty ranges": ([0, 3, 2, 1], [0, 2, 2, 4], {}),
     "beyond the keys": ([-5, 2, 7, -3], [2, 90, 9, -1], {"kv_len": 6}),
     "keys that nobody sees": ([0, 1], [1, 2], {"kv_len": 5}),
-    "one last for all": ([2, 1, 0], 3, {}),
     "one row": (1, 3, {"kv_len": 4}),
     "batch and heads": (np.arange(4).reshape(2, 2, 1), np.arange(6).reshape(1, 1, 6), {}),
     "no queries": (np.zeros(0, int), 3, {"kv_len": 3}),
-    "no keys": ([0, 0], [0, 0], {}),
-    "no planes": (np.zeros((0, 3), int), 2, {}),
     "types of integers": (np.array([1], np.uint8), np.array([2**64 - 1], np.uint64), {"kv_len": 3}),
     "far": ([-(2**63), 2], [2**63 - 1, 2**63 - 1], {"kv_len": 3}),
 }

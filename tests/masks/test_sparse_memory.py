@@ -58,12 +58,6 @@ def test_masks_without_memory_are_refused_before_they_are_built(name):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
 
 
-def test_the_largest_blocks():
-    block = (4096, 4096)
-    mask = masks.Blocks([0, 1], [0], shape=block, block=block)
-    assert (mask & masks.sliding(4096, window=(0, 0))).nnz == 4096
-
-
 def test_a_dense_mask_of_one_key_is_not_copied_to_all_keys():
     window = masks.sliding(64, 2**40, window=(1, 0))
     shown = np.arange(64)[:, None] % 2 == 0

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from reference import assert_same_bits
-from regard import masks
 from regard.masks import Blocks
 
 sparse = pytest.importorskip("scipy.sparse", reason="pip install scipy")
@@ -43,12 +42,3 @@ def test_columns_in_any_order():
     assert_same_bits(Blocks(matrix).to_dense(), matrix.toarray() != 0)
     matrix = sparse.bsr_array((np.ones((2, 2, 2)), [1, 0], [0, 2]), shape=(2, 4))
     assert Blocks(matrix).density == 1
-
-
-def test_large_patterns_stay_sparse():
-    n = 100_000
-    matrix = sparse.diags_array(np.ones((2, n)), offsets=[0, 1], shape=(n, n)).tocsr()
-    mask = Blocks(matrix)
-    assert mask.nnz == 2 * n - 1
-    assert mask.nbytes < 1e6
-    assert (mask != masks.sliding(n, window=(0, 1))).nnz == 0

@@ -76,7 +76,7 @@ def assert_turned(actual, x, positions, frequencies, interleaved=False):
 TYPES = ["float16", "bfloat16", "float32", "float64"]
 SHAPES = [
     ((5, 8), None),
-    ((1, 8), [123456]),
+    ((1, 8), [10**9]),  # angles in float32 would be off by 60
     ((3, 2, 5, 8), None),
     ((3, 2, 5, 8), [[7, 3, 0, -1, 2], [5, 5, 5, 5, 5], [9, 8, 7, 6, 100000]]),
     ((3, 2, 5, 8), [[4, 3, 2, 1, 0]]),
@@ -115,44 +115,6 @@ def test_rotary_is_a_complex_product(data):
         options["out"] = room
         assert rotary(x, positions, interleaved=interleaved, **options) is room
         assert_same_bits(room, actual)
-
-
-def test_a_hand_worked_quarter_turn():
-    x = np.array([[1.0, 2.0, 3.0, 4.0]])
-    quarter = [np.pi / 2, np.pi]
-    np.testing.assert_allclose(
-        rotary(x, [1], inverse_frequencies=quarter), [[-3, -2, 1, -4]], atol=4e-15
-    )
-    np.testing.assert_allclose(
-        rotary(x, [1], inverse_frequencies=quarter, interleaved=True), [[-2, 1, -3, -4]], atol=4e-15
-    )
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_position_0_changes_nothing(dtype, interleaved):
-    """Neither do rotated columns at other positions change the bits of the columns after them."""
-    x = normal((4, 6, 16), dtype)
-    assert_same_bits(rotary(x, np.zeros(6, int), interleaved=interleaved), x)
-    x[0, :4, 12:] = [np.nan, np.inf, -0.0, -np.inf]
-    assert_same_bits(rotary(x, rotary_dim=12, interleaved=interleaved)[..., 12:], x[..., 12:])
-
-
-@pytest.mark.parametrize("shift", [1, -7, 4096, 10**6, 10**9])
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_products_depend_on_the_difference_of_positions(interleaved, shift):
-    """Each column is off by 1.5 eps (|a| + |b|), so a product is off by 6 eps |q| |k|, and two
-    products by 12. float32 angles would be off by 60 at position 10 ** 9."""
-    query, key = normal((20, 64), "float32"), normal((30, 64), "float32", seed=1)
-    products = []
-    for start in (0, shift):
-        q = rotary(query, start + np.arange(20), interleaved=interleaved).astype(float)
-        k = rotary(key, start + np.arange(30), interleaved=interleaved).astype(float)
-        products.append(q @ k.T)
-    norms = np.linalg.norm(query, axis=-1)[:, None] * np.linalg.norm(key, axis=-1)
-    angles = 32 * np.finfo(np.float64).eps * abs(shift)
-    limit = (12 * np.finfo(np.float32).eps + angles) * norms
-    assert (np.abs(products[1] - products[0]) <= limit).all()
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

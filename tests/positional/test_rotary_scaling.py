@@ -81,6 +81,7 @@ CASES = {
     "yarn, no truncation": (yarn(truncate=False), None),
     "yarn, None": (yarn(attention_factor=None, beta_fast=None, mscale=None, truncate=None), None),
     "yarn, DeepSeek": (yarn(factor=40, mscale=1.0, mscale_all_dim=0.8), None),
+    "yarn, one mscale": (yarn(mscale=0.7), None),
     "yarn, own factor": (yarn(attention_factor=0.75), None),
     "yarn, ratio": (yarn(factor=None, **{LONGEST: 16384}), None),
     "yarn, length beside": ({"type": "yarn", "factor": 4.0, LONGEST: 4096}, None),

@@ -43,25 +43,6 @@ def test_buckets_are_the_formula(bidirectional, num_buckets, max_distance):
     assert set(np.unique(actual)) <= set(range(num_buckets))
 
 
-# The distances at which T5's buckets begin (32 buckets, max_distance 128): 16 for one direction of
-# the encoder, and 32 for the decoder.
-ENCODER = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
-DECODER = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
-
-
-def test_a_table_written_by_hand():
-    encoder = t5_buckets(1, 300, query_offset=299)[0, ::-1]
-    assert [encoder.tolist().index(b) for b in range(16)] == ENCODER
-    assert encoder[1:].min() == 1
-    assert encoder[-1] == 15
-    after = t5_buckets(1, 300)[0]
-    assert [after.tolist().index(b) for b in range(17, 32)] == ENCODER[1:]
-    assert after[0] == 0
-    decoder = t5_buckets(1, 300, query_offset=299, bidirectional=False)[0, ::-1]
-    assert [decoder.tolist().index(b) for b in range(32)] == DECODER
-    assert not t5_buckets(1, 300, bidirectional=False).any()
-
-
 def test_offsets_per_batch_entry():
     offsets = np.array([[0, 3], [7, 200], [-2, 5]], np.int16)
     actual = t5_buckets(4, 9, query_offset=offsets)

@@ -33,27 +33,14 @@ def stream(chunks, mask=None, query=QUERY, **options):
 
 BEFORE = [
     (lambda: stream(unread(), query=np.zeros(8)), ValueError, "query must have"),
-    (lambda: stream(unread(), query=None), TypeError, "query must be an array, got None"),
     (lambda: stream(unread(), query=OnGpu()), TypeError, "query must be in the ... got an array"),
-    (lambda: stream(unread(), query_offset="end"), ValueError, "query_offset='end' ... the"),
     (lambda: stream(unread(), key_lengths=[3, -1]), ValueError, "key_lengths must be ... got -1"),
-    (lambda: stream(unread(), dropout_p=0.5), TypeError, "dropout_p needs dropout_seed, an"),
-    (lambda: stream(unread(), threads=0), ValueError, "threads must be at least 1, got 0"),
-    (lambda: stream(unread(), out=[1.0]), TypeError, "out must be an array, got list"),
     (lambda: stream(unread(), np.ones(30, int)), TypeError, "mask must be bool ... got int64"),
-    (lambda: stream(unread(), (BOOLS, BOOLS)), TypeError, "mask must be ... combine the"),
-    (lambda: stream(unread(), np.ma.ones(30)), TypeError, "mask must be a plain ... got a masked"),
     (lambda: stream(unread(), OnGpu()), TypeError, "mask must be in the host's ... got an array"),
-    (lambda: stream(unread(), progress=3), TypeError, "progress must be True, False ... got int"),
-    (lambda: stream(unread(), return_weights=True), TypeError, "no argument return_weights"),
-    (lambda: stream(unread(), precision="int8"), TypeError, "no argument precision ... leave it"),
     (lambda: stream(unread(), key=KEY), TypeError, "no argument key ... pass"),
     (lambda: KeyValueChunks(KEY, VALUE[:, 1:]), ValueError, "key and value must ... got 30 and"),
     (lambda: KeyValueChunks(KEY[0, 0], VALUE), ValueError, "key must have at ... got shape (8,)"),
-    (lambda: KeyValueChunks(KEY, None), TypeError, "value must be an array, got None"),
-    (lambda: KeyValueChunks(np.ma.zeros((30, 8)), VALUE), TypeError, "key must be a ... got a"),
     (lambda: KeyValueChunks(KEY, VALUE, length=0), ValueError, "length must be at least 1, got 0"),
-    (lambda: KeyValueChunks(KEY, VALUE, chunk_length=3), TypeError, "no argument chunk_length"),
 ]
 CHUNKS = [
     (None, TypeError, "chunks must be an iterable of ... got NoneType"),
@@ -66,32 +53,21 @@ CHUNKS = [
     ([(KEY[0, 0], VALUE)], ValueError, "chunk 0 ... got shape (8,)"),
     ([PAIR, (KEY, VALUE[:, 1:])], ValueError, "chunk 1 ... got 30 and"),
     ([PAIR, (KEY[..., 1:], VALUE)], ValueError, "chunk 1 ... got (2, 30"),
-    ([PAIR, (KEY, VALUE[..., 1:])], ValueError, "chunk 1 ... got (2, 30"),
     ([PAIR, (KEY.astype("f4"), VALUE)], TypeError, "chunk 1 ... got float32"),
-    ([(KEY * 1j, VALUE)], TypeError, "chunk 0 ... got complex128"),
     ([(KEY[..., 1:], VALUE)], ValueError, "query and key must share head_dim ... got 8 and"),
     ([(np.zeros((3, 30, 8)), np.zeros((3, 30, 3)))], ValueError, "the heads of ... got 2 and"),
-    ([(KEY, VALUE[:1])], ValueError, "key and value must share kv_heads ... got 2 and"),
-    ([FIRST, (*SECOND, np.zeros(9))], ValueError, "chunk 1 ... got shape (9,)"),
     ([FIRST, (*SECOND, np.zeros(10, int))], TypeError, "chunk 1 ... got int64"),
-    ([FIRST, (*SECOND, np.zeros((4, 10)))], ValueError, "chunk 1 ... got shape (4"),
 ]
 UNFIT = [
     ({"key_lengths": [3, 31]}, ValueError, "key_lengths must be from 0 to 30, got 31"),
-    ({"left_padding": 31}, ValueError, "left_padding must be from 0 to 30, got 31"),
     ({"query_offset": [3, 30]}, ValueError, "query_offset must be an integer ... got shape (2,)"),
-    ({"alibi_slopes": np.ones((3, 2))}, ValueError, "alibi_slopes must have one ... got shape (3"),
-    ({"scale": np.ones((3, 2))}, ValueError, "scale must have one number for ... got shape (3"),
-    ({"distance_bias": np.ones((3, 2, 5))}, ValueError, "distance_bias must have"),
     ({"mask": np.zeros(29)}, ValueError, "mask must have as many columns ... got shape (29,)"),
-    ({"mask": np.zeros((4, 30))}, ValueError, "mask must broadcast to (... ... got shape (4"),
     ({"out": np.zeros((2, 5, 8))}, ValueError, "out must have shape (2, 5, 3), got (2, 5, 8)"),
 ]
 X, LSE = np.zeros((2, 5, 4)), np.zeros((2, 5))
 L = np.ones((2, 3, 5, 4))
 DENSE = summarize_attention(X, X)
 PACKED = regard.summarize_attention_ragged(X.swapaxes(0, 1)[:4], X.swapaxes(0, 1), [0, 4], [0, 5])
-NAN = np.nan
 
 
 def ragged(**changes):
@@ -100,8 +76,6 @@ def ragged(**changes):
 
 
 ANALYSIS = [
-    (lambda: summarize_attention(np.zeros(3), X), ValueError, "query must have"),
-    (lambda: summarize_attention(X, 2.5), ValueError, "key must have at least 2 ... got shape ()"),
     (lambda: summarize_attention(X, X, statistics=["entropi"]), ValueError, "statistics"),
     (lambda: summarize_attention(X, X, statistics=3), TypeError, "statistics must be ... got int"),
     (lambda: summarize_attention(X, X, statistics="induction"), TypeError, "statistics ... the"),
@@ -115,31 +89,20 @@ ANALYSIS = [
         ValueError,
         "tokens must broadcast to the batch ... got shape (2,)",
     ),
-    (lambda: summarize_attention(X, X, value=X), TypeError, "no argument value ... its arguments"),
     (lambda: summarize_attention(X, X, statistics="top_k", top_k=0), ValueError, "top_k must be"),
     (lambda: summarize_attention(X, X, first_keys=-1), ValueError, "first_keys must be"),
     (lambda: summarize_attention(X, X, local_reach=1.5), TypeError, "local_reach ... got float"),
     (lambda: summarize_attention(X, X, lse=np.zeros((2, 4))), ValueError, "lse must"),
-    (lambda: summarize_attention(X, X, progress=3), TypeError, "progress must be True"),
-    (lambda: ragged(query_starts=None), TypeError, "query_starts must be an ... got NoneType"),
     (lambda: ragged(key_starts=[0]), ValueError, "key_starts must end with the length ... got 0"),
-    (lambda: ragged(key_lengths=[1, 2, 3]), ValueError, "key_lengths must be ... got shape (3,)"),
     (lambda: ragged(lse=LSE[:1]), ValueError, "lse must have the shape of ... got shape (1"),
-    (lambda: ragged(lse=LSE.astype("f2")), TypeError, "lse must be float32 or ... got float16"),
     (lambda: attention_map(X, X, shape=5), TypeError, "shape must be a pair (height ... got 5"),
     (lambda: attention_map(X, X, shape=(0, 5)), ValueError, "shape must be at least 1, got 0"),
     (lambda: attention_map(X, X, reduce="median"), ValueError, "reduce must be ... got 'median'"),
-    (lambda: attention_map(X, X, regions=3), TypeError, "regions must be an iterable ... got int"),
     (lambda: attention_map(X, X, regions=[(slice("a"), slice(3))]), TypeError, "regions[0]"),
-    (lambda: attention_map(X, X, regions=[slice(3)]), TypeError, "regions[0] ... got slice(None"),
     (lambda: attention_map(X, X, regions=[(slice(3), slice(0, 5, 2))]), ValueError, "regions[0]"),
-    (lambda: attention_map(X, X, lse=1.0), ValueError, "lse must be an array of ... got shape ()"),
     (lambda: attention_map(X, X, lse=np.zeros(5)), ValueError, "lse must have ... got shape (5,)"),
-    (lambda: attention_map(X, X, lse=LSE, regions=[], window=5), TypeError, "window ... got int"),
     (lambda: rollout(L[0], L[0]), ValueError, "query must have at ... got shape ... pass query["),
-    (lambda: rollout([[1.0], [1.0, 2.0]], L), ValueError, "query must be an array or"),
     (lambda: rollout(L), TypeError, "key must be an array, or ... got None"),
-    (lambda: rollout([L[0]], L), TypeError, "query and key must both be ... got list and"),
     (lambda: rollout([L], [L, L]), ValueError, "query and key must be lists ... got 1 and"),
     (lambda: rollout(L[:0], L[:0]), ValueError, "query must have at least one layer, got none"),
     (lambda: rollout(L[:, :0], L[:, :0]), ValueError, "query must have at least ... got none in"),
@@ -147,24 +110,15 @@ ANALYSIS = [
     (lambda: rollout([L, L[..., :3, :]], [L, L[..., :3, :]]), ValueError, "query must ... got (2"),
     (lambda: rollout(L, L, query_offset=1), ValueError, "query_offset must be 0 ... got an array"),
     (lambda: rollout(L, L, residual=1.5), ValueError, "residual must be from 0 to 1, got 1.5"),
-    (lambda: rollout(L, L, residual=NAN), ValueError, "residual must be from 0 to 1, got nan"),
-    (lambda: rollout(L, L, residual="a"), TypeError, "residual must be a real number, got str"),
     (lambda: rollout(L, L, queries=5), ValueError, "queries must be from -5 to 4, got 5"),
-    (lambda: rollout(L, L, queries=1.0), TypeError, "queries must be an int, a ... got float64"),
-    (lambda: rollout(L, L, queries=[True]), TypeError, "queries must be an int, a ... got bool"),
-    (lambda: rollout(L, L, queries=[[1]]), ValueError, "queries must have at ... got shape (1"),
     (lambda: rollout(L, L, queries=slice(0.5)), TypeError, "queries must be a ... got slice(None"),
     (lambda: rollout(L, L, head_weights=[1, -1, 1]), ValueError, "head_weights must be"),
-    (lambda: rollout(L, L, head_weights=[[1, 1, 1], [0, 0, 0]]), ValueError, "head_weights"),
     (lambda: rollout(L, L, head_weights=[1, 1]), ValueError, "head_weights must ... got shapes"),
-    (lambda: rollout(L, L, head_weights=["a", "b", "c"]), TypeError, "head_weights ... got <U1"),
-    (lambda: rollout(L, L, np.ones((4, 5), bool)), ValueError, "mask must broadcast"),
 ]
 FRAMES = [
     (lambda: DENSE.to_frame("layer"), ValueError, "by must be 'head', 'query' or ... got 'layer'"),
     (lambda: PACKED.to_frame(), ValueError, "summary must have the same axes ... got entropy of"),
     (lambda: PACKED.to_frame("key", query_starts=[0, 4]), ValueError, "key_starts must be passed"),
-    (lambda: PACKED.to_frame(query_starts=[0, 3]), ValueError, "query_starts must end ... got 3"),
     (
         lambda: summarize_attention(X[None], X[None]).to_frame(query_starts=[0, 1]),
         ValueError,

@@ -26,8 +26,8 @@ EIGHT = normal(1, 8, 1)
 TRIPLE = stack([Ranges(0, np.full(5, 9))] * 3)
 HALF = LSE.astype(np.float16)
 MASKED = np.ma.array([0, 4, 10], mask=[0, 1, 0])
-SHOWN, BIAS, SQUARE, WIDE = np.ones((5, 11), bool), normal(5, 11), normal(5, 4), normal(5, 1025)
-DOUBLE = SQUARE.astype(float)
+SHOWN, BIAS, WIDE = np.ones((5, 11), bool), normal(5, 11), normal(5, 1025)
+DOUBLE = normal(5, 4, dtype=float)
 OUTS, LSES = [normal(2, 5, 4)] * 3, [normal(2, 5)] * 3
 SUM, SUM_LSE = regard.merge_attention_states(OUTS, LSES)
 MERGED = {"grad_output": SUM, "outputs": OUTS, "lses": LSES, "output": SUM, "lse": SUM_LSE}
@@ -52,10 +52,6 @@ def ragged(**changes):
     return RAGGED(**PACKED | changes)
 
 
-def square(**options):
-    return ATTEND(SQUARE, SQUARE, SQUARE, **options)
-
-
 def merge(outputs, lses):
     return regard.merge_attention_states(outputs, lses)
 
@@ -66,29 +62,22 @@ def merge_backward(**changes):
 
 FORWARD = [
     (lambda: attend(query=normal(64)), ValueError, "query must have at least ... got shape (64,)"),
-    (lambda: attend(query=np.float32(1)), ValueError, "query must have at least ... got shape ()"),
     (lambda: attend(value=normal(32)), ValueError, "value must have at least ... got shape (32,)"),
     (lambda: attend(key=normal(2, 7, 11, 48)), ValueError, "query and key must ... got 64 and"),
-    (lambda: attend(key=normal(2, 7, 11, 1)), ValueError, "query and key must ... got 64 and"),
     (lambda: attend(query=Q[..., :0], key=K[..., :0]), ValueError, "query and key ... got shapes"),
     (lambda: attend(value=normal(2, 7, 13, 32)), ValueError, "key and value must ... got 11 and"),
-    (lambda: attend(value=normal(2, 7, 1, 32)), ValueError, "key and value must ... got 11 and"),
     (lambda: attend(value=normal(2, 14, 11, 32)), ValueError, "key and value must ... got 7 and"),
     (lambda: attend(query=normal(2, 16, 5, 64)), ValueError, "the heads of query ... got 16 and"),
-    (lambda: attend(query=Q[:, :1]), ValueError, "the heads of query must be ... got 1 and"),
     (lambda: attend(key=K[:, :0], value=V[:, :0]), ValueError, "the heads of query"),
     (lambda: attend(query=normal(3, 14, 5, 64)), ValueError, "query, key and ... got shapes (3"),
-    (lambda: attend(value=normal(4, 7, 11, 32)), ValueError, "query, key and ... got shapes (2"),
     (
         lambda: attend(query=Q.swapaxes(1, 2), key=K.swapaxes(1, 2), value=V.swapaxes(1, 2)),
         ValueError,
         "the heads of query must be ... got 5 and ... if these are (batch",
     ),
     (lambda: attend(mask=normal(2, 7, 5, 11)), ValueError, "mask must broadcast ... got shape (2"),
-    (lambda: attend(mask=Ranges(0, np.full(6, 9))), ValueError, "mask must broadcast to"),
     (lambda: attend(mask=Ranges(0, np.full(5, 12))), ValueError, "mask must broadcast ... got a"),
     (lambda: attend(mask=TRIPLE), ValueError, "mask must broadcast to (... ... got a sparse"),
-    (lambda: attend(mask=TRIPLE[:, None]), ValueError, "mask must broadcast to ... got a sparse"),
     (lambda: attend(mask=(BIAS, Ranges(0, np.full(5, 9), kv_len=11))), TypeError, "mask must be"),
     (lambda: attend(mask=(TRIPLE, TRIPLE)), TypeError, "mask must be a ... got a ... combine the"),
     (lambda: attend(mask=(TRIPLE,) * 3), TypeError, "mask must be one mask or ... got a tuple"),
@@ -102,44 +91,24 @@ FORWARD = [
         ValueError,
         "query_offset must be an integer, an ... got 'start'",
     ),
-    (lambda: square(precision="int8", rows=slice(3)), TypeError, "rows need ... they select the"),
     (lambda: ATTEND(Q, K), TypeError, "scaled_dot_product_attention() missing 1 required"),
     (lambda: ATTEND(Q, K, V, None, True), TypeError, "scaled_dot_product_attention() takes from"),
     (lambda: ATTEND(DOUBLE, DOUBLE, DOUBLE, precision="int8"), ValueError, "precision ... got a"),
-    (lambda: ATTEND(DOUBLE, DOUBLE, DOUBLE, precision="bfloat16"), ValueError, "precision"),
     (lambda: ATTEND(WIDE, WIDE, WIDE, precision="int8"), ValueError, "precision ... got 1025"),
-    (lambda: regard.explain(Q, K, V, out=OUTPUT), TypeError, "no argument out ... leave it out"),
     (lambda: regard.explain(Q, K, V, query_starts=[0, 5]), TypeError, "key_starts must be given"),
-    (lambda: regard.set_num_threads("2"), TypeError, "threads must be an integer, got str"),
-    (lambda: regard.set_num_threads(0), ValueError, "threads must be at least 1, got 0"),
-    (lambda: regard.set_threading_layer("none"), ValueError, "name must be 'pool' ... got 'none'"),
     (lambda: ragged(query_starts=[0, 4, 9]), ValueError, "query_starts must end with ... got 9"),
     (lambda: ragged(query_starts=[1, 4, 10]), ValueError, "query_starts must begin with 0, got 1"),
     (lambda: ragged(query_starts=[0, 12, 10]), ValueError, "query_starts must not ... got 10"),
-    (lambda: ragged(query_starts=[0, -1, 10]), ValueError, "query_starts must not ... got -1"),
     (lambda: ragged(query_starts=[[0, 4, 10]]), ValueError, "query_starts must have"),
     (lambda: ragged(query_starts=[]), ValueError, "query_starts must have shape ... got shape"),
-    (lambda: ragged(query_starts=[0, 2**70, 10]), ValueError, "query_starts"),
-    (lambda: ragged(query_starts=[[0], [4, 10]]), ValueError, "query_starts must be a number or"),
     (lambda: ragged(query_starts=MASKED), TypeError, "query_starts must be a ... got a masked"),
-    (lambda: ragged(query_starts=None), TypeError, "query_starts must be an ... got NoneType"),
-    (lambda: ragged(key_starts=[0, 12, 22]), ValueError, "key_starts must end with the"),
     (lambda: ragged(key_starts=[0, 23]), ValueError, "query_starts and key_starts ... got 3 and"),
-    (lambda: ragged(key_starts=[0, 24, 23]), ValueError, "key_starts must not ... got 23 after"),
     (lambda: ragged(key_starts=[0.0, 12.0, 23.0]), TypeError, "key_starts must be"),
-    (lambda: ragged(key_starts=np.array([0, 12, 23], object)), TypeError, "key_starts"),
-    (lambda: ragged(key_starts="0"), TypeError, "key_starts must be an array of integers, got"),
     (lambda: ragged(query=normal(10, 64)), ValueError, "query must have 3 ... got shape (10"),
     (lambda: ragged(key=normal(23, 7, 48)), ValueError, "query and key must share ... got 64 and"),
-    (lambda: ragged(value=normal(22, 7, 32)), ValueError, "key and value must ... got 23 and"),
-    (lambda: ragged(value=normal(23, 14, 32)), ValueError, "key and value must ... got 7 and"),
-    (lambda: ragged(query=normal(10, 16, 64)), ValueError, "the heads of query ... got 16 and"),
     (lambda: ragged(mask=np.ones((10, 14, 13), bool)), ValueError, "mask must ... got shape (10"),
     (lambda: ragged(mask=np.ones((9, 1, 1), bool)), ValueError, "mask must ... got shape (9"),
-    (lambda: ragged(mask=np.ones((7, 1))), ValueError, "mask must broadcast to ... got shape (7"),
     (lambda: ragged(key_lengths=[12, 12]), ValueError, "key_lengths must be from 0"),
-    (lambda: ragged(query_offset=[[1], [2]]), ValueError, "query_offset must be ... got shape (2"),
-    (lambda: ragged(rows=slice(3)), TypeError, "no argument rows ... leave it out"),
 ]
 DERIVATIVES = [
     (lambda: backward(grad_output=OUTPUT[..., :31]), ValueError, "grad_output must ... got shape"),
@@ -147,39 +116,24 @@ DERIVATIVES = [
     (lambda: backward(output=OUTPUT.astype(float)), TypeError, "output must be ... got an array"),
     (lambda: backward(lse=normal(2, 14, 11)), ValueError, "lse must have the ... got shape (2"),
     (lambda: backward(lse=HALF), TypeError, "lse must be float32 or float64 ... got float16"),
-    (lambda: backward(lse=LSE > 0), TypeError, "lse must be float32 or float64 ... got bool"),
     (lambda: backward(grad_lse=normal(2, 14, 6)), ValueError, "grad_lse must have ... got shape"),
-    (lambda: backward(grad_lse=HALF), TypeError, "grad_lse must be an array of ... got float16"),
     (lambda: backward(with_respect_to=["mask"]), ValueError, "with_respect_to contains 'mask'"),
     (lambda: backward(with_respect_to=["mask"], mask=SHOWN), TypeError, "with_respect_to"),
-    (lambda: backward(with_respect_to=("query", "alibi_slopes")), ValueError, "with_respect_to"),
     (lambda: backward(with_respect_to={"sinks"}), ValueError, "with_respect_to contains 'sinks'"),
-    (lambda: backward(with_respect_to=("query", "bias")), ValueError, "with_respect_to"),
     (lambda: backward(with_respect_to="query"), TypeError, "with_respect_to must be ... got the"),
-    (lambda: backward(with_respect_to=3), TypeError, "with_respect_to must be an ... got int"),
     (lambda: backward(precision="int8"), ValueError, "precision must be None or ... got 'int8'"),
-    (lambda: backward(precision=16), TypeError, "precision must be None, 'int8' or ... got int"),
-    (lambda: backward(out=[OUTPUT]), TypeError, "out must be an AttentionGradients ... got list"),
     (lambda: backward(out=OUTPUT), TypeError, "out must be an AttentionGradients ... got ndarray"),
-    (lambda: backward(out=(OUTPUT,) * 3), TypeError, "out must be an ... got a tuple"),
     (lambda: jvp(tangent_query=normal(2, 14, 5, 63)), ValueError, "tangent_query"),
     (lambda: jvp(tangent_key=normal(2, 14, 11, 64)), ValueError, "tangent_key must ... got shape"),
-    (lambda: jvp(tangent_value=K), ValueError, "tangent_value must have the ... got shape (2"),
     (lambda: merge([], []), ValueError, "outputs and lses must have the ... got 0 and"),
     (lambda: merge(OUTS, LSES[:2]), ValueError, "outputs and lses must have the ... got 3 and"),
     (lambda: merge([*OUTS[:2], SUM], [*LSES[:2], SUM_LSE[:, :4]]), ValueError, "outputs"),
     (lambda: merge(OUTS, [LSES[0][..., None]] * 3), ValueError, "lses[0] must be"),
     (lambda: merge([normal(1, 8, 1, 4)] * 2, [EIGHT, EIGHT[..., None]]), ValueError, "lses[1]"),
     (lambda: merge([OUTS[0], OUTS[0] + 0j], LSES[:2]), TypeError, "outputs[1] ... got complex64"),
-    (lambda: merge(OUTS[:1], [LSES[0].astype(str)]), TypeError, "lses[0] must be an ... got <U32"),
-    (lambda: merge("ab", "cd"), TypeError, "outputs[0] must be an array of ... got <U1"),
     (lambda: merge_backward(grad_output=OUTS[0][..., :3]), ValueError, "grad_output"),
     (lambda: merge_backward(output=normal(2, 6, 4)), ValueError, "output must have ... got shape"),
-    (lambda: merge_backward(lse=normal(2, 6)), ValueError, "lse must have the ... got shape (2"),
-    (lambda: merge_backward(grad_lse=normal(2, 6)), ValueError, "grad_lse must have"),
     (lambda: merge_backward(lses=[normal(2, 6)] * 3), ValueError, "outputs without"),
-    (lambda: merge_backward(outputs=[], lses=[]), ValueError, "outputs and lses ... got 0 and"),
-    (lambda: merge_backward(lses=LSES[:2]), ValueError, "outputs and lses must have"),
     (lambda: merge_backward(outputs=3), TypeError, "outputs must be a sequence of ... got int"),
 ]
 
@@ -195,10 +149,7 @@ def test_calls(wrong, error, parts):
     [
         ((2, 11), "mask[:, None, None, :]"),
         ((2, 5, 11), "mask[:, None, :, :]"),
-        ((3, 11), None),
         ((2, 12), None),
-        ((2, 14), None),
-        ((2, 7, 11), None),
         ((2, 14, 11), None),
         ((1, 2, 11), None),
     ],

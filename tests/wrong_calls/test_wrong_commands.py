@@ -7,24 +7,19 @@ from regard._bench.problems import parse_lengths, parse_shape
 from regard._cli import main
 
 SHAPES = [
-    (lambda: parse_shape("1,8,512"), ValueError, "must be ... got '1,8,512'"),
     (lambda: parse_shape("1,8,0,64"), ValueError, "sizes must be whole numbers"),
     (lambda: parse_shape("2/1,8,4,64"), ValueError, "batch must be one size, got '2/1,8,4,64'"),
     (lambda: parse_shape("1,8/3,4,64"), ValueError, "heads must be a multiple of ... got 8 and"),
     (lambda: parse_shape("9999,9999,9999,9999"), ValueError, "9999x9999x9999x9999 needs"),
-    (lambda: parse_lengths("128"), ValueError, "must be FIRST:LAST, such as 128:4096, got '128'"),
     (lambda: parse_lengths("128:64"), ValueError, "must not end before it starts, got '128:64'"),
     (lambda: parse_lengths("a:b"), ValueError, "sizes must be whole numbers from ... got 'a:b'"),
 ]
 COMMANDS = [
     (["bench", "--rounds", "0"], "argument --rounds: must be from 1 to 1000, got 0"),
-    (["bench", "--threads", "many"], "argument --threads: must be a whole number, got 'many'"),
     (["bench", "--target", "vax"], "argument --target: must be one that runs here ("),
     (["bench", "--json", "/no/such/place.json"], "path must be in a folder that exists"),
     (["bench", "--json", "."], "path must name a file, got the folder '.'"),
     (["bench", "--plot", "a.gif"], "must end in .png, .svg, .pdf, got 'a.gif'"),
-    (["bench", "--shape", "1,8"], "argument --shape: must be batch,heads[/kv_heads],length"),
-    (["bench", "--curve", "12"], "argument --curve: must be FIRST:LAST, such as 128:4096, got"),
     (["bench", "--curve", "--shape=1,8,64", "--shape=1,8,64"], "only one is allowed with --curve"),
     (["bench", "--causal"], "argument --causal: needs --shape or --curve"),
     (["bench", "--shape", "\x1b[31mred"], r"'\x1b[31mred'"),
@@ -34,15 +29,12 @@ COMMANDS = [
     (["--bogus"], "--bogus"),
     (["--threads", "0"], "argument --threads: must be from 1 to 4096, got 0"),
     (["mistyped"], "'mistyped' is not a command"),
-    (["info", "is", "power"], "is power"),
     (["explore"], "the following arguments are required: text"),
     (["explore", "none.safetensors", "a text"], "'none.safetensors' is not a file: name a GGUF"),
     (["explore", "--smollm2", " "], "argument text: the text has no words"),
     (["explore", "--smollm2", "a", "-o", "no/page.html"], "path must be in a folder that exists"),
     (["explore", "--smollm2", "a", "--layers", "5-3"], "must have increasing ranges, up to 9999"),
-    (["explore", "--smollm2", "a", "--layers", "1,"], "ranges of layers, such as 0-5,17, got '1,'"),
     (["explore", "--smollm2", "a", "--detail", "8"], "--detail: must be from 16 to 8192, got 8"),
-    (["explore", "--smollm2", "a", "--top-k", "65"], "--top-k: must be from 1 to 64, got 65"),
     (["explore", "--smollm2", "a", "--max-mb", "0"], "--max-mb: must be from 1 to"),
     (["generate", "none.gguf", "a"], "'none.gguf' is not a file"),
 ]

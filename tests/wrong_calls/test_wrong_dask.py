@@ -31,7 +31,7 @@ def ones(*shape, chunks, dtype=np.float32):
 
 QUERY, KEY = ones(2, 4, 20, 8, chunks=(1, 2, 5, 8)), ones(2, 2, 30, 8, chunks=(1, 1, 10, 8))
 UNKNOWN = QUERY[:, :, QUERY[0, 0, :, 0] > 0]
-NUMPY, SWAPPED = np.ones((2, 4, 20, 8)), ones(2, 30, 2, 8, chunks=-1)
+NUMPY = np.ones((2, 4, 20, 8))
 ENTRIES = ones(4, 4, 2, 20, 8, chunks=(2, 2, 2, 20, 8))
 ARRAYS = {"query": QUERY, "key": KEY, "value": KEY}
 OUTPUT, LSE = regard.dask.scaled_dot_product_attention(**ARRAYS, return_lse=True)
@@ -51,51 +51,28 @@ def gradients_of(changes):
 CALLS = [
     ({"query": NUMPY}, TypeError, "query must be a Dask array ... got ndarray"),
     ({"key": [[1.0]]}, TypeError, "key must be a ... got list ... pass dask.array.from_array(key"),
-    ({"value": None}, TypeError, "value must be a Dask array ... got NoneType"),
     ({"query": da.ma.masked_greater(QUERY, 2)}, TypeError, "query must have ... got chunks of"),
-    ({"query": QUERY.astype(complex)}, TypeError, "query must be an array of ... got complex128"),
     ({"query": UNKNOWN}, ValueError, "query must have known chunk sizes ... got chunks ((1"),
     ({"key": KEY.rechunk({3: 4})}, ValueError, "key must have one chunk along ... got chunks (4"),
-    ({"value": KEY.rechunk({3: 4})}, ValueError, "value must have one chunk ... got chunks (4"),
     ({"value": KEY.rechunk({2: 15})}, ValueError, "value must have the chunks of"),
     ({"key": KEY.rechunk({0: 2}), "value": KEY.rechunk({0: 2})}, ValueError, "key ... got (2,)"),
-    ({"value": KEY.rechunk({0: 2})}, ValueError, "value must have the chunks of ... got (2,)"),
     ({"key": KEY.rechunk({1: 2}), "value": KEY.rechunk({1: 2})}, ValueError, "key ... got (2,)"),
     ({"value": KEY.rechunk({1: 2})}, ValueError, "value must have the chunks of ... got (2,)"),
     ({"query": QUERY.rechunk({1: (1, 2, 1)})}, ValueError, "query must have ... got chunks (1"),
     ({"key": KEY[..., :7]}, ValueError, "query and key must share head_dim ... got 8 and"),
-    ({"mask": np.ones((20, 30), int)}, TypeError, "mask must be bool (True = ... got int64"),
     ({"mask": np.ones((20, 31), bool)}, ValueError, "mask must broadcast to ... got shape (20"),
     ({"mask": ones(20, 30, chunks=(5, 15), dtype=bool)}, ValueError, "mask must have ... got (15"),
-    ({"mask": ones(20, 30, chunks=(20, 10), dtype=bool)}, ValueError, "mask must ... got (20,)"),
     ({"mask": UNKNOWN[0, 0, :, :1] > 0}, ValueError, "mask must have known ... got chunks ((nan"),
     ({"mask": stack([SPARSE] * 3)}, ValueError, "mask must broadcast to (... ... got a sparse"),
-    ({"mask": (SPARSE, SPARSE)}, TypeError, "mask must be a ... got a pair ... combine the two"),
-    ({"return_weights": True}, TypeError, "no argument return_weights ... leave it out"),
     ({"precision": "int8"}, TypeError, "no argument precision ... leave it out: chunks are"),
-    ({"out": NUMPY}, TypeError, "no argument out ... leave it out: the output is computed"),
-    ({"attn_mask": None}, TypeError, "no argument attn_mask ... pass mask="),
-    ({"score_function": None}, TypeError, "no argument score_function ... leave it out: workers"),
     ({"window": (-1, 2)}, ValueError, "window must have sides of None ... got -1 on"),
-    ({"dropout_p": 0.5}, TypeError, "dropout_p needs dropout_seed, an integer"),
-    ({"sinks": np.ones(3)}, ValueError, "sinks must have one number for ... got shape (3,)"),
-    ({"alibi_slopes": np.ones(3)}, ValueError, "alibi_slopes must have one ... got shape (3,)"),
-    ({"scale": np.ones(3)}, ValueError, "scale must have one number for ... got shape (3,)"),
-    ({"softcap": [0.0] * 4}, ValueError, "softcap must be greater than 0 ... got 0.0"),
-    ({"distance_bias": np.ones((3, 5))}, ValueError, "distance_bias must have ... got shape (3"),
-    ({"key_lengths": [31, 2]}, ValueError, "key_lengths must be from 0 to 30, got 31"),
-    ({"left_padding": [1, 2, 3]}, ValueError, "left_padding must be an integer"),
-    ({"query_offset": "start"}, ValueError, "query_offset must be an integer, an ... got 'start'"),
-    ({"threads": 0}, ValueError, "threads must be at least 1, got 0"),
     ({"split_every": 1}, ValueError, "split_every must be at least 2, got 1"),
 ]
 GIVEN = [
     ({"grad_output": NUMPY}, TypeError, "grad_output must be a Dask array ... got ndarray"),
     ({"grad_output": OUTPUT.rechunk({2: 10})}, ValueError, "grad_output must have the"),
     ({"output": OUTPUT[0]}, ValueError, "output must have shape (2, 4 ... got shape (4"),
-    ({"lse": LSE[..., :19]}, ValueError, "lse must have shape (2, 4, 20), got shape (2, 4, 19)"),
     ({"grad_lse": OUTPUT}, ValueError, "grad_lse must have shape (2, 4 ... got shape (2"),
-    ({"with_respect_to": "query"}, TypeError, "with_respect_to must be an ... got the string"),
 ]
 OF_THE_GRAPH = ("query_offset", "key_lengths", "left_padding", "alibi_slopes", "sinks")
 OF_THE_GRAPH += ("scale", "softcap", "distance_bias")

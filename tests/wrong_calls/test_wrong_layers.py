@@ -33,107 +33,65 @@ def made(**options):
 
 
 CONSTRUCTORS = [
-    (lambda: made(d_model=0), ValueError, "d_model must be at least 1, got 0"),
+    *(
+        (lambda name=name: made(**{name: 0}), ValueError, f"{name} must be at least 1, got 0")
+        for name in ("d_model", "num_kv_heads", "head_dim", "d_key", "d_value", "distance_bias")
+    ),
+    *(
+        (lambda name=name: made(**{name: 1}), TypeError, f"{name} must be True or False, got int")
+        for name in ("qkv_bias", "out_bias", "is_causal", "alibi")
+    ),
     (lambda: made(num_heads=True), TypeError, "num_heads must be an int, got bool"),
     (lambda: made(num_heads=5), ValueError, "num_heads must divide d_model if ... got 5 and"),
     (lambda: made(num_kv_heads=2), ValueError, "num_kv_heads must divide num_heads, got 2 and 3"),
-    (lambda: made(num_kv_heads=0), ValueError, "num_kv_heads must be at least 1, got 0"),
-    (lambda: made(head_dim=0), ValueError, "head_dim must be at least 1, got 0"),
-    (lambda: made(d_key=0), ValueError, "d_key must be at least 1, got 0"),
-    (lambda: made(d_value="4"), TypeError, "d_value must be an int, got str"),
-    (lambda: made(qkv_bias=1), TypeError, "qkv_bias must be True or False, got int"),
-    (lambda: made(out_bias=None), TypeError, "out_bias must be True or False, got NoneType"),
-    (lambda: made(is_causal="yes"), TypeError, "is_causal must be True or False, got str"),
-    (lambda: made(alibi=2), TypeError, "alibi must be True or False, got int"),
-    (lambda: made(head_gates=np.ones(4)), TypeError, "head_gates must be True or ... got ndarray"),
-    (lambda: made(distance_bias=0), ValueError, "distance_bias must be at least 1, got 0"),
-    (lambda: made(distance_bias=np.zeros((3, 5))), TypeError, "distance_bias must be ... got an"),
     (lambda: made(window=3), TypeError, "window must be a pair (left, right), got int"),
-    (lambda: made(window=(-1, 0)), ValueError, "window[0] must be at least 0, got -1"),
     (lambda: made(rotary=10000.0), TypeError, "rotary must be None, True or a mapping, got float"),
-    (lambda: made(rotary=False), TypeError, "rotary must be None, True or a mapping, got bool"),
     (lambda: made(rotary={"theta": 3}), ValueError, "rotary must have keys among ... got theta"),
-    (lambda: made(rotary={"base": -1}), ValueError, "base must be positive and finite, got -1.0"),
     (lambda: made(rotary={"rotary_dim": 6}), ValueError, "rotary_dim must be at ... got 6 and"),
     (lambda: made(rotary=True, head_dim=5), ValueError, "rotary_dim must be even ... got 5, the"),
     (lambda: made(rotary={"inverse_frequencies": [1.0], "base": 5}), ValueError, "rotary's"),
     (lambda: made(rotary={"interleaved": 1}), TypeError, "rotary['interleaved'] must ... got int"),
     (lambda: made(rotary={"scaling": {"rope_type": "linear"}}), ValueError, "scaling"),
     (lambda: made(qk_norm="layer"), ValueError, "qk_norm must be None, 'rms' ... got 'layer'"),
-    (lambda: made(qk_norm=-1.0), ValueError, "qk_norm must be at least 0 and finite, got -1.0"),
-    (lambda: made(rng=-1), ValueError, "rng must be at least 0, got -1"),
     (lambda: made(dtype=np.float16), TypeError, "dtype must be float32 or float64, got float16"),
     (lambda: made(dropout=1.0), ValueError, "dropout must be at least 0 and less than 1, got 1.0"),
-    (lambda: made(dropout=-0.1), ValueError, "dropout must be at least 0 ... got -0.1"),
-    (lambda: made(dropout=np.nan), ValueError, "dropout must be at least 0 ... got nan"),
-    (lambda: made(dropout=True), TypeError, "dropout must be a real number, got bool"),
     (lambda: SelfAttention(0, 2), ValueError, "d_in must be at least 1, got 0"),
-    (lambda: SelfAttention(3, 2, qkv_bias=1), TypeError, "qkv_bias must be True or False, got"),
     (lambda: SelfAttention(3, 2, init="xavier"), ValueError, "init must be ... got 'xavier'"),
     (lambda: SelfAttention(3, 2, init="uniform", qkv_bias=True), ValueError, "qkv_bias"),
     (lambda: SelfAttention(3, 2, rng="seed"), TypeError, "rng must be a ... got str"),
-    (lambda: SelfAttention(3, 2, dropout=1.0), ValueError, "dropout must be at least ... got 1.0"),
     (lambda: TorchGenerator(2**64), ValueError, "seed must be at ... got 18446744073709551616"),
-    (lambda: DRAWS.rand((2, True)), TypeError, "shape must be an int, got bool"),
-    (lambda: DRAWS.rand((2, 3), 4), TypeError, "shape must be an int, got tuple"),
     (lambda: DRAWS.randn(3, -1), ValueError, "shape must be at least 0, got -1"),
     (lambda: DRAWS.rand(2, dtype=np.float16), TypeError, "dtype must be float32 ... got float16"),
     (lambda: DRAWS.uniform("0", 1), TypeError, "low must be a real number, got str"),
-    (lambda: DRAWS.uniform(0, 1j), TypeError, "high must be a real number, got complex"),
     (lambda: DRAWS.uniform(2, 1), ValueError, "low must not be above high, got 2 and 1"),
-    (lambda: DRAWS.uniform(0, np.nan), ValueError, "high must be finite in float32, got nan"),
-    (lambda: DRAWS.linear(0, 2), ValueError, "d_in must be at least 1, got 0"),
     (lambda: DRAWS.linear(3, 2, 1), TypeError, "bias must be True or False, got int"),
 ]
 CALLS = [
     (lambda: EAGER(X[..., :8]), ValueError, "query must have shape (..., seq, 12), got (2, 5, 8)"),
-    (lambda: EAGER(X[0, 0]), ValueError, "query must have shape (..., seq, 12), got (12,)"),
-    (lambda: EAGER(X + 1j), TypeError, "query must be an array of real numbers, got complex128"),
     (lambda: EAGER(X, X[..., :8]), ValueError, "key must have shape (..., seq, 12), got (2, 5,"),
-    (lambda: EAGER(X, X, X[..., :8]), ValueError, "value must have shape (..., seq ... got (2, 5"),
     (lambda: EAGER(X, None, X), ValueError, "value needs key, got only value"),
-    (lambda: EAGER(X, X, X[:, :4]), ValueError, "key and value must share kv_len ... got 5 and"),
-    (lambda: EAGER(X, np.zeros((3, 5, 12))), ValueError, "query, key and value ... got shapes (2"),
-    (lambda: EAGER(X, mask=np.ones((5, 4), bool)), ValueError, "mask must broadcast"),
-    (lambda: EAGER(X, key_lengths=6), ValueError, "key_lengths must be from 0 to 5, got 6"),
-    (lambda: EAGER(X, query_offset="start"), ValueError, "query_offset must be an"),
-    (lambda: EAGER(X, query_offset=[1, 2, 3]), ValueError, "query_offset must be an"),
     (lambda: EAGER(X, query_offset="end", key_lengths=[1, 2, 3]), ValueError, "key_lengths"),
-    (lambda: EAGER(X, threads=0), ValueError, "threads must be at least 1, got 0"),
     (lambda: EAGER(X, cache=CACHE, left_padding=3), ValueError, "left_padding must be left out"),
     (lambda: EAGER(np.zeros((3, 5, 12)), cache=CACHE), ValueError, "query must have"),
-    (lambda: EAGER(X, cache=CACHE, key_lengths=[6, 6]), ValueError, "key_lengths must ... got 6"),
     (lambda: EAGER(X, X, cache=CACHE), ValueError, "key must be left out with ... got key in"),
     (lambda: EAGER(X, cache={}), TypeError, "cache must be a KVCache, got dict"),
     (lambda: EAGER(X, cache=CACHE, query_offset="end"), ValueError, "query_offset must be left"),
     (lambda: EAGER(X, cache=CACHE, starts=STARTS), ValueError, "query must be ... got 1 batch"),
     (lambda: EAGER(PACKED, starts=STARTS, key=PACKED), ValueError, "key must be left out with"),
     (lambda: EAGER(PACKED, starts=STARTS, key_lengths=3), ValueError, "key_lengths must be left"),
-    (lambda: EAGER(PACKED, starts=STARTS, left_padding=3), ValueError, "left_padding must be"),
-    (lambda: EAGER(PACKED, starts=STARTS, query_offset=3), ValueError, "query_offset must be"),
     (lambda: EAGER(PACKED, starts=[0, 3]), ValueError, "starts must end with the number"),
-    (lambda: EAGER(PACKED, starts=[0, 5, 3, 11]), ValueError, "starts must not ... got 3 after"),
-    (lambda: EAGER(PACKED, starts=[1, 11]), ValueError, "starts must begin with 0, got 1"),
     (lambda: TRAINED(PACKED, starts=STARTS), ValueError, "starts ... pass"),
     (lambda: TRAINED(X, cache=CACHE), ValueError, "cache must be left out ... call eval() first"),
     (lambda: TRAINED(X, precision="int8"), ValueError, "precision must be ... got 'int8', which"),
     (lambda: EAGER(X, head_gates=[1, 2]), ValueError, "head_gates must be a ... got shape (2,)"),
-    (lambda: EAGER(X, head_gates="ab"), TypeError, "head_gates must be an array of ... got <U2"),
     (lambda: EAGER(X, dropout_seed=1.0), TypeError, "dropout_seed must be an int, got float"),
     (lambda: EAGER.record(X, cache=CACHE), ValueError, "cache must be left out ... pass the"),
     (lambda: EAGER.record(X, starts=[0, 5]), ValueError, "starts must be left out of"),
-    (lambda: EAGER.record(X, is_causal=True), TypeError, "no argument is_causal ... pass it to"),
-    (lambda: EAGER.record(X, value=X), ValueError, "value needs key, got only value"),
     (lambda: ALONE(Y[..., :2]), ValueError, "x must have shape (..., seq, 3), got (2, 6, 2)"),
-    (lambda: ALONE(Y[0, 0]), ValueError, "x must have shape (..., seq, 3), got (3,)"),
     (lambda: ALONE(Y + 1j), TypeError, "x must be an array of real numbers, got complex128"),
     (lambda: ALONE(Y, mask=np.ones((3, 6, 6), bool)), ValueError, "mask must ... got shape (3"),
-    (lambda: ALONE(Y, mask=np.ones((6, 6), int)), TypeError, "mask must be bool ... got int64"),
-    (lambda: ALONE(Y, threads=0), ValueError, "threads must be at least 1, got 0"),
-    (lambda: ALONE(Y, is_causal="yes"), TypeError, "is_causal must be True or False, got str"),
     (lambda: EAGER.load_state_dict({}), ValueError, "state must have the names of ... got none"),
     (lambda: EAGER.load_state_dict({}, None), TypeError, "prefix must be a str, got NoneType"),
-    (lambda: EAGER.load_state_dict([1]), TypeError, "state must be a mapping, got list"),
     (lambda: EAGER.load_state_dict(STATE | {QUERY: X[0, :3]}), ValueError, "W_query.weight"),
     (
         lambda: EAGER.load_state_dict(STATE | {QUERY: STATE[QUERY] * 1j}),
@@ -176,11 +134,9 @@ def called(layer):
 EVAL, NONE_YET = "in eval() mode: call train() before", "there was none since train()"
 HISTORIES = {
     "new": (lambda layer: layer.eval(), EVAL),
-    "call in eval mode": (lambda layer: called(layer.eval()), EVAL),
     "eval after the call": (lambda layer: called(layer).eval(), EVAL),
     "no call": (lambda layer: layer, NONE_YET),
     "call before train": (lambda layer: called(layer.eval()).train(), NONE_YET),
-    "eval and train after the call": (lambda layer: called(layer).eval().train(), NONE_YET),
 }
 
 
@@ -199,8 +155,6 @@ GRADIENTS = [
     (lambda g: None, TypeError, "grad must be an array, got None"),
     (lambda g: "a", TypeError, "grad must be an array of real numbers, got <U1"),
     (lambda g: g + 0j, TypeError, "grad must be an array of real numbers, got complex128"),
-    (lambda g: [[1], [1, 2]], ValueError, "grad must be an array or a regular nested list"),
-    (lambda g: 1.0, ValueError, "grad must have the shape of the output ... got ()"),
     (lambda g: g[..., :2], ValueError, "grad must have the shape ... got (2, 4, 2)"),
 ]
 
@@ -239,13 +193,6 @@ def test_what_ends_the_call_that_backward_belongs_to(kind):
     layer.load_state_dict(state)
     replaced = "the parameters have been replaced ... call the layer again"
     check(lambda: layer.backward(grad), RuntimeError, replaced)
-
-
-def test_the_mode_is_set_by_calls(kind):
-    layer = kind()
-    for name in ("training", "grads"):
-        with pytest.raises(AttributeError):
-            setattr(layer, name, True)
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

@@ -27,11 +27,8 @@ def packed(queries=GOOD, keys=GOOD, **options):
 ROWS = [
     (lambda: packed(keys=[0, 2, 6]), TypeError, "cu_seq_lens_k must be a tensor of ... got [0, 2"),
     (lambda: packed(keys=None), TypeError, "cu_seq_lens_k must be a tensor of ... got nothing"),
-    (lambda: packed(queries=None), TypeError, "cu_seq_lens_q must be a tensor of ... got nothing"),
     (lambda: packed(keys=GOOD.double()), TypeError, "cu_seq_lens_k must be ... got torch.float64"),
-    (lambda: packed(queries=GOOD == 0), TypeError, "cu_seq_lens_q must be a ... got torch.bool"),
     (lambda: packed(queries=GOOD[None]), ValueError, "cu_seq_lens_q must contain ... got [[0, 2"),
-    (lambda: packed(queries=GOOD[1:]), ValueError, "cu_seq_lens_q must contain the ... got [2, 2"),
     (lambda: packed(keys=GOOD - 1), ValueError, "cu_seq_lens_k must contain the ... got [-1, 1"),
     (lambda: packed(queries=GOOD[[0, 3, 2, 3]]), ValueError, "cu_seq_lens_q must ... got [0, 6"),
     (lambda: packed(keys=GOOD[[0, 3]], module=CAUSAL), ValueError, "cu_seq_lens_q and ... got [0"),
