@@ -178,7 +178,7 @@ struct AttentionForward {
     const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
     if (tiles.end == 0) return;
     GatheredKeys<Shape> gathered;
-    if (gathers(problem) && !tiles.all)
+    if (Scores::kGathers && gathers(problem) && !tiles.all)
       list_seen_keys<Shape>(tiles, work.bias, strip.vectors, gathered);
     Ahead own_ahead;
     if (gathered.count > 0) {
@@ -214,11 +214,6 @@ struct AttentionForward {
     const bool selects = runs.hide_something && !all_values_are_finite(block, problem.value_dim);
     Values::add(problem, work, block, runs, selects, strip);
     strip.is_fresh = false;
-  }
-
-  static bool gathers(const AttentionProblem& problem) {
-    return Scores::kGathers && problem.sparse_mask && problem.sparse_mask->is_scattered &&
-           problem.key.element != Element::q4_1;
   }
 
   // Adds the values of the gathered keys.

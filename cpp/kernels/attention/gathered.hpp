@@ -20,6 +20,13 @@ namespace {
 // Number of lines that are prefetched while a row is copied.
 constexpr int kAheadOfRow = 16;
 
+// Whether blocks may be gathered. Groups of four bits and the products of integers have their own
+// layouts of a block.
+REGARD_INLINE bool gathers(const AttentionProblem& problem) {
+  return problem.sparse_mask && problem.sparse_mask->is_scattered &&
+         problem.key.element != Element::q4_1 && problem.precision == Precision::full;
+}
+
 template <class Shape>
 struct GatheredKeys {
   int count = 0;  // 0 if the block is computed as a whole
