@@ -1,8 +1,6 @@
 """Test precision="bfloat16". If the CPU has the instruction, results are compared with attention to
 rounded arrays in float64. Otherwise they have the bits of float32, and a note says so."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -111,30 +109,6 @@ def test_few_queries_are_computed_in_float32(returns_weights, target):
         in explained.notes
     )
     assert_same_bits(sdpa(*given, **options, **BFLOAT16), sdpa(*given, **options))
-
-
-def test_explanations_are_printed_where_the_instruction_is():
-    """The changed explanation stands in for one on a CPU that has the instruction."""
-    explained = regard.explain(*arrays(), **BFLOAT16)
-    changes = {"kernel": "bfloat16", "instruction": "avx512_bf16", "notes": ()}
-    text = str(dataclasses.replace(explained, **changes))
-    assert "bfloat16: queries in SIMD lanes, pairs of bfloat16 multiplied by avx512_bf16" in text
-
-
-@pytest.mark.parametrize(
-    ("dtype", "q_len", "why"),
-    [
-        ("int8", 50, "keys that are stored as int8 are multiplied in float32"),
-        ("float32", 1, "memory bandwidth limits calls with few queries"),
-    ],
-)
-def test_caches_say_what_has_no_effect(dtype, q_len, why):
-    cache = regard.KVCache(1, 2, 16, dtype=dtype)
-    query, key = np.ones((1, 2, q_len, 16), np.float32), np.ones((1, 2, 60, 16), np.float32)
-    cache.append(key, key)
-    notes = cache.explain(query, **BFLOAT16).notes
-    assert f"precision 'bfloat16' has no effect: {why}" in notes
-    assert not any("has no effect" in note for note in cache.explain(query).notes)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

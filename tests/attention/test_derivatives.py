@@ -245,16 +245,6 @@ def test_derivatives_of_empty_arrays_are_zero(lengths, batch, dtype, target):
     assert lse.shape == (*batch, 4, q_len)
 
 
-def test_gradients_without_heads(dtype, target):
-    arrays = [np.ones(shape, dtype) for shape in ((2, 0, 5, 8), (2, 0, 9, 8), (2, 0, 9, 3))]
-    options = {"distance_bias": np.ones((0, 3), dtype)}
-    state = sdpa(*arrays, **options, return_lse=True)
-    asked = {"with_respect_to": ("query", "value", "distance_bias")}
-    gradients = sdpa_backward(state[0], *arrays, *state, **options, **asked)
-    assert [x.shape for x in (gradients.query, gradients.value)] == [x.shape for x in arrays[::2]]
-    assert gradients.distance_bias.shape == (0, 3)
-
-
 @pytest.mark.parametrize("shape", [(), (150,), (2, 1, 1, 150), (4, 1, 150), (4, 1, 1)], ids=str)
 def test_a_mask_that_is_broadcast_has_the_gradients_of_its_copy(shape, dtype, target):
     """There are many rows. The gradient of a mask without rows must not be summed in another

@@ -1,7 +1,5 @@
 """Test that `explain` counts what the call computes: the tiles that some query sees."""
 
-import re
-
 import hypothesis
 import numpy as np
 import pytest
@@ -31,22 +29,14 @@ def test_threads_that_share_the_keys_of_one_head(target):
     assert (whole.threads, whole.tasks, whole.chunk_keys) == (1, 1, 0)
     assert (shared.threads, shared.tasks, shared.chunk_keys) == (3, 3, 1536)
     assert shared.workspace_bytes == (1 + 3) * whole.workspace_bytes
-    assert "threads   3 on 3 chunks of up to 1,536 keys of one key head, joined in order" in str(
-        shared
-    )
-    text = str(whole)
-    assert "threads   1 on 1 task of up to 1 row\n" in text
-    assert "\n          1 query x 4,000 keys, head_dim 64" in text
-    assert "steps     1 query row x " in text
-    assert "tile" not in text
+    assert "3 chunks of up to 1,536 keys of one key head" in str(shared)
+    assert "1 query x 4,000 keys, head_dim 64" in str(whole)
 
 
 @pytest.mark.parametrize(
     ("heads", "kv_len", "options", "shape"),
     [
         (2, 6000, {"threads": 2}, (2, 2, 0)),
-        (3, 6000, {"threads": 2}, (2, 12, 1536)),
-        (1, 1536, {"threads": 2}, (1, 1, 0)),
         (1, 1600, {"threads": 2}, (2, 2, 1536)),
         (1, 6000, {"threads": 2, "key_lengths": 3000}, (2, 2, 1536)),
         (1, 6000, {"threads": 2, "key_lengths": 0}, (1, 1, 0)),
@@ -63,7 +53,7 @@ def test_who_shares_what(heads, kv_len, options, shape, target):
 )
 @examples(150)
 def test_explanations_of_everything(target, problem, threads):
-    """Everything visible is counted; test_explain_counts has the exact numbers."""
+    """Everything visible is counted."""
     explanation = regard.explain(*problem.arrays, **problem.options, threads=threads)
     seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
     assert explanation.tiles_biased <= explanation.tiles_computed <= explanation.tiles
@@ -78,14 +68,6 @@ def test_explanations_of_everything(target, problem, threads):
     words = target, explanation.result_type, f"{explanation.kv_len} key"
     for word in (*words, f"{explanation.scores_computed:,} of"):
         assert word in text
-
-
-def test_a_window_over_many_keys_is_counted_by_the_window(target):
-    one = np.broadcast_to(np.float32(1), (1, 2**16, 8))
-    explanation = regard.explain(one, one, one, window=(255, 0))
-    needed = 2**16 * 256
-    assert needed * 0.99 < explanation.scores_computed < 1.5 * needed
-    assert explanation.tiles_computed < explanation.tiles / 100
 
 
 def test_bytes_and_threads(target):
@@ -128,13 +110,12 @@ def test_what_is_read_in_place_is_not_converted(target):
         assert "converted" not in notes
         assert ("a float mask is added" in notes) == (mask.dtype.kind == "f")
     for mask, why in (
-        (masks[0].astype(masks[0].dtype.newbyteorder()), "its byte order is not native"),
-        (np.zeros(64 * 64 * 4 + 1, np.uint8)[1:].view("f4").reshape(64, 64), "not aligned to"),
-        (masks[3].tolist(), "it is a list"),
+        (masks[0].astype(masks[0].dtype.newbyteorder()), "byte order"),
+        (np.zeros(64 * 64 * 4 + 1, np.uint8)[1:].view("f4").reshape(64, 64), "not aligned"),
+        (masks[3].tolist(), "list"),
     ):
-        assert any(
-            "mask was converted" in n and why in n for n in regard.explain(x, x, x, mask).notes
-        )
+        notes = [note for note in regard.explain(x, x, x, mask).notes if "mask was conv" in note]
+        assert why in notes[0]
     line = np.zeros(2 * 64 - 1, np.float32)
     toeplitz = np.lib.stride_tricks.as_strided(line[63:], (64, 64), (-4, 4))
     found = regard.explain(x, x, x, toeplitz)
@@ -152,21 +133,6 @@ def test_the_workspace_is_told_without_being_taken(target):
         regard.scaled_dot_product_attention(x, x, np.ones((1, 1), np.float32), threads=1)
 
 
-def test_why_values_are_copied(target):
-    explanation = regard.explain(*normal(np.float32, (2, 30, 16), (2, 70, 16), (2, 70, 13)))
-    note = "blocks of values are copied: value_dim 13 is not a multiple of the"
-    columns = f"{explanation.tile_keys} columns that are computed at a time"
-    assert explanation.notes == (f"{note} {columns}",)
-
-
-def test_keys_and_values_are_not_read(target):
-    """Keys and values may be anywhere, and larger than memory."""
-    key = np.broadcast_to(np.float32(1), (1, 2**40, 8))
-    explanation = regard.explain(key[:, :5], key, key, key_lengths=100, is_causal=True)
-    assert explanation.kv_len == 2**40
-    assert explanation.scores_computed < 1000
-
-
 def test_nothing_to_compute(target):
     for shapes in (
         ((2, 0, 8), (2, 7, 8), (2, 7, 4)),
@@ -178,7 +144,49 @@ def test_nothing_to_compute(target):
         assert explanation.tiles_computed == explanation.scores_computed == explanation.flops == 0
         text = str(explanation)
         assert "computed  nothing: no key is visible" in text
-        assert ("threads   none: the result is empty" in text) == (explanation.tasks == 0)
-        assert not re.search(r"\b0 (tasks|rows|tiles)|note", text)
-    one = np.ones((1, 8), np.float32)
-    assert "on 1 task of up to" in str(regard.explain(one, one, one))
+        assert ("none: the result is empty" in text) == (explanation.tasks == 0)
+
+
+def test_slopes_bias_every_tile(target):
+    x = np.zeros((1, 2, 600, 4), np.float32)
+    plain, biased = (
+        regard.explain(x, x, x, is_causal=True, **more) for more in ({}, {"alibi_slopes": [0.5, 1]})
+    )
+    assert biased.tiles_computed == biased.tiles_biased == plain.tiles_computed
+    assert biased.scores_computed == plain.scores_computed
+
+
+LONG = {
+    "full": {},
+    "causal": {"is_causal": True},
+    "window": {"window": (2**20, 0)},
+    "slopes": {"is_causal": True, "alibi_slopes": [0.5] * 64},
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_call_is_counted_at_once(name, target):
+    """Counting tile by tile would take hours."""
+    n, left = 2**22, 2**20
+    x = np.broadcast_to(np.float32(1), (64, n, 64))
+    found = regard.explain(x, x, x, **LONG[name])
+    seen = n * n if name == "full" else n * (n + 1) // 2
+    if name == "window":
+        seen -= (n - left - 1) * (n - left) // 2
+    edges = n * (found.strip_rows + 2 * found.tile_keys)
+    assert 64 * seen <= found.scores_computed <= 64 * (seen + 2 * edges)
+
+
+def test_tiles_of_a_window(target):
+    """A strip of queries computes the tiles in which some query sees a key, and hides single scores
+    in those that not all see whole."""
+    x = np.zeros((1, 480, 4), np.float32)
+    found = regard.explain(x, x, x, window=(100, 0), threads=1)
+    behind = np.arange(480)[:, None] - np.arange(480)
+    seen = ((behind >= 0) & (behind <= 100)).astype(int)
+    strips = np.add.reduceat(seen, range(0, 480, found.strip_rows), axis=0)
+    counts = np.add.reduceat(strips, range(0, 480, found.tile_keys), axis=1)
+    assert found.tiles_computed == np.count_nonzero(counts)
+    assert found.tiles_biased == np.sum(
+        (counts > 0) & (counts < found.strip_rows * found.tile_keys)
+    )

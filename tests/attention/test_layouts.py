@@ -41,9 +41,13 @@ def test_memory_mapped_file(storage, target, tmp_path):
     for role, array in arrays.items():
         array.tofile(tmp_path / role)
         mapped[role] = np.memmap(tmp_path / role, array.dtype, "r", shape=array.shape)
-    output, lse = attend(mapped)
-    assert type(output) is type(lse) is np.ndarray
-    assert_same_bits((output, lse), attend(arrays))
+    wanted, lse = attend(arrays)
+    found = attend(mapped)
+    assert [type(x) for x in found] == [np.ndarray, np.ndarray]
+    assert_same_bits(found, (wanted, lse))
+    out = np.memmap(tmp_path / "out", storage, "w+", shape=wanted.shape)
+    assert attend(arrays, out=out)[0] is out
+    assert_same_bits(np.asarray(out), wanted)
 
 
 def test_fused_projection_is_read_and_written_where_it_lies(storage, target):
@@ -87,15 +91,9 @@ def test_stages(layout, dtype, target):
         hidden = regard.apply_mask(scores, kind)
         assert_same_bits(regard.apply_mask(lay(scores), lay(kind)), hidden)
     for axis in range(4):
-        wanted = regard.softmax(hidden, axis)
+        last = np.moveaxis(hidden, axis, -1).copy()
+        wanted = np.moveaxis(regard.softmax(last), -1, axis)
         assert_same_bits(regard.softmax(lay(hidden), axis), wanted)
-
-
-def test_softmax_along_any_axis_has_the_bits_of_the_last(dtype, target):
-    x = problem(dtype)["query"]
-    for axis in range(4):
-        wanted = np.moveaxis(regard.softmax(np.moveaxis(x, axis, -1).copy()), -1, axis)
-        assert_same_bits(regard.softmax(x, axis), wanted)
 
 
 def test_nothing_outside_the_arrays_is_read_or_written(target, output_of):
@@ -151,11 +149,3 @@ def test_nothing_outside_the_arrays_is_read_or_written(target, output_of):
     print(i)
     """
     assert output_of(script, REGARD_TARGET=target) == "143"
-
-
-def test_out_that_is_a_memmap_comes_back_filled(tmp_path, storage, target):
-    arrays = problem(storage)
-    wanted, _ = attend(arrays)
-    out = np.memmap(tmp_path / "out", storage, "w+", shape=wanted.shape)
-    assert attend(arrays, out=out)[0] is out
-    assert_same_bits(np.asarray(out), wanted)

@@ -6,10 +6,10 @@ import dataclasses
 import hypothesis
 import numpy as np
 import pytest
+from drawn_calls import calls, statistics
 from hypothesis import strategies as st
 
 import regard
-from drawn_calls import calls, statistics
 from drawn_masks import drawn_mask
 from drawn_problems import TARGETS, examples, on_target
 from element_types import type_named
@@ -39,6 +39,17 @@ def under(problem, mask):
     return dataclasses.replace(problem, options=problem.options | {"mask": mask})
 
 
+def assert_same_under(mask, other, family, problem):
+    """Compare everything except the gradients of the masks, which have their types."""
+    options = problem.options
+    found, wanted = (
+        family(dataclasses.replace(problem, options=options | {"mask": each}))
+        for each in (mask, other)
+    )
+    count = 3 if family.__name__ == "gradients" else None
+    assert_same_bits(found[:count], wanted[:count])
+
+
 @hypothesis.given(call=calls(WITH_MASKS), target=TARGETS, data=st.data())
 @examples(150)
 def test_sparse_masks_are_dense_masks(call, target, data):
@@ -59,7 +70,6 @@ def test_sparse_masks_are_dense_masks(call, target, data):
 @hypothesis.given(call=calls(WITH_MASKS), target=TARGETS, data=st.data())
 @examples(100)
 def test_masks_of_16_bits_are_masks_of_32(call, target, data):
-    """Only the gradient of the mask itself is rounded to its type."""
     family, problem = call
     half = type_named(data.draw(st.sampled_from(["float16", "bfloat16"])))
     shape = (*problem.grad_lse.shape[-2:], problem.key.shape[-2])
@@ -69,14 +79,8 @@ def test_masks_of_16_bits_are_masks_of_32(call, target, data):
     wide = numbers.astype(np.float32)
     if data.draw(st.booleans()):
         wide, numbers = (np.ascontiguousarray(x[..., ::-1])[..., ::-1] for x in (wide, numbers))
-    options = problem.options
-    found, wanted = (
-        dataclasses.replace(problem, options=options | {"mask": mask}) for mask in (numbers, wide)
-    )
     with on_target(target):
-        found, wanted = family(found), family(wanted)
-    three = 3 if family.__name__ == "gradients" else None
-    assert_same_bits(found[:three], wanted[:three])
+        assert_same_under(numbers, wide, family, problem)
 
 
 @hypothesis.given(call=calls(WITH_MASKS), target=TARGETS, data=st.data())
@@ -91,15 +95,8 @@ def test_a_pair_of_masks_is_their_merger(call, target, data):
     axes = [slice(None) if data.draw(st.booleans()) else slice(1) for _ in range(6)]
     shown, bias = shown[tuple(axes[:3])], bias[tuple(axes[3:])]
     merged = np.where(shown, bias, np.float32(-np.inf))
-    options = problem.options
-    found, wanted = (
-        dataclasses.replace(problem, options=options | {"mask": mask})
-        for mask in ((shown, bias), merged)
-    )
     with on_target(target):
-        found, wanted = family(found), family(wanted)
-    three = 3 if family.__name__ == "gradients" else None
-    assert_same_bits(found[:three], wanted[:three])
+        assert_same_under((shown, bias), merged, family, problem)
 
 
 def test_a_tuple_of_two_rows_is_an_array(target):

@@ -1,11 +1,8 @@
 """Test attention over parts of the keys, merged, against attention over all keys."""
 
-import itertools
-
 import numpy as np
 import pytest
 
-import reference
 import regard
 from cases import LAYOUTS
 from element_types import type_named
@@ -92,20 +89,6 @@ def test_rows_of_special_numbers(name, dtype, target):
     np.testing.assert_allclose(actual_lse[1], np.log(len(lses)), rtol=eps, atol=eps)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_one_part_comes_back_as_it_is(dtype, target):
-    output, lse = normal((2, 5, 3)).astype(type_named(dtype)), normal((2, 5), "float32")
-    output[0, 1], lse[0, 1] = 0, -INF
-    output[1, 2] = [NAN, INF, -0.0]
-    before = output.copy(), lse.copy()
-    actual = merge([output], [lse])
-    assert_same_bits(actual[0], output)
-    assert_same_bits(actual[1], lse.astype("float64" if dtype == "float64" else "float32"))
-    for result in actual:
-        result[...] = 1
-    assert_same_bits((output, lse), before)
-
-
 def several(dtype, parts=5, rows=(3, 4, 11), value_dim=7):
     outputs = normal((parts, *rows, value_dim), dtype)
     lses = normal((parts, *rows), dtype, seed=1) * 5
@@ -114,38 +97,12 @@ def several(dtype, parts=5, rows=(3, 4, 11), value_dim=7):
     return outputs, lses
 
 
-def assert_near(actual, wanted, outputs, lses, times):
-    eps = float(np.finfo(outputs.dtype).eps)
-    finite = np.abs(lses[np.isfinite(lses)]).max()
-    limits = times * eps * np.abs(outputs).max() * (len(outputs) + 3 + finite)
-    for a, w in zip(actual, wanted, strict=True):
-        assert a.dtype == w.dtype
-        assert reference.error(a, w) <= limits
-
-
-def test_order_matters_little(dtype):
-    outputs, lses = several(dtype)
-    wanted = merge(outputs, lses)
-    for order in itertools.permutations(range(5)):
-        assert_near(merge(outputs[list(order)], lses[list(order)]), wanted, outputs, lses, 2)
-
-
 def test_an_empty_part_changes_no_bit(dtype, target):
     outputs, lses = several(dtype)
     wanted = merge(outputs, lses)
     for place in range(6):
         more = np.insert(outputs, place, 0, axis=0), np.insert(lses, place, -INF, axis=0)
         assert_same_bits(merge(*more), wanted)
-
-
-@pytest.mark.parametrize("parts", [2, 9, 40])
-def test_a_row_alone_has_the_bits_of_all(parts, dtype, target):
-    outputs, lses = several(dtype, parts=parts)
-    output, lse = merge(outputs, lses)
-    for row in np.ndindex(3, 4, 11):
-        index = (slice(None), *(slice(i, i + 1) for i in row))
-        alone = merge(outputs[index], lses[index])
-        assert_same_bits(alone, (output[index[1:]], lse[index[1:]]))
 
 
 def test_the_number_of_threads_changes_no_bit(dtype, target):
@@ -161,6 +118,13 @@ def test_the_number_of_threads_changes_no_bit(dtype, target):
     assert_same_bits(*results)
     few = merge(outputs[:, :, :, 200:203], lses[:, :, :, 200:203])
     assert_same_bits(few, tuple(part[:, :, 200:203] for part in results[0]))
+
+
+def test_results_of_one_part_are_copies(dtype):
+    output, lse = normal((2, 5, 3), dtype), normal((2, 5), dtype)
+    merged = merge([output], [lse])
+    assert_same_bits(merged, (output, lse))
+    assert not any(np.shares_memory(*pair) for pair in zip(merged, (output, lse), strict=True))
 
 
 @pytest.mark.parametrize("value_dim", [7, 300])  # rows are merged 256 elements at a time
@@ -204,12 +168,8 @@ def test_parts_broadcast(states, sums, dtype, target):
     ("outputs", "lses", "output", "lse"),
     [
         (["float32"], ["float32"], "float32", "float32"),
-        (["float32", "float64"], ["float32", "float32"], "float64", "float64"),
         (["float32", "float32"], ["float32", "float64"], "float32", "float64"),
-        (["float16", "float16"], ["float32", "float16"], "float16", "float32"),
-        (["float16", "float32"], ["float32", "float32"], "float32", "float32"),
         (["float16"], ["float64"], "float16", "float64"),
-        (["bfloat16", "bfloat16"], ["float32", "float32"], "bfloat16", "float32"),
         (["bfloat16", "float16"], ["float32", "bfloat16"], "float32", "float32"),
         (["bfloat16", "float64", "float16"], ["float32"] * 3, "float64", "float64"),
         (["int64"], ["float32"], "float64", "float64"),
@@ -223,6 +183,3 @@ def test_types(outputs, lses, output, lse):
     actual = merge(states, sums)
     assert actual[0].dtype == type_named(output)
     assert actual[1].dtype == type_named(lse)
-
-
-OUTPUT, LSE = np.zeros((3, 5, 2)), np.zeros((3, 5))

@@ -1,5 +1,6 @@
 """matmul with weights of 16 and 8 bits has the bits of the product with the same floats."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -145,22 +146,6 @@ def test_every_number_of_8_bits(scale, target):
         assert_same_bits(product + 0, wanted.T[rows] + 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_nan_and_infinity_stay_in_their_rows(kind, target):
-    weight = narrow(normal((37, 150)), kind)
-    for rows in (1, 8, 40):
-        a = normal((rows, 150), 2)
-        clean = regard.matmul(a, weight.T)
-        a[0, 149] = np.nan
-        if rows > 1:
-            a[rows - 1, 0] = np.inf
-        spoiled = regard.matmul(a, weight.T)
-        assert np.isnan(spoiled[0]).all()
-        if rows > 1:
-            assert not np.isfinite(spoiled[-1]).any()
-        assert_same_bits(spoiled[1:-1], clean[1:-1])
-
-
 @pytest.mark.parametrize("shape", [(5, 64), (7, 100), (3, 1), (2, 0), (0, 7), (900, 700)], ids=str)
 def test_no_weight_is_off_by_more_than_half_a_scale(shape):
     rng = np.random.default_rng(0)
@@ -179,11 +164,11 @@ def test_no_weight_is_off_by_more_than_half_a_scale(shape):
         assert (kept.scales[:, begin // 64] >= group / np.float32(127) * (1 - 2**-23)).all()
 
 
-def test_a_restored_weight_is_quantized_to_the_same():
-    weight = regard.QuantizedWeight(normal((50, 200)) * np.geomspace(1e-35, 1e35, 50)[:, None])
-    again = regard.QuantizedWeight(weight.dequantize())
-    assert_same_bits(again.numbers, weight.numbers)
-    assert_same_bits(again.scales, weight.scales)
+def test_what_holds_a_weight_is_not_an_array():
+    weight = regard.QuantizedWeight(normal((3, 5)))
+    for held in (weight, weight.T):
+        with pytest.raises(TypeError, match="dequantize"):
+            np.asarray(held)
 
 
 def test_rows_of_a_weight():
@@ -200,31 +185,15 @@ def test_rows_of_a_weight():
 
 
 def test_copies_have_the_same_bits():
-    import copy
-    import pickle
-
     weight, a = regard.QuantizedWeight(normal((70, 130))), normal((2, 130), 1)
-    for made in (copy.deepcopy(weight), pickle.loads(pickle.dumps(weight))):
+    for made in (
+        copy.deepcopy(weight),
+        pickle.loads(pickle.dumps(weight)),
+        pickle.loads(pickle.dumps(weight.T)).T,
+        regard.QuantizedWeight.from_parts(weight.numbers, weight.scales),
+    ):
+        assert_same_bits(made.dequantize(), weight.dequantize())
         assert_same_bits(regard.matmul(a, made.T), regard.matmul(a, weight.T))
-    parts = regard.QuantizedWeight.from_parts(weight.numbers, weight.scales)
-    assert_same_bits(parts.dequantize(), weight.dequantize())
-    assert repr(weight) == "QuantizedWeight(shape=(70, 130), nbytes=9940)"
-    assert repr(weight.T) == repr(weight) + ".T"
-    assert weight.T.shape == (130, 70)
-    assert weight.T.T is weight
-
-
-NUMBERS, SCALES = np.zeros((3, 65), np.int8), np.ones((3, 2), np.float32)
-
-
-def test_lists_and_other_byte_orders():
-    weight = regard.QuantizedWeight([[1.0, 2.0], [3.0, -4.0]])
-    assert regard.matmul([[1, 1]], weight.T).dtype == np.float64
-    swapped = normal((2, 3)).astype(">f4")
-    half = normal((3, 4)).astype(np.float16)
-    wanted = regard.matmul(swapped.astype("<f4"), half)
-    assert_same_bits(regard.matmul(swapped, half), wanted)
-    assert_same_bits(regard.matmul(swapped.astype("<f4"), half.astype(">f2")), wanted)
 
 
 @pytest.mark.slow
@@ -236,24 +205,3 @@ def test_products_that_are_packed_for_all_threads(kind, target):
     expected = regard.matmul(a, floats_of(weight).T, threads=1)
     for threads in (1, 2, 3):
         assert_same_bits(regard.matmul(a, weight.T, threads=threads), expected)
-
-
-def test_what_holds_a_weight_is_not_an_array():
-    weight = regard.QuantizedWeight(normal((3, 5)))
-    assert len(weight) == 3
-    for held in (weight, weight.T):
-        with pytest.raises(TypeError, match="dequantize"):
-            np.asarray(held)
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        again = pickle.loads(pickle.dumps(weight.T, protocol))
-        assert_same_bits(again.T.dequantize(), weight.dequantize())
-
-
-def test_parts_keep_their_scales():
-    scales = np.ones((2, 1), np.float32)
-    weight = regard.QuantizedWeight.from_parts(np.ones((2, 3), np.int8), scales)
-    scales[:] = 7
-    assert (weight.dequantize() == 1).all()
-    largest = np.full((1, 1), 3e38, np.float32)
-    weight = regard.QuantizedWeight.from_parts(np.full((1, 2), 2, np.int8), largest)
-    assert np.isinf(weight.dequantize()).all()

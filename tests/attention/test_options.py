@@ -1,8 +1,6 @@
 """Test the meaning of options against equivalent calls: with a mask, with a slice of the keys, and
 without the option."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -11,12 +9,10 @@ from reference import (
     arithmetic,
     assert_matches,
     assert_same_bits,
-    error,
     expected,
 )
 
 sdpa = regard.scaled_dot_product_attention
-LENGTHS = (0, 1, 7, 8, 9, 95, 96, 97, 191, 192, 193, 200)
 EVERYTHING = {"return_weights": True, "return_lse": True}
 
 
@@ -29,53 +25,15 @@ def plain(dtype, *, q_len=19, kv_len=130):
     return normal(dtype, (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12))
 
 
-# Which keys a query sees
-
-
-def test_every_small_window_at_every_offset(dtype, target):
-    query, key, value = normal(dtype, (2, 5, 8), (1, 7, 8), (1, 7, 4))
-    sides, offsets = (None, 0, 1, 3, 9), (-9, -6, -5, -2, 0, 1, 2, 6, 7, 13)
-    for left, right, offset in itertools.product(sides, sides, offsets):
-        ahead = np.arange(7) - (np.arange(5)[:, None] + offset)
-        mask = np.ones((5, 7), bool)
-        mask &= True if left is None else ahead >= -left
-        mask &= True if right is None else ahead <= right
-        options = {"window": (left, right), "query_offset": offset}
-        for causal in (False, True):
-            actual = sdpa(query, key, value, is_causal=causal, **options, **EVERYTHING)
-            seen = mask & (ahead <= 0) if causal else mask
-            assert_same_bits(actual, sdpa(query, key, value, seen, **EVERYTHING))
-
-
-@pytest.mark.parametrize("offset", [-200, -7, 0, 3, 111, 130, 1000])
-def test_causality_is_a_window(offset, storage, target):
-    for q_len in (1, 19, 140):
-        arrays = plain(storage, q_len=q_len)
-        options = {"query_offset": offset, **EVERYTHING}
-        wanted = sdpa(*arrays, is_causal=True, **options)
-        for window in ((None, 0), [None, 0], (2**63 - 1, 0), (2**40, np.int8(0))):
-            assert_same_bits(sdpa(*arrays, window=window, **options), wanted)
-        for window in ((None, None), (None, 5), (2**62, 2**62)):
-            assert_same_bits(sdpa(*arrays, window=window, is_causal=True, **options), wanted)
-        assert_same_bits(sdpa(*arrays, window=(None, None), **options), sdpa(*arrays, **options))
-
-
 @pytest.mark.parametrize("sides", [(0, 0), (None, 0), (0, None), (5, 2), (2**63 - 1, 2**63 - 1)])
 @pytest.mark.parametrize("offset", [2**63 - 1, 2**62, -(2**62), -(2**63)])
 def test_windows_at_the_ends_of_the_integers(offset, sides, dtype, target):
     """p - left and p + right may exceed 64 bits; visibility follows exact arithmetic."""
-    arrays = plain(dtype, q_len=3, kv_len=40)
-    left, right = sides
-    seen = np.array(
-        [
-            [
-                (left is None or j >= i + offset - left)
-                and (right is None or j <= i + offset + right)
-                for j in range(40)
-            ]
-            for i in range(3)
-        ]
-    )
+    arrays, (left, right) = plain(dtype, q_len=3, kv_len=40), sides
+    ahead = np.arange(40, dtype=object) - (np.arange(3, dtype=object)[:, None] + offset)
+    seen = np.ones((3, 40), bool)
+    seen &= True if left is None else (ahead >= -left).astype(bool)
+    seen &= True if right is None else (ahead <= right).astype(bool)
     actual = sdpa(*arrays, window=sides, query_offset=offset, **EVERYTHING)
     assert_same_bits(actual, sdpa(*arrays, seen, **EVERYTHING))
 
@@ -91,33 +49,6 @@ def test_integers_of_any_kind(kind, target):
     wanted = [sdpa(*(x[i] for x in arrays), key_lengths=(100, 7)[i]) for i in range(2)]
     assert_same_bits(sdpa(*arrays, key_lengths=lengths), np.stack(wanted))
     assert_same_bits(sdpa(*arrays, key_lengths=[100, 7]), np.stack(wanted))
-
-
-@pytest.mark.parametrize("padding", LENGTHS)
-def test_keys_before_the_padding_do_not_exist(padding, storage, target):
-    for q_len in (1, 60):
-        query, key, value = plain(storage, q_len=q_len, kv_len=200)
-        options = {"left_padding": padding, "is_causal": True, "query_offset": 100}
-        wanted = sdpa(query, key, value, **options, **EVERYTHING)
-        for other in (np.nan, np.inf):
-            key, value = key.copy(), value.copy()
-            key[..., :padding, :] = value[..., :padding, :] = other
-            assert_same_bits(sdpa(query, key, value, **options, **EVERYTHING), wanted)
-        blocks = padding // 96 * 96  # a slice of whole blocks has the same bits
-        query, key, value = plain(storage, q_len=q_len, kv_len=200)
-        part = key[..., blocks:, :], value[..., blocks:, :]
-        options |= {"left_padding": padding - blocks, "query_offset": 100 - blocks}
-        sliced = sdpa(query, *part, **options, **EVERYTHING)
-        assert_same_bits((sliced[0], sliced[2]), (wanted[0], wanted[2]))
-
-
-# Two masks at once
-
-
-# Slopes for each batch entry
-
-
-# How a score is formed
 
 
 def test_options_that_say_nothing(dtype, target):
@@ -166,18 +97,6 @@ def test_a_cap_takes_what_overflows(dtype, target):
     assert_matches(capped, output=output, weights=weights, lse=lse)
 
 
-def test_the_cap_comes_before_the_mask_and_the_slopes(dtype, target):
-    """Terms added after the cap are not capped: they hide or move a score as far as they say."""
-    arrays = plain(dtype)
-    bias = np.zeros((19, 130), dtype)
-    bias[:, ::2] = -1000
-    _, weights = sdpa(*arrays, bias, softcap=1.0, return_weights=True)
-    assert not weights[..., ::2].any()
-    slopes = np.full(4, 1000, dtype)
-    _, weights = sdpa(*arrays, softcap=1.0, alibi_slopes=slopes, return_weights=True)
-    assert_same_bits(weights, np.broadcast_to(np.eye(19, 130, dtype=dtype), weights.shape))
-
-
 def test_slopes_beyond_float32(storage, target):
     """A slope may be any finite number. If it is steep, the nearest key takes all weight."""
     query, key, value = plain(storage, q_len=19, kv_len=130)
@@ -187,23 +106,6 @@ def test_slopes_beyond_float32(storage, target):
         nearest = np.eye(19, 130, 60, dtype=storage)
         assert_same_bits(weights, np.broadcast_to(nearest, weights.shape))
         assert_same_bits(output, np.repeat(value[..., 60:79, :], 2, axis=1) + storage.type(0))
-
-
-def test_a_sink_is_a_key_without_a_value(dtype, target):
-    """The sink's logit acts like the score of one more key, whose value is 0."""
-    query, key, value = plain(dtype)
-    sinks = np.array([1.5, -2.0, 0.25, 4.0], dtype)
-    bias = np.zeros((4, 19, 131), dtype)
-    bias[..., 130] = sinks[:, None]
-    more_keys = np.concatenate([key, np.zeros_like(key[..., :1, :])], axis=-2)
-    more_values = np.concatenate([value, np.zeros_like(value[..., :1, :])], axis=-2)
-    want = expected(query, more_keys, more_values, bias)
-    output, weights, lse = sdpa(query, key, value, sinks=sinks, **EVERYTHING)
-    weights = np.concatenate([weights, np.zeros_like(weights[..., :1])], axis=-1)
-    share = np.exp(sinks[:, None] - lse)
-    assert error(share, want.exact.weights[..., 130]) <= want.limit.weights + want.limit.lse
-    weights[..., 130] = want.exact.weights[..., 130]
-    assert_matches(want, output=output, weights=weights, lse=lse)
 
 
 def test_a_sink_beside_nothing_but_itself(storage, target):

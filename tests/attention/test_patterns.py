@@ -182,27 +182,3 @@ def test_keys_in_pages(rule, target):
         if dtype == np.float64:
             assert_formula(found, *arrays, seen[None])
         assert_same_bits(found, both(*arrays, seen, {}))
-
-
-ALONE = {
-    "LowerTriangularMask": ({"is_causal": True}, causal),
-    "LowerTriangularFromBottomRightMask": ({"is_causal": True, **END}, bottom_right),
-    "LowerTriangularFromBottomRightLocalAttentionMask": ({"window": (11, 0), **END}, near),
-    "LocalAttentionFromBottomRightMask": ({"window": (8, 3), **END}, local),
-}
-
-
-@pytest.mark.parametrize("lengths", [(50, 50), (30, 70), (70, 30)])
-@pytest.mark.parametrize("name", ALONE)
-def test_masks_of_one_sequence(name, lengths, target):
-    options, rule = ALONE[name]
-    (q_len, kv_len), random = lengths, np.random.default_rng(0)
-    shapes = (HEADS, q_len, 16), (KV_HEADS, kv_len, 16), (KV_HEADS, kv_len, 8), (HEADS, q_len, 8)
-    arrays = [random.standard_normal(shape) for shape in shapes]
-    seen = np.broadcast_to(rule(*np.ogrid[:q_len, :kv_len], *lengths), lengths)
-    everywhere = np.broadcast_to(seen, (HEADS, *lengths))
-    assert_formula(both(*arrays, None, options), *arrays, everywhere)
-    bias = random.standard_normal(lengths)  # LowerTriangularMaskWithTensorBias
-    assert_formula(both(*arrays, bias, options), *arrays, everywhere, bias)
-    singles = [array.astype(np.float32) for array in arrays]
-    assert_same_bits(both(*singles, None, options)[:2], both(*singles, seen, {})[:2])

@@ -29,13 +29,8 @@ SHAPES = [
     ((3, 4), (4,)),
     ((2, 3, 4), (4,)),
     ((4,), (2, 4, 5)),
-    ((2, 3, 4), (2, 4, 5)),
-    ((2, 3, 4), (4, 5)),
-    ((3, 4), (2, 4, 5)),
     ((2, 1, 3, 4), (5, 4, 2)),
-    ((1, 3, 4), (5, 4, 2)),
     ((6, 2, 3, 4), (1, 2, 4, 5)),
-    ((1, 1), (1, 1)),
     ((0, 4), (4, 5)),
     ((3, 0), (0, 5)),
     ((0, 3, 4), (4, 5)),
@@ -175,6 +170,3 @@ def test_the_stages_backward_give_the_fused_gradients(name, dtype, target):
     for part, gradient in chained.items():
         assert_within(getattr(wanted, part), getattr(fused, part), dtype, f"fused {part}")
         assert_within(getattr(wanted, part), gradient, dtype, f"chained {part}")
-
-
-ONES, X = np.ones((3, 5)), np.ones((2, 3, 4))

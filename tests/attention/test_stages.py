@@ -9,7 +9,6 @@ import pytest
 import cases
 import regard
 import sparse_cases
-from data_kinds import KINDS, Drawn
 from reference import assert_same_bits, error, largest, wider
 
 SIZES = [1, 2, 3, *cases.AROUND_LANES[3:]]
@@ -169,23 +168,10 @@ def assert_softmax(x, axis, dtype, **options):
     assert error(actual, exact) <= 2 * error(softmax(x, axis, dtype), exact) + floor
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_stages_of_every_kind_of_numbers(kind, dtype, target):
-    """Products of integers, halves and one-hot vectors are exact, as in NumPy. The second factor is
-    contiguous: NumPy sums products with a transposed one in several parts, for a smaller error."""
-    drawn, random = Drawn(kind), np.random.default_rng(0)
-    for dim in (1, 16, 100):
-        query, key = (drawn.array(random, (33, dim), role) for role in ("query", "key"))
-        query, key = query.astype(dtype), key.T.astype(dtype, order="C")
-        assert_product(query, key, dtype)
-        scores = query @ key
-        if kind in ("gaussian", "keys + 100"):
-            assert not (scores == np.rint(scores)).all()
-        else:
-            assert_same_bits(regard.matmul(query, key) + 0, scores + 0)
-        for factor in (0.3, 1 / 3, 3.7):
-            assert_same_bits(regard.scale(scores, factor), scores * dtype.type(factor))
-            assert_softmax(scores * dtype.type(factor), -1, dtype)
+def test_softmax_of_any_rank(dtype, target):
+    for shape in ((1,), (7,), (2, 3, 2, 1, 2, 5), (0,), (3, 0), (0, 3)):
+        for axis in range(-len(shape), len(shape)):
+            assert_softmax(normal(shape, dtype), axis, dtype)
 
 
 @pytest.mark.parametrize("size", [*SIZES, 1000])
@@ -195,12 +181,6 @@ def test_softmax_of_rows(size, dtype, target):
     x[np.random.default_rng(size).random(x.shape) < 0.3] = -np.inf
     for axis in (-1, 1, 0, 2, -2, -3):
         assert_softmax(x, axis, dtype, threads=1 + size % 3)
-
-
-@pytest.mark.parametrize("shape", [(1,), (7,), (2, 3, 2, 1, 2, 5), (0,), (3, 0), (0, 3)], ids=str)
-def test_softmax_of_any_rank(shape, dtype, target):
-    for axis in range(-len(shape), len(shape)):
-        assert_softmax(normal(shape, dtype), axis, dtype)
 
 
 def test_softmax_of_a_row_without_keys_is_zero(dtype, target):
@@ -247,6 +227,7 @@ WRITEABLE = ["contiguous", *(n for n in cases.LAYOUTS if n not in ("read_only", 
 
 @pytest.mark.parametrize("layout", WRITEABLE)
 def test_out_of_every_stage(layout, dtype, target):
+    """`out` may be the scores themselves, if the result has their shape."""
     lay = cases.LAYOUTS.get(layout, np.array)
     x, y, mask = normal((9, 21), dtype), normal((21, 9), dtype), np.tri(9, 21, 5, dtype=bool)
     for call in (
@@ -265,23 +246,16 @@ def test_out_of_every_stage(layout, dtype, target):
         assert_same_bits(out, wanted)
         out[...] = 7  # any remaining difference is around it
         assert around.tobytes() == before.tobytes()
-
-
-@pytest.mark.parametrize("layout", WRITEABLE)
-def test_elementwise_stages_in_place(layout, dtype, target):
-    lay = cases.LAYOUTS.get(layout, np.array)
-    mask = np.tri(9, 21, 5, dtype=bool)
     for call in (
         lambda x, **o: regard.scale(x, 0.5, **o),
         lambda x, **o: regard.apply_mask(x, mask, **o),
-        lambda x, **o: regard.apply_mask(x, np.where(mask, 0.5, -np.inf), **o),
         lambda x, **o: regard.softmax(x, **o),
         lambda x, **o: regard.softmax(x, axis=0, **o),
     ):
-        x = lay(normal((9, 21), dtype))
-        wanted = call(x)
-        assert call(x, out=x) is x
-        assert_same_bits(x, wanted)
+        scores = lay(x)
+        wanted = call(scores)
+        assert call(scores, out=scores) is scores
+        assert_same_bits(scores, wanted)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)], ids=str)
@@ -369,17 +343,10 @@ def test_threads_of_the_stages(dtype, target, layer):
             assert_same_bits(other, one)
 
 
-def test_batch_and_neighbors_of_the_stages(dtype, target):
+def test_every_entry_of_the_stages_alone(dtype, target):
     a, b = normal((4, 37, 61), dtype), normal((4, 61, 45), dtype, 1)
     product, weights = regard.matmul(a, b), regard.softmax(a * 3)
     for i in range(4):
         assert_same_bits(regard.matmul(a[i], b[i]), product[i])
         assert_same_bits(regard.softmax(a[i] * 3), weights[i])
         assert_same_bits(regard.softmax(a[i, 5] * 3), weights[i, 5])
-    loud = a.copy()
-    loud[1], loud[2, :30] = np.nan, 1e30
-    with np.errstate(over="ignore"):
-        spoiled, spoiled_weights = regard.matmul(loud, b), regard.softmax(loud * 3)
-    for kept in (0, 3, (2, slice(30, None))):
-        assert_same_bits(spoiled[kept], product[kept])
-        assert_same_bits(spoiled_weights[kept], weights[kept])

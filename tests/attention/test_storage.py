@@ -6,7 +6,7 @@ import numpy as np
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import TYPES
-from reference import arithmetic, assert_matches, assert_same_bits, expected
+from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 EVERYTHING = {"return_weights": True, "return_lse": True}
@@ -75,29 +75,6 @@ def test_numbers_beyond_the_type_stay_within(half, target):
     assert_same_bits(output, np.full((5, 3), top, half))
     limit = (64 / 2 + 4) * np.finfo(np.float32).eps
     assert np.isclose(lse, 200 * 200 * 64 + np.log(7), limit, 0).all()
-
-
-def test_integers_beside_halves(half, target):
-    """Integers and lists are read as float64, and so is everything they are computed with."""
-    query, key, value = plain(half)
-    whole = np.random.default_rng(0).integers(-3, 4, query.shape)
-    wide = [x.astype(np.float64) for x in (query, key, value)]
-    assert_same_bits(sdpa(whole, key, value), sdpa(whole.astype(np.float64), *wide[1:]))
-    assert_same_bits(sdpa(query, key, value.tolist()), sdpa(*wide[:2], wide[2]))
-    mask = np.random.default_rng(1).standard_normal((19, 130)).round(1)
-    wanted = sdpa(query, key, value, mask.astype(np.float32))
-    assert_same_bits(sdpa(query, key, value, mask.tolist()), wanted)
-
-
-def test_subnormal_values(half, target):
-    """Below the normal range, a result is rounded to a multiple of the smallest number."""
-    query, key, _ = plain(half)
-    steps = np.random.default_rng(0).integers(-700, 700, (2, 2, 130, 12)) / 700
-    value = (steps * {"float16": 2.0**-14, "bfloat16": 2.0**-126}[half.name]).astype(half)
-    want = expected(query, key, value)
-    output = sdpa(query, key, value)
-    assert output.any()
-    assert_matches(want, output=output)
 
 
 def test_lse_and_slopes_are_in_the_precision_of_the_arithmetic(half, target):

@@ -6,57 +6,32 @@ import re
 import pytest
 from benchmarks.table.__main__ import main as table
 
-import regard
 from regard._bench.engines import NumPy
 from regard._cli import bench
 
 SMALL = ("--shape", "1,2,16,8", "--rounds", "1", "--threads", "1")
 
 
-@pytest.fixture
-def requested(monkeypatch, run):
-    """Return what a command would measure."""
-
-    def ask(*arguments):
-        requests = []
-
-        def take(_work, request, **_options):
-            requests.append(request)
-            raise RuntimeError("asked")
-
-        monkeypatch.setattr(bench, "run_in_fresh_process", take)
-        status, _, errors = run("bench", *arguments)
-        assert (status, errors) == (1, "regard: error: RuntimeError: asked\n")
-        return requests[0]
-
-    return ask
-
-
 @pytest.mark.parametrize(
     ("arguments", "rounds", "cases"),
     [
         ([], 5, 5),
-        (["--quick"], 2, 5),
         (["--quick", "--rounds", "7"], 7, 5),
         (["--shape", "1,8,512,64", "--shape", "1,1,6,2"], 5, 2),
         (["--curve"], 5, 9),
         (["--curve", "128:512", "--shape", "1,32/8,128", "--causal"], 5, 3),
     ],
 )
-def test_what_is_measured(requested, arguments, rounds, cases):
-    request = requested(*arguments)
+def test_what_is_measured(arguments, rounds, cases, run, monkeypatch):
+    requests = []
+    monkeypatch.setattr(
+        bench, "run_in_fresh_process", lambda _work, request, **_options: requests.append(request)
+    )
+    assert run("bench", *arguments)[0] == 1  # there is no result
+    (request,) = requests
     assert (request.rounds, len(request.cases)) == (rounds, cases)
     if "--curve" in arguments or "--shape" in arguments:
         assert all(case.problem.is_causal == ("--causal" in arguments) for case in request.cases)
-
-
-def test_a_wrong_regard_is_exit_status_1(run, measured_here, monkeypatch):
-    measured_here(NumPy)
-    right = regard.scaled_dot_product_attention
-    monkeypatch.setattr(regard, "scaled_dot_product_attention", lambda *a, **b: -right(*a, **b))
-    status, text, _ = run("bench", *SMALL)
-    assert status == 1
-    assert "1x2x16x8: regard failed, WrongResultError" in text
 
 
 def test_a_curve(run, measured_here, tmp_path):
@@ -66,10 +41,8 @@ def test_a_curve(run, measured_here, tmp_path):
     status, text, _ = run("bench", "--curve", "16:32", *options)
     assert status == 0
     assert re.findall(r"^ +(16|32) ", text, re.MULTILINE) == ["16", "32"] * 2
-    assert [case["name"] for case in json.loads(path.read_text())["cases"]] == [
-        "1x2x16x8",
-        "1x2x32x8",
-    ]
+    names = [case["name"] for case in json.loads(path.read_text())["cases"]]
+    assert names == ["1x2x16x8", "1x2x32x8"]
 
 
 def test_no_matplotlib_is_one_line(run_python):
@@ -112,12 +85,9 @@ def test_a_run_of_the_table_and_its_files(measured_here, tmp_path, capsys):
     assert seen["threads"] == seen["request"].threads == 2
     steps = ["limits of the machine", *names, "limits of the machine"]
     assert [line.split("] ")[1] for line in errors.splitlines()] == steps
-    assert re.search(r"^  notebook 6x2 +\d.* us +\d", text, re.MULTILINE)
-    assert re.search(r"^  append beside 1x32/8x4096x128 +\d\.\d\dx  time", text, re.MULTILINE)
+    assert all(f"  {name} " in text for name in names)
     document = json.loads(path.read_text())
     assert [case["name"] for case in document["cases"]] == [*names[:2]]
     assert document["comparisons"][0]["ratio"] > 0
-    assert len(document["peak"]) == len(document["bandwidth"]) == 2
     for case in document["cases"]:
-        assert list(case["errors"]) == list(case["samples"]) == ["regard", "NumPy"]
-        assert all(len(samples["rounds"]) == 2 for samples in case["samples"].values())
+        assert [len(samples["rounds"]) for samples in case["samples"].values()] == [2, 2]

@@ -20,10 +20,6 @@ def test_info(shown):
         assert re.search(rf"{target['name']} .*run", text)
 
 
-def test_info_json(shown):
-    assert json.loads(shown("info", "--json")) == regard.show_config(mode="dicts")
-
-
 def test_info_follows_the_environment(process):
     done = process("info", "--json", REGARD_TARGET="baseline", REGARD_NUM_THREADS="3")
     result = json.loads(done.stdout)
@@ -36,7 +32,6 @@ def test_info_follows_the_environment(process):
     ("arguments", "tokens"),
     [
         (["two words"], ["two", "words"]),
-        (["demo", "info"], ["info"]),
         (["demo", "bench", "info"], ["bench", "info"]),
     ],
 )

@@ -12,35 +12,27 @@ from regard._cli.stages import EXAMPLE, embed
 from stand_ins import engine_named, engine_that_raises
 
 
-def document_of(shown, *arguments):
-    return json.loads(shown("demo", "--json", "--no-timing", *arguments))
-
-
 @pytest.mark.slow
 def test_default_is_the_example_with_timing(process):
     done = process("--threads", "1")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"1 thread, target {regard.cpu_targets()[0]}" in done.stdout
-    assert re.search(r"^  regard .* ms .* GFLOP/s +1\.0×  ━", done.stdout, re.MULTILINE)
     assert re.search(r"^  NumPy .* ms .* GFLOP/s +\d+\.\d×  ━", done.stdout, re.MULTILINE)
-    assert "PyTorch" not in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_json_of_the_example(shown, measured_here):
     measured_here(NumPy)
     result = json.loads(shown("--json", "--threads", "1"))
     tokens = EXAMPLE.split()
-    stages = {name: as_array(values) for name, values in result["stages"].items()}
+    # None becomes NaN.
+    stages = {name: np.array(values, np.float32) for name, values in result["stages"].items()}
     x = embed(tokens) + regard.positional.sinusoidal(6, 3).astype(np.float32)
     generator = regard.TorchGenerator(123)
     query, key, value = (regard.matmul(x, generator.randn(3, 2)) for _ in range(3))
     output, weights = regard.scaled_dot_product_attention(
         query, key, value, is_causal=True, return_weights=True
     )
-    assert (result["tokens"], result["threads"]) == (tokens, 1)
-    assert result["version"] == regard.__version__
-    assert stages["embedding"][1].tolist() == embed(["big"])[0].tolist()
+    assert result["tokens"] == tokens
     np.testing.assert_array_equal(stages["query"], query)
     np.testing.assert_array_equal(stages["scores"], regard.matmul(query, key.T))
     np.testing.assert_array_equal(np.isnan(stages["masked_scores"]), ~regard.masks.causal(6))
@@ -51,22 +43,13 @@ def test_json_of_the_example(shown, measured_here):
     assert [round(number, 4) for number in result["notebook"]["output"]] == [0.2413, 0.2311]
     assert result["notebook"]["passed"]
     timing = result["timing"]
-    batch, heads, length, dim = timing["shape"]
-    assert timing["flops"] == 4 * batch * heads * length * length * dim
     assert [row["engine"] for row in timing["rows"]] == ["regard", "NumPy"]
-    assert timing["rows"][0]["ratio"] == 1.0
-    for row in timing["rows"]:
-        assert row["gflops"] == pytest.approx(timing["flops"] / row["milliseconds"] / 1e6)
-        assert row["error"] < 1e-5
-
-
-def as_array(values):
-    return np.array(values, dtype=np.float32)  # None becomes NaN
+    assert all(row["error"] < 1e-5 for row in timing["rows"])
 
 
 @pytest.mark.parametrize("words", [["alone"], ["a"] * 300])
 def test_stages_equal_the_fused_call_for_any_length(shown, words):
-    result = document_of(shown, *words)
+    result = json.loads(shown("demo", "--json", "--no-timing", *words))
     assert result["check"]["passed"]
     assert len(result["stages"]["output"]) == len(words)
 

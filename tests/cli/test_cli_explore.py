@@ -16,14 +16,21 @@ needs_smollm2 = pytest.mark.skipif(
 @needs_smollm2
 @pytest.mark.slow
 def test_a_sentence_becomes_a_page(process, tmp_path):
-    done = process("explore", "--smollm2", "The", "cat & <b>", "-o", "page.html")
+    own = ["--layers", "2,0-1", "--detail", "16", "--top-k", "3", "-o", "page.html"]
+    done = process("explore", "--smollm2", "one two " * 9, "cat & <b>", *own)
     assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
-    assert done.stdout.startswith("page.html: Explorer(30 layers, 270 heads, q_len=")
+    assert done.stdout.startswith("page.html: Explorer(3 layers, 27 heads, q_len=")
     steps = ["reading the model", "reading the text", "looking at its attention"]
     assert [line.partition("] ")[2] for line in done.stderr.splitlines()] == steps
     page = (tmp_path / "page.html").read_text()
     assert page.endswith("</html>\n")
-    assert "<b>" not in page.partition('id="facts">')[2].partition("</script>")[0]
+    text = page.partition('id="facts">')[2].partition("</script>")[0]
+    assert "<b>" not in text
+    facts = json.loads(text)
+    assert [layer["name"] for layer in facts["layers"]] == ["0", "1", "2"]
+    assert facts["shape"] == [16, 16]
+    rows = {name: shape for name, _, shape, _ in facts["layers"][0]["heads"][0]["rows"]}
+    assert rows["top_weights"] == [3, facts["q_len"]]
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
@@ -36,21 +43,6 @@ def test_a_model_that_cannot_be_read_is_one_line(process, tmp_path):
     last = done.stderr.splitlines()[-1]
     assert last.startswith("regard: error: FileNotFoundError: config.json is missing")
     assert "Traceback" not in done.stderr
-
-
-@needs_smollm2
-@pytest.mark.slow
-def test_layers_detail_and_top_keys(process, tmp_path):
-    own = ["--layers", "2,0-1", "--detail", "16", "--top-k", "3", "-o", "page.html"]
-    done = process("explore", "--smollm2", "one two three " * 9, *own)
-    assert done.returncode == 0, done.stderr
-    assert "Explorer(3 layers, 27 heads, q_len=" in done.stdout
-    page = (tmp_path / "page.html").read_text()
-    facts = json.loads(page.partition('id="facts">')[2].partition("</script>")[0])
-    assert [layer["name"] for layer in facts["layers"]] == ["0", "1", "2"]
-    assert facts["shape"] == [16, 16]
-    rows = {name: shape for name, _, shape, _ in facts["layers"][0]["heads"][0]["rows"]}
-    assert rows["top_weights"] == [3, facts["q_len"]]
 
 
 def test_a_missing_package_is_named(run, monkeypatch):

@@ -115,7 +115,7 @@ class DLPackArray:
         strides = None if self.strides is None else (ctypes.c_int64 * axes)(*self.strides)
         self._alive += [shape, strides]
         return DLTensor(
-            self.array.buffer.address - self.byte_offset,
+            self.array.buffer.address,
             DLDevice(*self.place),
             axes,
             DLDataType(*self.dtype),
@@ -150,13 +150,13 @@ class OldDLPackArray(DLPackArray):
         return self._capsule(stream, None)
 
 
-def fake_torch(cuda, current=0):
+def fake_torch(cuda):
     """Return a module with as much of PyTorch as regard calls, whose tensors are DeviceArrays.
 
     `torch.current` is the number of its current stream.
     """
     torch = types.ModuleType("torch")
-    torch.current, torch.recorded = current, []
+    torch.current, torch.recorded = 0, []
 
     class Stream:
         def __init__(self, number, device=None):
@@ -169,11 +169,7 @@ def fake_torch(cuda, current=0):
             torch.current = self.before
 
     class Tensor(DLPackArray):
-        def __init__(self, array, requires_grad=False, device="cuda:0"):
-            super().__init__(array, reported=(2, 0) if device.startswith("cuda") else (1, 0))
-            self.device = device
-            self.requires_grad = requires_grad
-            self.allocated_on = torch.current
+        device, requires_grad = "cuda:0", False
 
         def data_ptr(self):
             return self.array.buffer.address

@@ -187,8 +187,7 @@ class Runner:
     ):
         """Solve a problem whose arrays have four axes each; `mask` may be a pair.
 
-        With `query_starts` and `key_starts`, the first axis has length 1 and the third axis holds
-        all sequences. Arrays begin `misaligned` bytes after a multiple of 16. With `rows_first`,
+        Arrays begin `misaligned` bytes after a multiple of 16. With `rows_first`,
         the axis of rows precedes the axis of heads in the memory of the output.
         """
         shape = (*query.shape[:3], value.shape[3])
@@ -243,11 +242,7 @@ def _side(number):
 def _lay_out(query, key, value, mask, output, lse, options):
     """Return the problem as the runner reads it, and the arrays that its pointers stand for."""
     options = {name: value for name, value in options.items() if value is not None}
-    starts = [options.pop(name, None) for name in ("query_starts", "key_starts")]
-    starts = [None if s is None else np.asarray(s, np.int32) for s in starts]
-    batch = query.shape[0] if starts[0] is None else len(starts[0]) - 1
-    lengths = [np.diff(s).max(initial=0) for s in starts if s is not None]
-    q_len, kv_len = lengths or (query.shape[2], key.shape[2])
+    kv_len = key.shape[2]
     masks = dict.fromkeys(("mask", "bias"))
     for part in mask if isinstance(mask, tuple) else (mask,):
         if part is not None:
@@ -261,10 +256,10 @@ def _lay_out(query, key, value, mask, output, lse, options):
     slopes, sinks = (None if x is None else np.asarray(x, np.float32) for x in (slopes, sinks))
     problem = AttentionProblem(
         element=ELEMENTS[query.dtype.name],
-        batch=batch,
+        batch=query.shape[0],
         heads=query.shape[1],
         kv_heads=key.shape[1],
-        q_len=q_len,
+        q_len=query.shape[2],
         kv_len=kv_len,
         head_dim=query.shape[3],
         value_dim=value.shape[3],
@@ -291,18 +286,9 @@ def _lay_out(query, key, value, mask, output, lse, options):
         setattr(problem, name, PerEntry(None, 0 if is_array else int(given)))
         numbers.append(np.ascontiguousarray(given, np.int32) if is_array else None)
     assert not options, options
-    return problem, [
-        *starts,
-        query,
-        key,
-        value,
-        output,
-        lse,
-        *masks.values(),
-        *numbers,
-        slopes,
-        sinks,
-    ]
+    starts = [None] * 2  # of sequences in one array
+    arrays = [query, key, value, output, lse]
+    return problem, [*starts, *arrays, *masks.values(), *numbers, slopes, sinks]
 
 
 def flattened(problem):

@@ -58,14 +58,6 @@ BUGS = [
         "address",
     ),
     Bug(
-        "a mask is read beyond the last key",
-        "mask_tiles.hpp",
-        "row_number < row_count ? entry.keys.end - begin : 0",
-        "row_number < row_count ? 32 : 0",
-        OVERFLOW,
-        "address",
-    ),
-    Bug(
         "fragments of keys are swapped",
         "tensor_core_tile.hpp",
         "2 * j, query.word, key.word[0], key.word[1]",
@@ -94,13 +86,6 @@ BUGS = [
         "meet in different instructions|deadlock",
     ),
     Bug(
-        "one place for the bits of two tiles",
-        "panel_stream.hpp",
-        "    bits_turn_ = !bits_turn_;\n",
-        "",
-        WRONG,
-    ),
-    Bug(
         "too little shared memory",
         "forward.hpp",
         "PanelStream<Tile, kOptions>::kRingBytes + Tile::kScratchBytes +",
@@ -119,28 +104,6 @@ BUGS = [
         "special_values.hpp",
         "  return any_thread(found);",
         "  return any_thread(found && false);",
-        WRONG,
-    ),
-    Bug(
-        "threads that only a shuffle orders",
-        "special_values.hpp",
-        "  block_barrier();\n#pragma unroll 1\n",
-        "  static_cast<void>(shuffle_xor(0, 1));\n#pragma unroll 1\n",
-        RACE,
-        "thread",
-    ),
-    Bug(
-        "a hidden key's weight has no sign",
-        "elements.hpp",
-        "constexpr float kNothing = -0.0f;",
-        "constexpr float kNothing = 0.0f;",
-        WRONG,
-    ),
-    Bug(
-        "a tile at the edge counts as seen by all",
-        "forward.hpp",
-        "const Keys shared = {last.begin, first.end};",
-        "const Keys shared = {last.begin, last.end};",
         WRONG,
     ),
 ]

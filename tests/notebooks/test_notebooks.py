@@ -1,25 +1,109 @@
-"""The four notebooks, to the digits that they print: embeddings, stages, fused calls and layers.
+"""The four notebooks, to the digits that they print, and the site's notebooks, which compute the
+last of these numbers.
 
 Each test starts from the numbers of its notebook: PyTorch's random stream, NumPy's random stream,
 or printed inputs.
 """
 
+import contextlib
+import io
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
-from printed import (
-    AMAZING_OUTPUT,
-    AMAZING_WEIGHTS,
-    LAYER,
-    MASKED_WEIGHTS,
-    UNIFORM,
-    VERSION_2,
-    WITH_16,
-    assert_fused_is_stages,
-    assert_prints,
-    parsed,
-)
 
 import regard
+
+PAGES = Path(__file__).parent.parent.parent / "docs" / "notebooks"
+sys.path.insert(0, str(PAGES.parent))
+import write_results  # noqa: E402
+
+# The last numbers that the notebooks print, which need all others.
+WITH_16 = """
+    [[0.2383, 0.2178], [0.2384, 0.2181], [0.2384, 0.2181],
+     [0.2384, 0.2183], [0.2384, 0.2184], [0.2385, 0.2185]]"""
+LAYER = """
+    [[-0.5282, -0.0051], [-0.5288, -0.0036], [-0.5276, -0.0066],
+     [-0.5289, -0.0040], [-0.5289, -0.0032], [-0.5287, -0.0033]]"""
+MASKED_WEIGHTS = """
+    [[1.        , 0.        , 0.        , 0.        ],
+     [0.7649962 , 0.2350038 , 0.        , 0.        ],
+     [0.52177556, 0.17977168, 0.29845276, 0.        ],
+     [0.08844457, 0.4203686 , 0.04903541, 0.44215143]]"""
+AMAZING_WEIGHTS = """
+    [1.     0.     0.    ]
+    [0.0003 0.9997 0.    ]
+    [0.0018 0.9978 0.0004]"""
+AMAZING_OUTPUT = """
+    [[3.034  3.6074 5.1513 3.2015 3.5217 3.7557 5.0402 3.6896]
+     [3.4628 3.8556 5.9131 3.1644 4.0227 3.95   4.6532 5.1311]
+     [3.4618 3.8548 5.9114 3.1642 4.0219 3.9492 4.6535 5.1286]]"""
+UNIFORM = """
+    [[1.4035, 1.0391], [1.4410, 1.0669], [1.4391, 1.0655],
+     [1.3786, 1.0178], [1.3653, 1.0086], [1.4025, 1.0361]]"""
+VERSION_2 = """
+    [[-0.0739, 0.0713], [-0.0748, 0.0703], [-0.0749, 0.0702],
+     [-0.0760, 0.0685], [-0.0763, 0.0679], [-0.0754, 0.0693]]"""
+
+NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]\d+)?)")
+
+
+def parse(text, shape):
+    """Return the numbers of a printed array, and half a unit of their last digits.
+
+    Without exponents, all numbers of an array are printed to the same number of decimals, and
+    trailing zeros are left out.
+    """
+    tokens = NUMBER.findall(text)
+    decimals = max(len(token.partition("e")[0].partition(".")[2]) for token in tokens)
+    units = [10.0 ** (int(token.partition("e")[2] or 0) - decimals) for token in tokens]
+    return np.array(tokens, float).reshape(shape), np.array(units).reshape(shape) / 2
+
+
+def assert_prints(actual, text, rounding=0.0):
+    """Compare to the last digit of `text`, with an allowance for `rounding` of the inputs."""
+    wanted, half = parse(text, np.shape(actual))
+    finite = np.isfinite(wanted)
+    assert np.array_equal(actual[~finite], wanted[~finite])
+    difference = np.abs(np.where(finite, actual, 0.0) - np.where(finite, wanted, 0.0))
+    assert (difference <= half * (1 + 1e-6) + rounding).all(), f"{actual}\nis not\n{text}"
+
+
+def parsed(text, rows):
+    return parse(text, (rows, -1))[0]
+
+
+def stages(query, key, value, mask=None, factor=None):
+    """Compute attention by the four stages, one after another."""
+    factor = 1 / math.sqrt(query.shape[-1]) if factor is None else factor
+    scores = regard.scale(regard.matmul(query, key.T), factor)
+    if mask is not None:
+        scores = regard.apply_mask(scores, mask)
+    weights = regard.softmax(scores)
+    return regard.matmul(weights, value), weights
+
+
+def assert_fused_is_stages(query, key, value, mask=None, **options):
+    """Return output and weights of the fused call, which must agree with the stages."""
+    factor = options.get("scale")
+    hidden = regard.masks.causal(len(query)) if options.get("is_causal") else mask
+    fused = regard.scaled_dot_product_attention(
+        query, key, value, mask, return_weights=True, **options
+    )
+    # Every stage rounds once more than the fused call, and the rounding grows with the scores.
+    eps = np.finfo(query.dtype).eps
+    spread = np.abs(query).sum(axis=-1).max() * np.abs(key).max() / math.sqrt(query.shape[-1])
+    for actual, wanted in zip(fused, stages(query, key, value, hidden, factor), strict=True):
+        assert actual.dtype == wanted.dtype
+        size = max(1, np.abs(wanted).max())
+        np.testing.assert_allclose(actual, wanted, rtol=0, atol=(4 + 4 * spread) * eps * size)
+        assert np.array_equal(actual == 0, wanted == 0)
+    return fused
+
 
 DREAM = np.array(
     [
@@ -71,11 +155,6 @@ def test_000_context_vector_of_token_2(target):
     assert np.array_equal(whole_weights[1], weights[0])
 
 
-def test_000_all_queries_with_the_scale_that_the_loop_left(target):
-    """The notebook computes this table with d_k = 256, the last value of an earlier loop."""
-    assert_prints(assert_fused_is_stages(*dream(), scale=1 / 16)[0], WITH_16)
-
-
 @pytest.mark.parametrize(
     ("factor", "wanted"),
     [
@@ -86,11 +165,6 @@ def test_000_all_queries_with_the_scale_that_the_loop_left(target):
 def test_000_softmax_peaks_with_the_scale_of_its_input(factor, wanted, dtype, target):
     x = np.array([0.1, -0.2, 0.3, -0.2, 0.5], dtype)
     assert_prints(regard.softmax(regard.scale(x, factor)), wanted)
-
-
-def test_000_class(target):
-    layer = regard.SelfAttention(3, 2, rng=regard.TorchGenerator(123))
-    assert_prints(layer(DREAM), LAYER)
 
 
 # Each row of 8 fills two lines.
@@ -209,14 +283,6 @@ def test_002_attention(options, target):
     assert_prints(output, AMAZING_OUTPUT)
 
 
-def test_002_unscaled_scores_do_not_overflow(target):
-    """One of the scores is 143.8, whose exponential is too large for float32."""
-    heads = [x.astype(np.float32) for x in amazing_heads()]
-    output, weights = assert_fused_is_stages(*heads, scale=1.0)
-    assert np.isfinite(output).all()
-    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
-
-
 JOURNEY = np.array(
     [
         [0.43, 0.15, 0.89],
@@ -239,11 +305,6 @@ def test_003_context_vectors(target):
     output, weights = assert_fused_is_stages(queries[1:2], keys, values)
     assert_prints(weights[0], "[0.1500, 0.2264, 0.2199, 0.1311, 0.0906, 0.1820]")
     assert_prints(output[0], "[0.3061, 0.8210]")
-    # The layers of the notebook: the first continues the same stream of random numbers.
-    layer = regard.SelfAttention(3, 2, init="uniform", rng=generator)
-    assert_prints(layer(JOURNEY), UNIFORM)
-    layer = regard.SelfAttention(3, 2, rng=regard.TorchGenerator(789))
-    assert_prints(layer(JOURNEY), VERSION_2)
 
 
 @pytest.mark.parametrize("init", ["linear", "uniform", "normal"])
@@ -254,3 +315,51 @@ def test_a_layer_is_the_stages(init, target):
     wanted = assert_fused_is_stages(*heads)
     for actual, exact in zip(layer(JOURNEY, return_weights=True), wanted, strict=True):
         assert np.array_equal(actual, exact)
+
+
+# The site's notebooks
+
+
+PRINTED = {
+    "context-vector": {
+        "context_2": "[0.2413, 0.2311]",
+        "context_16": WITH_16,
+        "layer_context": LAYER,
+    },
+    "causal-mask": {"attention": MASKED_WEIGHTS},
+    "positional-encoding": {"output": AMAZING_OUTPUT},
+    "trainable-weights": {
+        "context_2": "[0.3061, 0.8210]",
+        "context_1": UNIFORM,
+        "context_v2": VERSION_2,
+    },
+}
+# This notebook does not print all digits of its inputs, so the last digit of a result may differ.
+ROUNDING = {"causal-mask": 5e-8}
+
+
+def cells(page):
+    """Return the source and the printed output of each code cell."""
+    notebook = json.loads((PAGES / f"{page}.ipynb").read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            streams = [out for out in cell["outputs"] if out["output_type"] == "stream"]
+            yield "".join(cell["source"]), "".join("".join(out["text"]) for out in streams)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page == "context-vector")) for page in PRINTED],
+)
+def test_a_page_computes_the_numbers_of_its_notebook(page):
+    namespace = {}
+    for source, shown in cells(page):
+        if "plot" in source and "assert" not in source:
+            continue
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            without_pictures = [line for line in source.splitlines() if "plot" not in line]
+            exec(compile("\n".join(without_pictures), page, "exec"), namespace)
+        assert write_results.is_same(shown, output.getvalue()), output.getvalue()
+    for name, text in PRINTED[page].items():
+        assert_prints(np.asarray(namespace[name]), text, rounding=ROUNDING.get(page, 0.0))

@@ -1,7 +1,8 @@
-"""Bugs in caches."""
+"""Bugs in caches, and in attention to the pages of other engines."""
 
 from planted_bug import Bug
 
+KERNELS = "cpp/kernels/"
 CACHE = "python/regard/_cache/"
 TABLE = "cpp/dispatch/page_table.cpp"
 STEP = "cpp/dispatch/append_step.cpp"
@@ -9,6 +10,9 @@ STATES = "tests/cache/test_cache_states.py"
 PAGES = ("tests/cache/test_cache_pages.py", STATES)
 WINDOW = ("tests/cache/test_cache_window.py", STATES)
 FILES = ("tests/cache/test_cache_files.py", "tests/cache/test_cache_interrupts.py")
+FEWER_BITS = ("tests/cache/test_cache_fewer_bits.py",)
+LAYERS = ("tests/cache/test_cache_layers.py", STATES)
+PAGED = ("tests/cache/test_paged_attention.py",)
 
 BUGS = [
     Bug(
@@ -18,14 +22,6 @@ BUGS = [
         "",
         (STATES,),
         "adopt: the pages of the text have two owners and count one",
-    ),
-    Bug(
-        "kept tokens are found as if no page had been evicted",
-        TABLE,
-        "pool.copy_rows(pool, row[from / rows - evicted], from % rows,",
-        "pool.copy_rows(pool, row[from / rows], from % rows,",
-        (STATES,),
-        "keep in a cache with a window: other tokens are kept",
     ),
     Bug(
         "a budget counts the pages before an append",
@@ -68,30 +64,6 @@ BUGS = [
         "appending to one of two caches or entries that share a page that is not full",
     ),
     Bug(
-        "all entries of a shared page leave it",
-        STEP,
-        "    if (left > 1) {\n",
-        "    if (left > 0) {\n",
-        ("tests/cache/test_cache.py",),
-        "beams that share a page that is not full: one page too many is taken",
-    ),
-    Bug(
-        "the pages of a fork have one owner too few",
-        TABLE,
-        "  fork->state_ = shared(chosen);\n",
-        "  fork->state_ = shared(chosen);\n  pools_->give_back(held_of(*fork->state_));\n",
-        PAGES,
-        "fork: the pages are free too early",
-    ),
-    Bug(
-        "an entry with only first pages counts as having lost others",
-        TABLE,
-        "if (length <= first_tokens) evicted = 0;",
-        "if (length < first_tokens) evicted = 0;",
-        WINDOW,
-        "truncating a cache with a window to exactly its first pages",
-    ),
-    Bug(
         "an append that fails keeps its pages",
         TABLE,
         "    if (!begun) pools_->give_back(step->taken);\n",
@@ -116,14 +88,6 @@ BUGS = [
         "a process that dies while it saves a cache",
     ),
     Bug(
-        "pages of a file are found at the beginning of its tensors",
-        CACHE + "file.py",
-        'offset = 8 + size + entry["data_offsets"][0]',
-        "offset = 8 + size",
-        FILES,
-        "load: other tensors precede the pages",
-    ),
-    Bug(
         "a table may name pages that a file does not have",
         CACHE + "file.py",
         "if ((named < 0) | (named >= count)).any():",
@@ -146,5 +110,117 @@ BUGS = [
         "np.minimum(positions - left + 1, geometry.keep_first)",
         ("tests/cache/test_cache_masks.py",),
         "attending to a cache with first tokens, with a window option that reaches them",
+    ),
+    Bug(
+        "upper halves of bytes count 16 times in scores of one row",
+        KERNELS + "decode/nibble_scores.hpp",
+        "sums[v][r] + (sixteens[v][r] >> 4);",
+        "sums[v][r] + sixteens[v][r];",
+        FEWER_BITS,
+        "q4_1: a decode of one query for each key head",
+    ),
+    Bug(
+        "the minimum of a group is left out of the forward kernel's scores",
+        KERNELS + "attention/plain_scores.hpp",
+        "acc[r][v] = fma(load(sums_of_query + v * kLanes<T>), broadcast(minimums[r]), acc[r][v]);",
+        "acc[r][v] = acc[r][v] + Vec<T>{} * broadcast(minimums[r]);",
+        FEWER_BITS,
+        "q4_1: a prompt",
+    ),
+    Bug(
+        "sums of minimums are formed in a different order than in decodes",
+        KERNELS + "attention/plain_values.hpp",
+        "Vec<T>& part = parts[k % kParts][v];",
+        "Vec<T>& part = parts[0][v];",
+        FEWER_BITS,
+        "q4_1: the bits of a token in a prompt and by itself",
+    ),
+    Bug(
+        "a query that is not finite has finite scores",
+        KERNELS + "groups_of_four_bits.hpp",
+        "if (!is_finite) return {largest - largest + (largest - largest), T(0)};",
+        "if (!is_finite) return {T(0), T(0)};",
+        FEWER_BITS,
+        "q4_1: inf in a query",
+    ),
+    Bug(
+        "halves of float8 are rounded up",
+        "cpp/simd/half.hpp",
+        "byte = (magnitude - 0x3c000000u + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20;",
+        "byte = (magnitude - 0x3c000000u + 0x80000u) >> 20;",
+        FEWER_BITS,
+        "float8: a value between two numbers, the lower of them even",
+    ),
+    Bug(
+        "a text joins a cache with other scales",
+        CACHE + "entries.py",
+        "        if value != wrong:",
+        '        if value != wrong and name != "key_scales":',
+        FEWER_BITS,
+        "adopt a text of float8 from a cache with other key_scales",
+    ),
+    Bug(
+        "all layers see the tokens of an unfinished step",
+        TABLE,
+        "step_ && step_->has_stored(layer) ? step_->after",
+        "step_ ? step_->after",
+        LAYERS,
+        "a layer that has not appended yet, while another has",
+    ),
+    Bug(
+        "the pages of a step that is undone have an owner",
+        TABLE,
+        "  if (step_) pools_->give_back(step_->taken);\n  step_ = nullptr;\n",
+        "  step_ = nullptr;\n",
+        LAYERS,
+        "KVCaches: rollback of a step that has taken pages",
+    ),
+    Bug(
+        "layers append different numbers of tokens",
+        STEP,
+        "  if (more == counts) return;\n",
+        "  return;\n",
+        LAYERS,
+        "KVCaches: a layer that appends fewer tokens than the first: no error",
+    ),
+    Bug(
+        "all layers have the window of the first layer",
+        "python/regard/_cache/geometry.py",
+        "pools.index(layer.pool), layer.forms",
+        "0, layer.forms",
+        LAYERS,
+        "KVCaches with windows in some layers",
+    ),
+    Bug(
+        "a page after the last one of a pool is read",
+        CACHE + "paged.py",
+        "(table < 0) | (table >= count)",
+        "(table < 0) | (table > count)",
+        PAGED,
+        "paged_attention with the number of pages in block_table: a different error, raised later",
+    ),
+    Bug(
+        "scales of heads are used as scales of rows",
+        CACHE + "paged.py",
+        "scales = scales[:, None] if heads_at == 1 else scales",
+        "scales = scales if heads_at == 1 else scales",
+        PAGED,
+        "paged_attention to int8 in HND with a scale for each head",
+    ),
+    Bug(
+        "int8 keys of other engines are multiplied with rotated queries",
+        "cpp/bindings/cached_attention.cpp",
+        "      problem.are_keys_upright = rows_->are_keys_upright;\n",
+        "",
+        PAGED,
+        "paged_attention to int8",
+    ),
+    Bug(
+        "steps that cross a page are read in place",
+        "cpp/kernels/decode/decode_block.hpp",
+        "problem.page_rows % kDecodeStep == 0 &&",
+        "true &&",
+        PAGED,
+        "paged_attention, decodes of pages whose size is not a multiple of 8",
     ),
 ]

@@ -41,14 +41,6 @@ BUGS = [
         "statistics with groups and several key heads",
     ),
     Bug(
-        "tangents of a group are another head's",
-        DISPATCH + "attention/tangent.cpp",
-        "forward.first_head / (problem.forward.heads / problem.forward.kv_heads)",
-        "forward.first_head % problem.forward.kv_heads",
-        ("tests/attention/test_derivatives.py",),
-        "forward mode with groups and several key heads",
-    ),
-    Bug(
         "entries with different padding share keys in int8",
         DISPATCH + "attention/int8_waves.cpp",
         "identity{task.key, task.pages, task.key_begin, task.kv_len}",
@@ -63,14 +55,6 @@ BUGS = [
         ": keys_of(problem, entry) - queries_of(problem, entry);",
         OPTIONS,
         "query_offset='end' with key_lengths",
-    ),
-    Bug(
-        "rows are stored beyond their page",
-        DISPATCH + "store_rows.cpp",
-        "has_gaps ? 1 : problem.page_rows - at",
-        "has_gaps ? 1 : problem.page_rows",
-        ("tests/cache/test_cache_pages.py", "tests/cache/test_cache.py"),
-        "an append to a cache that begins within a page and ends beyond it",
     ),
     Bug(
         "bytes in the other order are read without swapping",
@@ -95,14 +79,6 @@ BUGS = [
         "if (reach > 0) extent.end += reach;",
         ERRORS,
         "an out with negative strides that overlaps an input: no error",
-    ),
-    Bug(
-        "rows of out may overlap",
-        BINDINGS + "result.cpp",
-        "if (stride < reach) return true;",
-        "if (stride == 0) return true;",
-        ERRORS,
-        "an out whose rows share some elements: no error",
     ),
     Bug(
         "out may overlap the table of distances",

@@ -78,14 +78,6 @@ BUGS = [
         "softmax_backward with NaN where the weight is 0",
     ),
     Bug(
-        "means of heads count fully masked queries",
-        REGARD + "_statistics/result.py",
-        "telling[0] != 0 if telling else np.True_",
-        "np.True_",
-        ("tests/attention/test_summary_frame.py",),
-        "AttentionSummary.to_frame of a call with padding",
-    ),
-    Bug(
         "a later block of rows is read as if it were float32",
         REGARD + "checkpoints/_safetensors.py",
         "begin = offset + part.start * columns * dtype.itemsize",
@@ -110,27 +102,11 @@ BUGS = [
         "previous_token with left_padding",
     ),
     Bug(
-        "the advice mistakes padding for lengths",
-        REGARD + "_arguments/other_names.txt",
-        "cache_leftpad | left_padding",
-        "cache_left_pad | left_padding",
-        ("tests/house/test_keywords.py",),
-        "the advice for FlashAttention's cache_leftpad",
-    ),
-    Bug(
         "a part that saw nothing has a gradient",
         REGARD + "_gradients/merge_backward.py",
         "            of_output[is_blind] = 0\n",
         "",
         ("tests/attention/test_merge_backward.py",),
         "gradients of merged states in a row that is fully masked in all parts",
-    ),
-    Bug(
-        "a table of angles is read one row beyond its end",
-        REGARD + "layers/_rotation.py",
-        "last < start + len(cos)",
-        "last <= start + len(cos)",
-        ("tests/layers/test_layer_caches.py", "tests/layers"),
-        "a layer with rotary that generates more than 64 tokens one by one: an IndexError",
     ),
 ]

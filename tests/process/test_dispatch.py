@@ -46,22 +46,6 @@ def test_the_best_target_is_active_or_the_one_that_is_forced(name, output_of):
     assert digest == digest_on(active)
 
 
-def test_set_target(output_of):
-    """None is the best again, and a target that cannot run changes nothing."""
-    script = """
-    import regard
-    regard._core.testing.set_target("baseline")
-    try:
-        regard._core.testing.set_target("x86_v9")
-    except (ValueError, RuntimeError) as error:
-        assert "x86_v9" in str(error)
-        print(regard.active_target())
-    regard._core.testing.set_target(None)
-    print(regard.active_target())
-    """
-    assert output_of(script).split() == ["baseline", TARGETS[0]]
-
-
 def listed_targets():
     """Return the names and features of the targets of this architecture, best first."""
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower())
@@ -118,21 +102,11 @@ def test_masked_features(masked, left, output_of):
 @on_x86
 @pytest.mark.parametrize("masked", ["AVX2", "avx2;fma"])
 def test_features_that_cannot_be_masked(masked, run_python):
-    script = """
-    import regard
-    for use in (regard.active_target, regard.cpu_targets, lambda: regard.softmax([1.0])):
-        try:
-            use()
-        except ValueError as error:
-            print(error)
-    """
+    script = "import regard; regard.softmax([1.0])"
     done = run_python(script, REGARD_DISABLE_CPU_FEATURES=masked)
-    told = done.stdout.splitlines()
-    assert len(told) == 3
     possible = " ".join(regard._core.cpu_features())
-    for line in told:
-        assert line.startswith("REGARD_DISABLE_CPU_FEATURES must name features")
-        assert f"({possible}), got '{masked}'" in line
+    assert "ValueError: REGARD_DISABLE_CPU_FEATURES must name features" in done.stderr
+    assert f"({possible}), got '{masked}'" in done.stderr
 
 
 @on_x86

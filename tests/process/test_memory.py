@@ -199,7 +199,6 @@ TOO_LARGE = {
     "rows": lambda: sdpa(ones(1, 2**48, 2), ones(1, 3, 2), ones(1, 3, 2)),
     "columns": lambda: sdpa(ones(1, 2**25, 2), ones(1, 2**25, 2), ones(1, 2**25, 2**25)),
     "matmul, beyond 64 bits": lambda: regard.matmul(ones(2**40, 1), ones(1, 2**40)),
-    "scale": lambda: regard.scale(ones(2**25, 2**25), 2.0),
     "apply_mask": lambda: regard.apply_mask(ones(2**50), np.ones(1, bool)),
     "softmax": lambda: regard.softmax(ones(2**25, 2**25)),
 }

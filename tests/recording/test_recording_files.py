@@ -27,7 +27,6 @@ def layer(name="one", dtype=np.float32, mask=None, **options):
 BLOCKS = regard.masks.random_blocks(6, 5, blocks_per_row=1, block=(2, 3), rng=0)
 LAYERS = {
     "plain": lambda: layer(),
-    "float16": lambda: layer(dtype=np.float16),
     "bfloat16": lambda: layer(dtype=pytest.importorskip("ml_dtypes").bfloat16),
     "name": lambda: layer('encoder.0 "ä"\n'),
     "bool mask": lambda: layer(mask=RNG.random((2, 1, 6, 5)) < 0.5),
@@ -40,11 +39,7 @@ LAYERS = {
     "sparse and float": lambda: layer(
         mask=(regard.masks.documents([0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1]), drawn(6, 5))
     ),
-    "stacked": lambda: layer(
-        mask=regard.masks.stack([regard.masks.sliding(6, 5, window=(i, 0)) for i in (1, 2)])[
-            :, None
-        ]
-    ),
+    "stacked": lambda: layer(mask=regard.masks.stack([BLOCKS, BLOCKS])[:, None]),
     "numbers": lambda: layer(
         is_causal=True, query_offset=-1, window=(2, None), scale=0.1, softcap=7.5, key_lengths=4
     ),
@@ -61,9 +56,7 @@ LAYERS = {
     "texts": lambda: layer(
         query_tokens=list("abcdef"), key_tokens=["", "\0", "ä", "a b", "\ud800"]
     ),
-    "token numbers": lambda: layer(
-        query_tokens=np.arange(12).reshape(2, 6), key_tokens=[2**62, -1, 0, 1, 2]
-    ),
+    "token numbers": lambda: layer(key_tokens=[2**62, -1, 0, 1, 2]),
     "nothing": lambda: regard.RecordedLayer("a", np.ones((2, 0, 4)), np.ones((2, 0, 4))),
     "special numbers": lambda: regard.RecordedLayer(
         "a", np.array([[[np.nan, -0.0, np.inf]]]), np.array([[[5e-324, -np.inf, 1]]])
@@ -71,36 +64,20 @@ LAYERS = {
 }
 
 
-def bits(array):
-    return None if array is None else (array.dtype, array.shape, array.tobytes())
+def bits(value):
+    """Return what must be the same of a value in a file."""
+    if isinstance(value, np.ndarray):
+        is_text = value.dtype == object
+        return value.dtype, value.shape, value.tolist() if is_text else value.tobytes()
+    if isinstance(value, regard.masks.SparseMask):
+        return type(value), value.to_dense().tolist()
+    return type(value), value
 
 
-def assert_same(one, other):
-    assert one.name == other.name
-    for attribute in ("query", "key"):
-        assert bits(getattr(one, attribute)) == bits(getattr(other, attribute))
-    for attribute in ("query_tokens", "key_tokens"):
-        first, second = (getattr(each, attribute) for each in (one, other))
-        assert (first is None) == (second is None)
-        assert first is None or first.tolist() == second.tolist()
-    assert one.options.keys() == other.options.keys()
-    for name, value in one.options.items():
-        again = other.options[name]
-        if isinstance(value, np.ndarray):
-            assert bits(value) == bits(again)
-        else:
-            assert type(value) is type(again)
-            assert value == again
-    for first, second in zip(*(parts(each.mask) for each in (one, other)), strict=True):
-        assert type(first) is type(second)
-        if isinstance(first, np.ndarray):
-            assert bits(first) == bits(second)
-        elif first is not None:
-            assert np.array_equal(first.to_dense(), second.to_dense())
-
-
-def parts(mask):
-    return mask if isinstance(mask, tuple) else (mask,)
+def contents(one):
+    masks = one.mask if isinstance(one.mask, tuple) else (one.mask,)
+    values = (one.name, one.query, one.key, one.query_tokens, one.key_tokens, *masks)
+    return [bits(value) for value in values], {k: bits(v) for k, v in one.options.items()}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -110,7 +87,7 @@ def test_the_same_bits_again(name, tmp_path):
     regard.Recording([one, layer("two")]).save(path)
     loaded = regard.Recording.load(path)
     assert len(loaded) == 2
-    assert_same(one, loaded[0])
+    assert contents(loaded[0]) == contents(one)
     again = tmp_path / "again.safetensors"
     loaded.save(again)
     assert again.read_bytes() == path.read_bytes()

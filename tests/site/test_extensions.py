@@ -1,5 +1,6 @@
 """Test what the site's extensions make of docstrings, drawings and notebooks."""
 
+import operator
 from pathlib import Path
 from typing import ClassVar
 from xml.etree import ElementTree
@@ -20,40 +21,34 @@ def _extensions(monkeypatch):
     monkeypatch.syspath_prepend(DOCS / "_extensions")
 
 
-def rewritten(name, documented, *lines):
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        (
+            "scaled_dot_product_attention",
+            "`scale` is no link, `softmax` is, `regard.masks` too, and `nothing_known` is code",
+            "``scale`` is no link, :py:obj:`softmax <regard.softmax>` is, "
+            ":py:obj:`regard.masks <regard.masks>` too, and ``nothing_known`` is code",
+        ),
+        (
+            "masks.segments",
+            "`causal`, `KVCache.attend`",
+            ":py:obj:`causal <regard.masks.causal>`, "
+            ":py:obj:`KVCache.attend <regard.KVCache.attend>`",
+        ),
+        (
+            "matmul",
+            "``scale`` :math:`a_b` `a link`_ `two words` (*batch, n) ``(*batch, n)``",
+            r"``scale`` :math:`a_b` `a link`_ `two words` (\*batch, n) ``(*batch, n)``",
+        ),
+    ],
+)
+def test_public_names_are_links_and_parameters_are_code(name, before, after):
     import docstring_links
 
-    lines = list(lines)
-    docstring_links.link_names(None, "function", name, documented, None, lines)
-    return lines
-
-
-def test_parameters_are_code_and_public_names_are_links():
-    attention = regard.scaled_dot_product_attention
-    [line] = rewritten(
-        "regard.scaled_dot_product_attention",
-        attention,
-        "`scale` is no link, `softmax` is, `regard.masks` too, and `nothing_known` is code",
-    )
-    assert line == (
-        "``scale`` is no link, :py:obj:`softmax <regard.softmax>` is, "
-        ":py:obj:`regard.masks <regard.masks>` too, and ``nothing_known`` is code"
-    )
-
-
-def test_names_of_the_same_module_and_methods_are_links():
-    [line] = rewritten("regard.masks.segments", regard.masks.segments, "`causal`, `KVCache.attend`")
-    assert line == (
-        ":py:obj:`causal <regard.masks.causal>`, :py:obj:`KVCache.attend <regard.KVCache.attend>`"
-    )
-
-
-def test_roles_and_code_stay_as_they_are():
-    lines = ["``scale`` :math:`a_b` `a link`_ `two words`", "shape (*batch, n) ``(*batch, n)``"]
-    assert rewritten("regard.matmul", regard.matmul, *lines) == [
-        lines[0],
-        r"shape (\*batch, n) ``(*batch, n)``",
-    ]
+    documented, lines = operator.attrgetter(name)(regard), [before]
+    docstring_links.link_names(None, "function", f"regard.{name}", documented, None, lines)
+    assert lines == [after]
 
 
 SVG = """<!-- made -->
@@ -66,7 +61,7 @@ xmlns="http://www.w3.org/2000/svg">
 """
 
 
-def rewritten_page(text, tmp_path, monkeypatch):
+def rewritten_page(text, tmp_path):
     import plain_pages
 
     class App:
@@ -84,9 +79,9 @@ def rewritten_page(text, tmp_path, monkeypatch):
     return source[0]
 
 
-def test_a_drawing_is_a_part_of_the_page(tmp_path, monkeypatch):
+def test_a_drawing_is_a_part_of_the_page(tmp_path):
     text = "before\n\n![A <square>](../figures/square.svg)\n\nafter\n"
-    page = rewritten_page(text, tmp_path, monkeypatch)
+    page = rewritten_page(text, tmp_path)
     assert page.startswith("before\n\n```{raw} html\n<figure")
     svg = page[page.index("<svg") : page.index("</svg>") + 6]
     assert "\n\n" not in svg
@@ -98,9 +93,9 @@ def test_a_drawing_is_a_part_of_the_page(tmp_path, monkeypatch):
     assert 'href="#square-letter"' in svg
 
 
-def test_contents_and_programs_become_directives(tmp_path, monkeypatch):
+def test_contents_and_programs_become_directives(tmp_path):
     text = "<!-- contents: one\ntwo/index -->\n\n[docs/learn/a.cpp](programs/a.cpp)\n"
-    page = rewritten_page(text, tmp_path, monkeypatch)
+    page = rewritten_page(text, tmp_path)
     assert page == (
         "```{toctree}\n:hidden:\n\none\ntwo/index\n```\n\n"
         "```{literalinclude} programs/a.cpp\n:language: c++\n:caption: docs/learn/a.cpp\n```\n"

@@ -1,5 +1,5 @@
 """Programs that use the processors, caches and memory while calls run next to them, until they are
-ended: python tests/soak/beside.py numpy | torch | memory"""
+ended: python tests/soak/beside.py numpy | memory"""
 
 import sys
 import time
@@ -20,20 +20,6 @@ def numpy():
             a /= np.abs(a).max()
 
 
-def torch():
-    """Compute matrix products on OpenMP's threads, and flush subnormal numbers to zero in every
-    other round."""
-    import torch
-
-    is_flushed = False
-    while True:
-        is_flushed = not is_flushed
-        torch.set_flush_denormal(is_flushed)
-        a = torch.randn(600, 600)
-        for _ in range(9):
-            a = torch.softmax(a @ a, dim=-1)
-
-
 def memory():
     """Allocate memory, write to all of it, and free it."""
     random = np.random.default_rng(0)
@@ -45,7 +31,7 @@ def memory():
         time.sleep(0.1)
 
 
-PROGRAMS = {"numpy": numpy, "torch": torch, "memory": memory}
+PROGRAMS = {"numpy": numpy, "memory": memory}
 
 
 if __name__ == "__main__":

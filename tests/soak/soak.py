@@ -51,7 +51,7 @@ def parsed():
         parser.add_argument(f"--{name}", type=kind, default=usual, help=f"{help} (%(default)s)")
     parser.add_argument(
         "--beside", nargs="*", choices=list(beside.PROGRAMS), default=["numpy", "memory"],
-        help="programs that run next to the calls (default: all that need only NumPy)",
+        help="programs that run next to the calls (default: all)",
     )  # fmt: skip
     parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

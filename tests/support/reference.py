@@ -286,7 +286,7 @@ def score_movement(laid, eps):
 
 
 def movement(laid, weights, eps):
-    """Return how far rounding may move the scores of each row that have weight."""
+    """Return how far rounding may move the scores of each row that have weight, among its keys."""
     moved = score_movement(laid, eps)
     if np.isfinite(laid.softcap).any():
         scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
@@ -294,7 +294,8 @@ def movement(laid, weights, eps):
         up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
         moved = np.maximum(up, down) + 3 * eps * np.abs(capped)
     moved = moved + eps / 2 * (np.abs(laid.alibi) + np.abs(laid.bias))
-    return np.max(moved, axis=-1, where=weights > eps**2, initial=0)
+    has_weight = weights > eps**2 * weights.max(axis=-1, keepdims=True, initial=0)
+    return np.max(moved, axis=-1, where=has_weight, initial=0)
 
 
 def assert_matches(want, *, output=None, weights=None, lse=None):

@@ -39,7 +39,6 @@ def call(cuda):
 REFUSED = [
     ({"query": np.float32([1])[0:1].reshape(())}, ValueError, "query ... 2 dimensions"),
     ({"query": normal(64)}, ValueError, "query ... 64"),
-    ({"value": normal(32)}, ValueError, "value ... 32"),
     ({"key": normal(2, 7, 11, 48)}, ValueError, "query ... key ... head_dim ... 64 ... 48"),
     ({"query": normal(2, 14, 5, 0), "key": normal(2, 7, 11, 0)}, ValueError, "head_dim ... 0"),
     (
@@ -49,13 +48,7 @@ REFUSED = [
     ),
     ({"value": normal(2, 7, 11, 300)}, ValueError, "value ... value_dim ... 256 ... 300"),
     ({"value": normal(2, 7, 13, 32)}, ValueError, "key ... value ... kv_len ... 11 ... 13"),
-    ({"value": normal(2, 14, 11, 32)}, ValueError, "key ... value ... 7 ... 14"),
     ({"query": normal(2, 16, 5, 64)}, ValueError, "query ... key ... 16 ... 7"),
-    (
-        {"key": normal(2, 0, 11, 64), "value": normal(2, 0, 11, 32)},
-        ValueError,
-        "query ... key ... 14 ... 0",
-    ),
     (
         {"query": normal(1, 100, 8, 4), "key": normal(1, 120, 8, 4), "value": normal(1, 120, 8, 4)},
         ValueError,
@@ -63,61 +56,31 @@ REFUSED = [
     ),
     ({"query": normal(3, 14, 5, 64)}, ValueError, "query ... key ... value ... 3 ... 2"),
     ({"mask": np.ones((5, 12), bool)}, ValueError, "mask ... 5 ... 12 ... 11"),
-    ({"mask": np.ones((2, 7, 5, 11), bool)}, ValueError, "mask ... 7 ... 14"),
     ({"mask": np.ones((3, 2, 14, 5, 11), bool)}, ValueError, "mask ... 3 ... 14"),
     ({"query_offset": np.array([1, 2, 3])}, ValueError, "query_offset ... 3 ... 2"),
     ({"query_offset": 2**29}, ValueError, "query_offset ... 536870911 ... 536870912"),
-    ({"query_offset": -(2**70)}, ValueError, "query_offset ... -1180591620717411303424"),
     ({"query_offset": "start"}, ValueError, "query_offset ... end ... start"),
     ({"key_lengths": [-1, 2]}, ValueError, "key_lengths ... 0 ... 11 ... -1"),
-    ({"key_lengths": 12}, ValueError, "key_lengths ... 11 ... 12"),
-    ({"left_padding": [3, 12]}, ValueError, "left_padding ... 11 ... 12"),
     ({"window": (-1, 0)}, ValueError, "window ... -1"),
-    ({"window": (1, 2, 3)}, ValueError, "window ... 3"),
-    ({"scale": np.nan}, ValueError, "scale ... nan"),
-    ({"softcap": 0}, ValueError, "softcap ... 0"),
     ({"alibi_slopes": np.ones(7)}, ValueError, "alibi_slopes ... 14 ... 7"),
-    ({"alibi_slopes": np.ones((3, 14))}, ValueError, "alibi_slopes ... 3 ... 14"),
-    ({"alibi_slopes": np.full(14, np.inf)}, ValueError, "alibi_slopes ... inf"),
     ({"alibi_slopes": np.full(14, 1e300)}, ValueError, "alibi_slopes ... float32"),
     ({"sinks": np.ones((2, 14))}, ValueError, "sinks ... 14 ... 2"),
     ({"sinks": np.full(14, np.nan)}, ValueError, "sinks ... nan"),
     ({"out": normal(2, 14, 5, 31)}, ValueError, "out ... 31 ... 32"),
     ({"query": normal(2, 14, 5, 64, dtype=np.float64)}, TypeError, "query ... float64 ... float32"),
-    ({"value": np.ones((2, 7, 11, 32), np.int32)}, TypeError, "value ... int32"),
     (
         {"key": normal(2, 7, 11, 64, dtype=np.float16)},
         TypeError,
         "query ... key ... one type ... float32 ... float16",
     ),
     ({"query": [[1.0]]}, TypeError, "query ... CUDA device ... list"),
-    ({"value": None}, TypeError, "value ... CUDA device ... NoneType"),
-    ({"mask": np.ones((5, 11), np.int32)}, TypeError, "mask ... int32 ... bool"),
     ({"mask": np.ones((5, 11))}, TypeError, "mask ... float64 ... float32"),
-    (
-        {"mask": (np.ones((5, 11), np.float32), np.ones((5, 11), bool))},
-        TypeError,
-        "mask ... pair ... float32 ... bool",
-    ),
     ({"mask": (1, 2, 3)}, TypeError, "mask ... CUDA device ... tuple"),
-    ({"is_causal": 1}, TypeError, "is_causal ... int"),
-    ({"return_lse": "yes"}, TypeError, "return_lse ... str"),
-    ({"query_offset": 1.5}, TypeError, "query_offset ... float"),
-    ({"key_lengths": [1.5, 2]}, TypeError, "key_lengths ... float64"),
-    ({"window": 3}, TypeError, "window ... pair"),
-    ({"scale": "small"}, TypeError, "scale ... str"),
     ({"scale": np.ones(14)}, TypeError, "scale ... one number ... GPU"),
-    ({"softcap": [2.0] * 14}, TypeError, "softcap ... one number ... GPU"),
     ({"distance_bias": np.ones((14, 3))}, TypeError, "distance_bias ... leave it out"),
-    ({"score_function": None}, TypeError, "score_function ... leave it out"),
     ({"mask": regard.masks.Ranges(0, np.full(5, 9))}, TypeError, "mask ... to_dense"),
-    ({"alibi_slopes": ["a"] * 14}, TypeError, "alibi_slopes"),
     ({"out": normal(2, 14, 5, 32, dtype=np.float16)}, TypeError, "out ... float32 ... float16"),
     ({"out": None, "return_weights": True}, TypeError, "return_weights ... leave it out"),
-    ({"precision": "int8"}, TypeError, "precision ... leave it out"),
-    ({"threads": 2}, TypeError, "threads ... leave it out"),
-    ({"device": "cuda"}, TypeError, "device ... leave it out"),
-    ({"attn_mask": None}, TypeError, "attn_mask ... mask="),
     ({"color": 1}, TypeError, "color ... is_causal"),
 ]
 
@@ -139,10 +102,8 @@ def test_arrays_of_numpy_beside_those_of_a_device(call, cuda):
 
 
 TOP = [
-    ({"return_weights": True}, TypeError, "return_weights ... leave it out"),
     ({"precision": "int8"}, TypeError, "precision ... leave it out"),
     ({"threads": 2}, TypeError, "threads ... leave it out"),
-    ({"distance_bias": np.ones((14, 3))}, TypeError, "distance_bias ... leave it out"),
     ({"device": "cpu"}, ValueError, "device ... cpu ... host"),
     ({"device": "gpu"}, ValueError, "device ... cuda ... gpu"),
     ({"color": 1}, TypeError, "color ... is_causal"),
@@ -178,9 +139,7 @@ def test_arrays_on_two_devices(machine, cuda):
 
 def test_output_over_an_input(cuda):
     room = cuda.to_device(np.zeros((3, 2, 4, 8), np.float32))
-    query, key, out = (
-        DLPackArray(room, (2, 4, 8), None, np.float32, byte_offset=0) for _ in range(3)
-    )
+    query, key, out = (DLPackArray(room, (2, 4, 8), None, np.float32) for _ in range(3))
     with pytest.raises(ValueError, match=says("out", "overlap", "query")):
         cuda.scaled_dot_product_attention(query, key, key, out=out)
 
@@ -191,13 +150,7 @@ def test_output_between_the_rows_of_an_input(cuda):
     room = cuda.to_device(rows)
     query = DLPackArray(room, (2, 4, 8), (64, 16, 1), np.float32)
 
-    class Beside(DLPackArray):
-        def _tensor(self):
-            tensor = super()._tensor()
-            tensor.byte_offset = 8 * 4
-            return tensor
-
-    out = Beside(room, (2, 4, 8), (64, 16, 1), np.float32)
+    out = DLPackArray(room, (2, 4, 8), (64, 16, 1), np.float32, byte_offset=8 * 4)
     key = cuda.to_device(normal(2, 5, 8))
     cuda.scaled_dot_product_attention(query, key, key, out=out)
     written = room.to_numpy()
@@ -217,9 +170,7 @@ NUMBERS_ON_A_DEVICE = [
     ({"key_lengths": np.ones(2, np.int64)}, TypeError, "key_lengths ... int32 ... int64"),
     ({"key_lengths": np.ones(1, np.int32)}, ValueError, "key_lengths ... (2,) ... (1,)"),
     ({"query_offset": np.ones((), np.int32)}, ValueError, "query_offset ... (2,) ... ()"),
-    ({"alibi_slopes": np.ones(14, np.float16)}, TypeError, "alibi_slopes ... float16"),
     ({"alibi_slopes": np.ones(13, np.float32)}, ValueError, "alibi_slopes ... 14 ... 13"),
-    ({"sinks": np.ones((2, 14), np.float32)}, ValueError, "sinks ... 14"),
 ]
 
 
@@ -235,7 +186,6 @@ STARTS = [
     (([0, 9], [0, 8]), ValueError, "key_starts ... 9 ... 8"),
     (([0, 5, 3, 9], [0, 3, 6, 9]), ValueError, "query_starts ... decrease ... 3 ... 5"),
     (([0, 5, 9], [0, 9]), ValueError, "query_starts ... key_starts ... 3 ... 2"),
-    (([[0, 9]], [0, 9]), ValueError, "query_starts ... (1, 2)"),
     (([], [0, 9]), ValueError, "query_starts ... sequences + 1"),
     (([0.0, 9.0], [0, 9]), TypeError, "query_starts ... float64"),
 ]
