@@ -37,6 +37,7 @@ struct SparseMask {
   std::int64_t first_query;
   std::int64_t first_key;
   std::int64_t kv_len;  // keys of the problem from this index on are hidden
+  bool is_scattered;  // rows of one query have many spans, as of keys that an index selects
 };
 
 // Needed for the element type of `starts`.

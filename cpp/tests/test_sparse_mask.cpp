@@ -51,6 +51,7 @@ struct Sparse {
     // Two keys before the problem's: a view of a longer mask.
     mask.first_key = 2;
     mask.kv_len = c.kv_len;
+    mask.is_scattered = c.pattern == Pattern::scattered;
     for (std::int64_t plane = 0; plane < planes; ++plane) {
       for (std::int64_t row = 0; row < rows; ++row) {
         starts.push_back(static_cast<std::int64_t>(spans.size()));
@@ -181,6 +182,7 @@ template <class T>
 void test_sparse_mask() {
   const std::vector<Case> cases = {
       {2, 2, 70, 200, 8, 8, Pattern::ranges, 1, 1, true, false},
+      {16, 1, 9, 400, 40, 24, Pattern::scattered, 1, 1, false, false},
       {6, 2, 33, 300, 16, 5, Pattern::ranges, 1, 1, false, true},
       {1, 1, 300, 500, 24, 16, Pattern::bands, 32, 64, false, false},
       {4, 2, 130, 400, 8, 12, Pattern::bands, 16, 32, true, true},

@@ -31,6 +31,14 @@ def _ranges(draw, q, k):
     return masks.Ranges(first, first + length, kv_len=k), seen
 
 
+def _selected(draw, q, k):
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    block, count = draw(st.sampled_from([1, 1, 3, 64])), draw(st.sampled_from([0, 1, 7, 40]))
+    listed = random.integers(-1, -(-k // block), (q, count))
+    seen = (listed[..., None] == np.arange(k) // block).any(axis=-2)
+    return masks.Selected(listed, block=block, kv_len=k), seen
+
+
 def _blocks(draw, q, k):
     size = draw(st.sampled_from([(16, 16), (7, 13), (128, 128), (64, 24)]))
     random = np.random.default_rng(draw(st.integers(0, 99)))
@@ -63,7 +71,16 @@ def _function(draw, q, k):
     return masks.from_function(rule, q, k, block=(32, 32)), rule(*np.ogrid[:q, :k])
 
 
-MAKERS = [_documents, _sliding, _ranges, _blocks, _partial_blocks, _global_tokens, _function]
+MAKERS = [
+    _documents,
+    _sliding,
+    _ranges,
+    _selected,
+    _blocks,
+    _partial_blocks,
+    _global_tokens,
+    _function,
+]
 
 
 def drawn_mask(draw, q, k, depth=3):

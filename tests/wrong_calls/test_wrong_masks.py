@@ -5,7 +5,7 @@ import pytest
 
 from messages import check, each
 from regard import masks
-from regard.masks import Blocks, Ranges
+from regard.masks import Blocks, Ranges, Selected
 
 MASK = Ranges([0, 1, 2], [1, 2, 3])
 BATCH = masks.stack([MASK, MASK])
@@ -53,6 +53,17 @@ RANGES = [
     (lambda: Ranges([0, 1], [1, 2, 3]), ValueError, "first and last must ... got shapes (2,)"),
     (lambda: Ranges(0, 2, kv=2), TypeError, "no argument kv ... its arguments are first, last"),
     (lambda: Ranges([0, 0], 2**62), ValueError, "a sparse mask must have fewer ... got shape (2"),
+    (lambda: Selected([[0.5]]), TypeError, "indices must be an integer array, got float64"),
+    (lambda: Selected([0, 1]), ValueError, "indices must have at least 2 ... got shape (2,)"),
+    (lambda: Selected([[-2]]), ValueError, "indices must be numbers ... or -1 ... got -2"),
+    (lambda: Selected([[5]], kv_len=5), ValueError, "indices must ... less than 5, got 5"),
+    (lambda: Selected([[3]], kv_len=5, block=2), ValueError, "blocks of 2 ... got 3"),
+    (lambda: Selected([[1]], block=0), ValueError, "block must be at least 1, got 0"),
+    (
+        lambda: Selected([[0], [2**61]]),
+        ValueError,
+        "a sparse mask must have fewer ... got shape (2",
+    ),
     (lambda: masks.SparseMask(), TypeError, "SparseMask has no constructor"),
     (lambda: blocks([0, 2, 2], [1, 0]), ValueError, "indices must increase within"),
     (lambda: blocks([0, 0, 2], [1, 1]), ValueError, "indices must increase within"),

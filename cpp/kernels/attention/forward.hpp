@@ -16,6 +16,7 @@
 #include "../ahead.hpp"
 #include "../strips/dropout.hpp"
 #include "count.hpp"
+#include "gathered.hpp"
 #include "plain_scores.hpp"
 #include "../kernel_table.hpp"
 #include "plain_values.hpp"
@@ -149,6 +150,7 @@ struct AttentionForward {
     const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
     const bool is_window = problem.window_left != kUnbounded && problem.window_right != kUnbounded;
     if (count <= 0 || !(is_window || problem.sparse_mask)) return false;
+    if (problem.sparse_mask && problem.sparse_mask->is_scattered) return false;
     if (problem.key.column_stride == 1 && !task.int8_keys)
       ahead.add(keys_of(problem, task), key, count, problem.head_dim);
     if (problem.value.column_stride == 1)
@@ -175,7 +177,20 @@ struct AttentionForward {
                                       const Workspace& work, Block& block) {
     const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
     if (tiles.end == 0) return;
-    Scores::provide_keys(problem, task, work, block);
+    GatheredKeys<Shape> gathered;
+    if (Scores::kGathers && gathers(problem) && !tiles.all)
+      list_seen_keys<Shape>(tiles, work.bias, strip.vectors, gathered);
+    Ahead own_ahead;
+    if (gathered.count > 0) {
+      look_ahead_scattered<Shape>(problem, task, strip, block.begin + Shape::kBlockKeys, own_ahead);
+      ahead = &own_ahead;
+      gather_products<Shape>(problem, task, strip, block.begin, tiles.end, gathered, work.keys,
+                             own_ahead, work.weights);
+      block.keys = {};
+      block.products = work.weights;
+    } else {
+      Scores::provide_keys(problem, task, work, block);
+    }
     KeyRuns<Shape> runs;
     start_block_sum(strip);
     over_tiles<Shape, kCompilesAdds>(
@@ -189,6 +204,8 @@ struct AttentionForward {
                               BlockWeights<T>{work.weights, nullptr});
         });
     end_block_sum(strip);
+    if (gathered.count > 0)
+      return add_gathered(problem, task, strip, work, block, gathered, runs, own_ahead);
     Values::provide(problem, task, work, block);
     if (block.values.scales) scale_weights(block.values.scales, runs, strip.vectors, work.weights);
     if (problem.dropout_factor != 0)
@@ -196,6 +213,42 @@ struct AttentionForward {
     // A hidden key's weight of -0.0 times a finite value changes no sum; times NaN or inf it would.
     const bool selects = runs.hide_something && !all_values_are_finite(block, problem.value_dim);
     Values::add(problem, work, block, runs, selects, strip);
+    strip.is_fresh = false;
+  }
+
+  // Adds the values of the gathered keys.
+  REGARD_NOINLINE void add_gathered(const AttentionProblem& problem, const AttentionTask& task,
+                                    Strip& strip, const Workspace& work, Block& block,
+                                    const GatheredKeys<Shape>& gathered, const KeyRuns<Shape>& runs,
+                                    Ahead& ahead) {
+    block.products = nullptr;
+    const KvRows rows = values_of(problem, task);
+    const std::int64_t columns = round_up(problem.value_dim, kRows);
+    gather_rows<Shape>(rows, block.begin, gathered, problem.value_dim, columns, work.values, ahead);
+    if (scale_products(rows)) {
+      for (int i = 0; i < gathered.count; ++i) {
+        KeyRuns<Shape> key;
+        key.add(gathered.key[i], gathered.key[i] + 1, {0, strip.vectors});
+        scale_weights(work.values.scales + i - gathered.key[i], key, strip.vectors, work.weights);
+      }
+    }
+    if (problem.dropout_factor != 0)
+      drop_weights<Shape>(problem, task, strip, block.begin, runs, work.weights);
+    gather_weights<Shape>(gathered, strip.vectors, work.weights);
+    KeyRuns<Shape> all;
+    all.add(0, gathered.count, {0, strip.vectors});
+    const bool selects =
+        runs.hide_something && !scale_products(rows) &&
+        !rows_are_finite(work.values.rows, columns, gathered.count, problem.value_dim);
+    const KeyTerm<T> term{work.weights, work.values.rows, columns};
+    if (selects)
+      add_columns<Shape>(true, all, &term, 1, columns, strip.vectors, strip.is_fresh,
+                         outputs_of<Shape>(strip));
+    else
+      add_few_columns<Shape>(term, gathered.count, columns, strip.vectors, strip.is_fresh,
+                             outputs_of<Shape>(strip));
+    block.values = {};
+    block.values_are_finite = -1;
     strip.is_fresh = false;
   }
 

@@ -46,7 +46,8 @@ struct ForwardBlock : KeySpan {
   const T* key_groups = nullptr;
   const T* value_groups = nullptr;
   std::ptrdiff_t group_stride = 0;
-  int values_are_finite = -1;  // -1 until computed
+  int values_are_finite = -1;   // -1 until computed
+  const T* products = nullptr;  // of the gathered keys of one strip (gathered.hpp)
 };
 
 template <class T>

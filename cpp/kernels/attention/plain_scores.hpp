@@ -18,6 +18,9 @@ struct KeyProduct : RowProduct<T, Shape::kStripLanes> {
 
   template <int kRows, int kVectors>
   REGARD_MEMBER void multiply(Accumulators<T, kRows, kVectors>& acc, int lane) const {
+    if (__builtin_expect(block.products != nullptr, false))
+      return load_tile<T, kRows, kVectors>(acc, block.products + begin * Shape::kStripLanes + lane,
+                                           Shape::kStripLanes);
     if (__builtin_expect(block.key_groups != nullptr, false)) {
       T tile[kRows * kVectors * kLanes<T>];
       multiply_by_group<Shape, kVectors>(block, strip, begin, this->depth, lane, tile);
@@ -94,6 +97,7 @@ REGARD_NOINLINE void round_queries(std::int64_t head_dim, const ForwardStrip<T>&
 template <class Shape>
 struct PlainScores {
   using T = typename Shape::Element;
+  static constexpr bool kGathers = true;
 
   static bool copies_keys(const AttentionProblem& problem) {
     return !reads_in_place<T>(problem.key);

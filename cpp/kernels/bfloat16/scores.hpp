@@ -16,6 +16,7 @@ namespace {
 template <class Shape, class Dot>
 struct PairScores {
   using T = float;
+  static constexpr bool kGathers = false;
 
   static bool copies_keys(const AttentionProblem& problem) {
     const Operand& key = problem.key;

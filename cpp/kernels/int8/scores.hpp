@@ -25,6 +25,7 @@ static_assert(127 * 127 * kMostInt8Dim < 1 << 24, "a float32 holds every sum");
 template <class Shape>
 struct QuadScores {
   using T = float;
+  static constexpr bool kGathers = false;
 
   struct Product {
     const std::int8_t* keys;

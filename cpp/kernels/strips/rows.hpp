@@ -48,6 +48,12 @@ struct StripRows {
 // crosses such a multiple.
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
+  // With scattered keys, the heads of another query in a strip would compute other keys.
+  const std::int64_t group = problem.kv_heads ? problem.heads / problem.kv_heads : 0;
+  if (problem.sparse_mask && problem.sparse_mask->is_scattered &&
+      problem.sparse_mask->query_stride != 0 && group > 0 &&
+      group % kLanes<typename Shape::Element> == 0)
+    return group;
   const auto has_rows = [](const Operand& mask) { return mask.data && mask.row_stride != 0; };
   const bool is_sparse = problem.sparse_mask && problem.sparse_mask->query_stride != 0;
   return has_rows(problem.mask) || has_rows(problem.bias) || is_sparse ? Shape::kMaskRows

@@ -14,7 +14,7 @@ from regard._arguments.numbers import file_path, integers
 from regard._recording.layer import RecordedLayer, call_of, place_of
 from regard._runtime.saving import check_place, write_tensors
 from regard.checkpoints._safetensors import SafetensorsFile
-from regard.masks import Blocks, Ranges
+from regard.masks import Blocks, Ranges, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _KEY, _VERSION = "regard.recording", 1
-_SPARSE = {"Ranges": Ranges, "Blocks": Blocks}
+_SPARSE = {kind.__name__: kind for kind in (Ranges, Selected, Blocks)}
 
 
 class _Stored:

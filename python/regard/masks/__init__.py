@@ -5,8 +5,8 @@ attend. Masks combine like any bool arrays: ``a & b`` lets a query attend where 
 ``a | b`` where either mask does, and ``~a`` where `a` does not.
 
 `causal`, `window`, `segments` and `padding` return such arrays. All other functions
-return sparse masks, `Ranges` or `Blocks`, which store only the keys that each query sees. They
-combine with the same operators, with each other and with bool arrays.
+return sparse masks, `Ranges`, `Selected` or `Blocks`, which store only the keys that each query
+sees. They combine with the same operators, with each other and with bool arrays.
 """
 
 from regard._runtime.public import publish as _publish
@@ -15,6 +15,7 @@ from regard.masks._check import as_additive, check
 from regard.masks._positions import causal, prefix, window
 from regard.masks._ranges import Ranges
 from regard.masks._rules import from_function, random_blocks
+from regard.masks._selected import Selected
 from regard.masks._sequences import documents, padding, segments
 from regard.masks._sliding import global_tokens, sliding
 from regard.masks._sparse import SparseMask, stack
@@ -23,6 +24,7 @@ from regard.masks._structures import neighborhood, tree
 __all__ = [
     "Blocks",
     "Ranges",
+    "Selected",
     "SparseMask",
     "as_additive",
     "causal",

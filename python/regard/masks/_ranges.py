@@ -45,6 +45,7 @@ class Ranges(SparseMask, has_blocks=False):
     See Also
     --------
     regard.masks.sliding, regard.masks.documents : Build common masks of ranges.
+    regard.masks.Selected : List the keys of each query.
     regard.masks.Blocks : Show any pattern, in blocks.
 
     Notes

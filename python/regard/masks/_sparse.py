@@ -75,8 +75,9 @@ class SparseMask:
     _rows: SparseRows
     _kinds: ClassVar[dict[bool, type[SparseMask]]] = {}
 
-    def __init_subclass__(cls, *, has_blocks: bool) -> None:
-        SparseMask._kinds[has_blocks] = cls
+    def __init_subclass__(cls, *, has_blocks: bool | None = None) -> None:
+        if has_blocks is not None:
+            SparseMask._kinds[has_blocks] = cls
 
     def __init__(self) -> None:
         raise TypeError(
