@@ -76,16 +76,6 @@ def drawn(shape, dtype, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def pair(shown, bias):
-    """Return a pair of masks of these shapes, each of which hides some keys."""
-
-    def draw(random, dtype):
-        numbers = np.where(random.random(bias) < 0.2, -np.inf, random.standard_normal(bias))
-        return np.asarray(random.random(shown) < 0.7), numbers.astype(dtype)
-
-    return draw
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class More:
     """A case that the table of `cases` cannot express."""
@@ -99,46 +89,6 @@ class More:
         random = np.random.default_rng(zlib.crc32(self.name.encode()))
         drawn = {k: f(random, dtype) if callable(f) else f for k, f in self.options.items()}
         return dataclasses.replace(problem, options=problem.options | drawn)
-
-
-def _more():
-    shapes = (2, 3, 4, 9, 8), (2, 1, 2, 21, 8), (3, 2, 21, 6)
-    slopes = {
-        "entry": lambda random, dtype: random.normal(0, 0.2, (2, 3, 4)).astype(arithmetic(dtype)),
-        "row of entries": lambda random, dtype: np.linspace(0, 1, 12).reshape(3, 4),
-        "column of entries": lambda random, dtype: np.linspace(-0.1, 0.1, 8).reshape(2, 1, 4),
-    }
-    for name, draw in slopes.items():
-        case = cases.Case(f"slopes of each {name}", *shapes, query_offset=((3, 9, 0), (0, -2, 20)))
-        yield More(case.name, case, {"alibi_slopes": draw})
-    tables = {"every entry": (2, 3, 4, 25), "a column of entries": (2, 1, 4, 9), "all": (13,)}
-    for name, shape in {**tables, "a row of heads": (1, 3)}.items():
-        case = cases.Case(f"a table of {name}", *shapes, query_offset=((3, 9, 0), (0, -2, 20)))
-
-        def table(random, dtype, shape=shape):
-            return random.standard_normal(shape).astype(arithmetic(dtype))
-
-        yield More(case.name, case, {"distance_bias": table})
-    lengths = {"key_lengths": np.array([21, 4, 15])}
-    for name, options in {
-        "end": {"query_offset": "end", "is_causal": True},
-        "end of lengths": {"query_offset": "end", "is_causal": True, **lengths},
-        "end of lengths, slopes": {
-            "query_offset": "end",
-            "alibi_slopes": lambda random, dtype: np.array([0.3, 0, -0.1, 1]),
-            **lengths,
-        },
-    }.items():
-        case = cases.Case(f"offset: {name}", *shapes, sinks=0.5)
-        yield More(case.name, case, options)
-    for shown, bias in (
-        ((21,), (9, 21)),
-        ((2, 1, 1, 9, 21), (4, 1, 21)),
-        ((9, 1), ()),
-        ((3, 1, 9, 21), (2, 1, 4, 9, 1)),
-    ):
-        case = cases.Case(f"pair of masks: {shown} and {bias}", *shapes, window=(12, 9))
-        yield More(case.name, case, {"mask": pair(shown, bias)})
 
 
 def _long():
@@ -163,10 +113,7 @@ def gaussian(case):
 
 
 LONG = list(_long())
-MORE = [*_more(), *LONG]
-ALL = [*cases.SIZES, *cases.AXES, *option_cases.OPTIONS, *MORE]
-FEW = ALL[3::25]
-OTHERS = [case for i, case in enumerate(ALL) if i % 25 != 3]
+FEW = [*cases.SIZES[3::25], *option_cases.OPTIONS[3::25]]
 
 
 @functools.lru_cache(maxsize=16)

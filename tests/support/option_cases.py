@@ -31,7 +31,6 @@ def _edges():
     values += [(name, n) for name in ("key_lengths", "left_padding") for n in lengths]
     values += [("softcap", cap) for cap in (1e-3, 0.05, 1.0, 5.0, 50.0, 1e4, 1e30)]
     values += [("alibi_slopes", slope) for slope in (0.0, 0.02, 0.5, 4.0)]
-    values += [("distance_bias", reach) for reach in (1, 2, 9, 48, 150, 1000)]
     values += [("sinks", sink) for sink in (-30.0, -1.0, 0.0, 3.0, 30.0, 1e4)]
     sizes, heads = cycle(SIZES), cycle(HEADS)
     for number, (name, value) in enumerate(values):
@@ -50,18 +49,6 @@ def _edges():
             query_offset=offset,
             **extra,
         )
-
-
-def _numbers_of_heads():
-    """Yield scales and caps that differ between heads, which may share keys."""
-    for (heads, kv_heads), (q_len, kv_len) in zip(
-        ((2, 2), (6, 2), (8, 1)), SIZES[1::3], strict=True
-    ):
-        shapes = _shapes((heads, kv_heads), q_len, kv_len)
-        scales = tuple(0.2 + 0.3 * h for h in range(heads))
-        caps = tuple((INF, 0.5, 1e30, 3.0)[h % 4] for h in range(heads))
-        both = {"scale": scales, "softcap": caps, "is_causal": True, "query_offset": kv_len // 2}
-        yield Case(f"scales-caps-{heads}of{kv_heads}-{q_len}x{kv_len}", *shapes, **both)
 
 
 def _long():
@@ -139,7 +126,7 @@ def _as_tuples(numbers):
 
 
 MIXES = [_mix(number) for number in range(72)]
-OPTIONS = [*_edges(), *_numbers_of_heads(), *_long(), *MIXES]
+OPTIONS = [*_edges(), *_long(), *MIXES]
 
 
 def _on_a_gpu(case):
@@ -152,6 +139,4 @@ def _on_a_gpu(case):
 
 
 GPU_MIXES = [_on_a_gpu(case) for case in MIXES]
-GPU_OPTIONS = [
-    _on_a_gpu(case) for case in OPTIONS if not case.name.startswith(("distance", "scales"))
-]
+GPU_OPTIONS = [_on_a_gpu(case) for case in OPTIONS]
