@@ -165,11 +165,8 @@ def alike(colors, table, wanted):
     assert np.min(near, axis=0).max() == 0
 
 
-def level_of(weights):
-    return np.rint(254 * (np.log10(np.clip(weights, 1e-6, 1)) + 6) / 6)
-
-
 def close_levels(levels, weights):
     """Allow the next level: the kernels' pooled means round differently."""
-    assert np.abs(levels.astype(int) - level_of(weights)).max() <= 1
-    assert np.mean(levels == level_of(weights)) > 0.99
+    wanted = indices(weights)
+    assert np.abs(levels.astype(int) - wanted).max() <= 1
+    assert np.mean(levels == wanted) > 0.99
