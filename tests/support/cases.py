@@ -242,6 +242,16 @@ def _ranks():
     yield Case("flat-value", (2, 4, 5, 8), (2, 1, 7, 8), (7, 6))
 
 
+def _broadcasts():
+    """Yield batches that no array has alone: each drawn problem has an array with all of it."""
+    shapes = (2, 1, 2, 5, 8), (1, 3, 2, 7, 8), (3, 2, 7, 4)
+    yield Case("batch-all-ways", *shapes)
+    for mask in ((7,), (3, 1, 1, 7), (2, 1, 1, 5, 1), (2, 3, 2, 5, 7)):
+        yield Case(f"batch-mask-{mask}", *shapes, float_mask=mask)
+    offsets = (-9, -1, 0), (1, 2, 30)
+    yield Case("batch-offsets", *shapes, is_causal=True, query_offset=offsets)
+
+
 def _offsets():
     """Yield offsets before and after all keys, which are not among the drawn ones."""
     for q_len, kv_len in [(1, 1), (17, 97), (130, 200)]:
@@ -266,7 +276,7 @@ def _empty():
 
 
 SIZES = list(_sizes())
-AXES = [*_ranks(), *_offsets(), *_empty()]
+AXES = [*_ranks(), *_broadcasts(), *_offsets(), *_empty()]
 
 
 # Layouts: the same values elsewhere in memory. The memory in between is NaN, so that reading it
