@@ -6,10 +6,10 @@ import dataclasses
 import hypothesis
 import numpy as np
 import pytest
-from drawn_calls import calls, statistics
 from hypothesis import strategies as st
 
 import regard
+from drawn_calls import calls, statistics
 from drawn_masks import drawn_mask
 from drawn_problems import TARGETS, examples, on_target
 from element_types import type_named

@@ -8,10 +8,10 @@ import hashlib
 import hypothesis
 import numpy as np
 import pytest
-from drawn_calls import attend, calls, gradients, tangents, tangents_of, weights
 from hypothesis import strategies as st
 
 import regard
+from drawn_calls import attend, calls, gradients, tangents, tangents_of, weights
 from drawn_problems import TARGETS, examples, laid_out, on_target
 from gradient_cases import GradientProblem
 from reference import assert_same_bits, lay_out
