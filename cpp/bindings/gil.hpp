@@ -54,7 +54,7 @@ py::object call_python(py::handle function, Arguments... arguments) {
   });
 }
 
-// An attribute may be computed in Python.
+// Python code may compute the attribute.
 inline bool has_attribute(py::handle object, const char* name) {
   return until_exit([&] { return PyObject_HasAttrString(object.ptr(), name) == 1; });
 }

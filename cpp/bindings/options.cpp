@@ -41,7 +41,7 @@ std::int64_t reach_of(const char* side, py::handle object) {
   return reach;
 }
 
-// Nothing if the object is no sequence, or is an array without axes.
+// Empty if the object is not a sequence or is an array without axes.
 std::optional<py::tuple> elements_of(py::handle object) {
   if (!PySequence_Check(object.ptr()) || PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr())) return std::nullopt;
   try {

@@ -51,11 +51,11 @@ bool SparseMaskView::take(py::handle object) {
   mask_.first_query = first_query;
   mask_.first_key = fields[kFirstKey].cast<std::int64_t>();
   mask_.kv_len = shape_.end()[-1];
-  // A row of at least 8 spans has seldom two keys in one tile.
+  // Ranges and windows have one or two spans in a row, and an index that selects keys has many.
   std::int64_t all_rows = rows.size(1) - 1;
   for (int axis = 2; axis <= rows.axes(); ++axis)
     if (rows.stride(axis) != 0) all_rows *= rows.size(axis);
-  mask_.is_scattered = row_queries == 1 && spans.size(2) >= 8 * all_rows;
+  mask_.is_scattered = (row_queries == 1 || q_len == 1) && spans.size(2) >= 8 * all_rows;
   starts = rows;
   return true;
 }

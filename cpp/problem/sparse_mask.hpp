@@ -37,7 +37,7 @@ struct SparseMask {
   std::int64_t first_query;
   std::int64_t first_key;
   std::int64_t kv_len;  // keys of the problem from this index on are hidden
-  bool is_scattered;  // rows of one query have many spans, as of keys that an index selects
+  bool is_scattered;  // a query has many spans, as if an index had selected its keys
 };
 
 // Needed for the element type of `starts`.

@@ -156,7 +156,7 @@ def with_type(name, kind):
     return ctypes.CFUNCTYPE(None, *CTYPES[:number], kind, *CTYPES[number + 1 :])(1)
 
 
-# What is no function of the signature, or no user data.
+# Functions with another signature, and objects that cannot be user data.
 ADVICE = r"function must be a C function.*GIL.*numba\.cfunc.*numba_signature\(.float32"
 REFUSED = [
     ({"function": two}, TypeError, ADVICE),  # it can be called, so there is advice

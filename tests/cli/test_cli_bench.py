@@ -27,7 +27,7 @@ def test_what_is_measured(arguments, rounds, cases, run, monkeypatch):
     monkeypatch.setattr(
         bench, "run_in_fresh_process", lambda _work, request, **_options: requests.append(request)
     )
-    assert run("bench", *arguments)[0] == 1  # there is no result
+    assert run("bench", *arguments)[0] == 1  # nothing was measured
     (request,) = requests
     assert (request.rounds, len(request.cases)) == (rounds, cases)
     if "--curve" in arguments or "--shape" in arguments:

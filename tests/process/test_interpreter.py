@@ -88,7 +88,7 @@ def test_exit_in_calls(output_of):
     assert output_of(threads_of(CALLS.values())) == "left"
 
 
-# What calls run in Python: NumPy's functions and those of the objects that they are given.
+# The Python functions that calls run: NumPy's own, and methods of the arguments.
 IN_PYTHON = {
     "foreign array": ("__array__", "sdpa(Loads(x), x, x)"),
     "str of a type": ("__str__", "regard.explain(x, x, x)"),
@@ -108,7 +108,7 @@ IN_PYTHON = {
 
 
 def test_exit_in_python_within_a_call(output_of):
-    """A thread that is ended there unwinds; nothing of the call is destroyed without the GIL."""
+    """Such a thread is ended at exit. No object of the call is destroyed without the GIL."""
     script = f"""
 {SETUP}
 class Waits:

@@ -26,8 +26,8 @@ def _extensions(monkeypatch):
     [
         (
             "scaled_dot_product_attention",
-            "`scale` is no link, `softmax` is, `regard.masks` too, and `nothing_known` is code",
-            "``scale`` is no link, :py:obj:`softmax <regard.softmax>` is, "
+            "`scale` is not a link, `softmax` is, `regard.masks` too, and `nothing_known` is code",
+            "``scale`` is not a link, :py:obj:`softmax <regard.softmax>` is, "
             ":py:obj:`regard.masks <regard.masks>` too, and ``nothing_known`` is code",
         ),
         (

@@ -1,5 +1,5 @@
-"""Programs that use the processors, caches and memory while calls run next to them, until they are
-ended: python tests/soak/beside.py numpy | memory"""
+"""Programs that keep the processors, caches and memory busy, beside calls, until they are stopped:
+python tests/soak/beside.py numpy | memory"""
 
 import sys
 import time

@@ -1,5 +1,5 @@
-// A block of which a strip sees few keys, as of keys that an index selects: only these keys are
-// multiplied, and only their values are added.
+// A block of which a strip sees few keys, for example those that an index has selected: only these
+// keys are multiplied, and only their values are added.
 //
 //   keys that some lane sees       copied side by side -> products, stored at the keys' places
 //   for a tile of the block        scores -> weights, as in every block
@@ -54,8 +54,8 @@ REGARD_NOINLINE void list_seen_keys(const SeenTiles<Shape>& tiles, const T* bias
   gathered.count = 2 * count <= of_tiles ? count : 0;
 }
 
-// Adds the keys and values that a strip sees of the block at `key` to `ahead`. The processor does
-// not foresee which rows are read.
+// Adds the keys and values that a strip sees in the block at `key` to `ahead`. The processor cannot
+// predict which rows are read next.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void look_ahead_scattered(const AttentionProblem& problem,
                                           const AttentionTask& task, const StripRows<T>& strip,
@@ -71,8 +71,9 @@ REGARD_NOINLINE void look_ahead_scattered(const AttentionProblem& problem,
        span != run.end && span->begin < block.end; ++span) {
     const KeyInterval own = common(block, {span->begin, span->end});
     const std::int64_t first = own.begin - mask.first_key, count = own.end - own.begin;
-    ahead.add(keys, first, count, problem.head_dim);
-    if (values.data != keys.data) ahead.add(values, first, count, problem.value_dim);
+    if (problem.key.column_stride == 1) ahead.add(keys, first, count, problem.head_dim);
+    if (problem.value.column_stride == 1 && values.data != keys.data)
+      ahead.add(values, first, count, problem.value_dim);
   }
 }
 
@@ -122,7 +123,8 @@ REGARD_NOINLINE void gather_products(const AttentionProblem& problem, const Atte
 }
 
 // sums[column][lane] += the terms of `count` keys, or = if the sums are fresh, as add_columns does
-// for one run. The vectors are chosen once, because a few keys take as long as a choice.
+// for one run. The number of vectors is selected once: for a few keys, selecting it for
+// each tile would take as long as the products.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void add_few_columns(const KeyTerm<T>& term, int count, std::int64_t columns,
                                      int vectors, bool is_fresh, T* sums) {

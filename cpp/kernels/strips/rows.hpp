@@ -48,7 +48,7 @@ struct StripRows {
 // crosses such a multiple.
 template <class Shape>
 REGARD_INLINE std::int64_t row_unit(const AttentionProblem& problem) {
-  // With scattered keys, the heads of another query in a strip would compute other keys.
+  // With scattered keys, a strip that held heads of two queries would compute the keys of both.
   const std::int64_t group = problem.kv_heads ? problem.heads / problem.kv_heads : 0;
   if (problem.sparse_mask && problem.sparse_mask->is_scattered &&
       problem.sparse_mask->query_stride != 0 && group > 0 &&

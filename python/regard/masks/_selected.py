@@ -1,4 +1,4 @@
-"""Masks of keys that are listed for each query, as an index selects them."""
+"""Masks that list the keys of each query."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Selected(Ranges):
     Parameters
     ----------
     indices : integer array, shape (..., heads or 1, q_len, n)
-        The keys, or the blocks of keys, that each query sees, in any order. A number that repeats
-        counts once, and -1 is no key, so that queries may see different numbers of keys. An array
-        of two axes gives a mask of shape ``(q_len, kv_len)``.
+        The numbers of the keys, or of the blocks of keys, that each query sees, in any order.
+        Repeated numbers count once. -1 stands for no key, so queries may see different numbers of
+        keys. An array with two axes gives a mask of shape ``(q_len, kv_len)``.
     block : int, default 1
-        Number ``b`` lists the keys ``b * block .. (b + 1) * block - 1``. The last block may be
-        shorter.
+        Number of keys in a block. Block ``b`` contains the keys
+        ``b * block .. (b + 1) * block - 1``; the last block may be shorter.
     kv_len : int, optional
         Number of keys. By default, it is the end of the last key or block listed.
 
@@ -40,8 +40,8 @@ class Selected(Ranges):
     TypeError
         If `indices`, `block` or `kv_len` are not integers.
     ValueError
-        If `indices` has less than two axes, or lists a number below -1, or a key or block that
-        begins after the last key.
+        If `indices` has fewer than two axes, or contains a number below -1 or of a key or block
+        that is not among the `kv_len` keys.
 
     See Also
     --------
