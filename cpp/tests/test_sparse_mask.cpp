@@ -13,7 +13,7 @@
 
 namespace {
 
-enum class Pattern { ranges, bands, scattered };
+enum class Pattern { ranges, bands, scattered, mixed };
 
 struct Case {
   std::int64_t heads, kv_heads, q_len, kv_len, head_dim, value_dim;
@@ -30,6 +30,9 @@ bool sees(const Case& c, std::int64_t head, std::int64_t query, std::int64_t key
       return key >= (query * 7 + turn * 31) % 90 && key < 60 + query * 3 % 200;
     case Pattern::bands:
       return (query / 32 + key / 64 + turn) % 3 == 0;
+    case Pattern::mixed:  // scattered keys and a window
+      if (key >= query * 11 % 250 && key < query * 11 % 250 + 40) return true;
+      [[fallthrough]];
     case Pattern::scattered:
       return (query * 37 + key * 101 + turn * 11) % 29 == 0 && (key / 100 + query / 100) % 2 == 0;
   }
@@ -51,7 +54,7 @@ struct Sparse {
     // Two keys before the problem's: a view of a longer mask.
     mask.first_key = 2;
     mask.kv_len = c.kv_len;
-    mask.is_scattered = c.pattern == Pattern::scattered;
+    mask.is_scattered = c.pattern == Pattern::scattered || c.pattern == Pattern::mixed;
     for (std::int64_t plane = 0; plane < planes; ++plane) {
       for (std::int64_t row = 0; row < rows; ++row) {
         starts.push_back(static_cast<std::int64_t>(spans.size()));
@@ -190,6 +193,9 @@ void test_sparse_mask() {
       {1, 1, 64, 1700, 8, 8, Pattern::scattered, 7, 13, false, false},
       {1, 1, 2, 3300, 16, 16, Pattern::bands, 128, 128, false, true},
       {2, 2, 1, 700, 8, 8, Pattern::scattered, 3, 40, true, false},
+      {8, 1, 1, 900, 64, 32, Pattern::scattered, 1, 1, true, false},
+      {4, 2, 2, 500, 32, 48, Pattern::mixed, 1, 1, false, true},
+      {8, 2, 40, 600, 24, 24, Pattern::mixed, 1, 1, true, false},
   };
   for (const Case& c : cases) test_case<T>(c);
 }

@@ -8,6 +8,7 @@ import pytest
 
 import regard
 from cache_model import normal, packed_tokens, tokens
+from element_types import type_named
 from reference import assert_same_bits
 from sparse_cases import NAMES, dense, sparse_masks
 
@@ -50,6 +51,22 @@ def test_the_bits_of_the_dense_mask(name, kind, q_len, target):
             assert computed <= cache.explain(query, whole, **options).scores_computed
     actual = cache.attend(query, mask, return_weights=True)
     assert_same_bits(actual, cache.attend(query, shown, return_weights=True))
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16", "int8", "float8_e4m3fn"])
+def test_selected_keys_in_every_storage_type(stored, target):
+    """Decodes copy them side by side, in their own type if their columns fill vectors."""
+    random = np.random.default_rng(0)
+    for sizes, q_len, heads in (((64, 32), 1, 16), ((40, 24), 2, 2), ((64, 64), 9, 4)):
+        cache = regard.KVCache(1, 2, *sizes, dtype=type_named(stored), page_size=16)
+        cache.append(*(normal(seed, 1, 2, 500, size) for seed, size in enumerate(sizes)))
+        query = normal(3, 1, heads, q_len, sizes[0], dtype=np.float32)
+        mask = regard.masks.Selected(random.integers(-1, 500, (heads, q_len, 10)), kv_len=500)
+        options = {"alibi_slopes": random.random(heads), "return_lse": True}
+        wanted = cache.attend(query, mask.to_dense(), **options)
+        assert_same_bits(cache.attend(query, mask, **options), wanted)
+        computed = cache.explain(query, mask).scores_computed
+        assert computed < cache.explain(query, mask.to_dense()).scores_computed
 
 
 @pytest.mark.parametrize(

@@ -110,10 +110,18 @@ BUGS = [
     Bug(
         "steps whose end a mask hides count as wholly visible",
         KERNELS + "decode/decode_masks.hpp",
-        "sight.keys.begin == keys.begin &&\n               sight.keys.end == keys.end;",
+        "sight.keys.begin == keys.begin &&\n                 sight.keys.end == keys.end;",
         "true;",
         SPARSE,
         "a decode with a sparse mask whose ranges begin or end within a step",
+    ),
+    Bug(
+        "the weights of a block's gathered keys are those of other keys",
+        KERNELS + "attention/gathered.hpp",
+        "load<T>(weights + own.at[i] * kPitch + v)",
+        "load<T>(weights + i * kPitch + v)",
+        SPARSE,
+        "a prefill of selected keys",
     ),
     Bug(
         "distances count from one",

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../strips/seen_blocks.hpp"
-#include "gathered.hpp"
+#include "forward_workspace.hpp"
 
 namespace regard {
 namespace {
@@ -25,15 +25,12 @@ REGARD_NOINLINE void count_block(const AttentionProblem& problem, const Attentio
   const KeySpan block = span_at<Shape>(key, task.kv_len);
   const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
   KeyRuns<Shape> runs;
-  GatheredKeys<Shape> gathered;
-  if (gathers(problem) && !tiles.all)
-    list_seen_keys<Shape>(tiles, work.bias, strip.vectors, gathered);
-  counts.scores += strip.rows * gathered.count;
+  const bool is_gathered = count_gathered<Shape>(problem, strip, key, counts);
   over_parts<Shape>(problem, task, strip, block, tiles, NextMask<T>{strip, INT64_MAX}, runs,
                     [&](TileKind kind, const VectorRange& vectors, int begin, int end) {
                       (kind == TileKind::visible ? counts.visible : counts.biased) +=
                           (end - begin + Shape::kRows - 1) / Shape::kRows;
-                      if (gathered.count > 0) return;
+                      if (is_gathered) return;
                       const int last = vectors.end * kLanes<T>;
                       const int rows =
                           (last < strip.rows ? last : strip.rows) - vectors.begin * kLanes<T>;

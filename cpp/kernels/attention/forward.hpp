@@ -101,9 +101,10 @@ struct AttentionForward {
         if (!sees_block<Shape>(strip, key)) continue;
         const bool is_last = s + 1 == work.strip_count;
         const NextMask<T> next{work.strips[is_last ? 0 : s + 1], is_last ? next_key : key};
-        block_of_strip(problem, task, strip, next, asks ? &ahead : nullptr, work, block);
+        block_of_strip(problem, task, strip, next, asks ? &ahead : nullptr, work, key_end, block);
       }
     };
+    for (int s = 0; s < work.strip_count; ++s) work.strips[s].gathered.end = 0;
     over_blocks_seen<Shape>(problem, work.strips, work.strip_count, key_begin, key_end, add_block);
   }
 
@@ -174,19 +175,15 @@ struct AttentionForward {
   // is null if the processor's own prefetching is enough.
   REGARD_NOINLINE void block_of_strip(const AttentionProblem& problem, const AttentionTask& task,
                                       Strip& strip, const NextMask<T>& next, Ahead* ahead,
-                                      const Workspace& work, Block& block) {
+                                      const Workspace& work, std::int64_t key_end, Block& block) {
+    const bool is_gathered = Scores::kGathers && strip.gathered.key &&
+                             gather(problem, task, strip, work, block, key_end);
     const SeenTiles<Shape> tiles = see_tiles<Shape>(problem, task, strip, block, work.bias);
     if (tiles.end == 0) return;
-    GatheredKeys<Shape> gathered;
-    if (Scores::kGathers && gathers(problem) && !tiles.all)
-      list_seen_keys<Shape>(tiles, work.bias, strip.vectors, gathered);
-    Ahead own_ahead;
-    if (gathered.count > 0) {
-      look_ahead_scattered<Shape>(problem, task, strip, block.begin + Shape::kBlockKeys, own_ahead);
-      ahead = &own_ahead;
-      gather_products<Shape>(problem, task, strip, block.begin, tiles.end, gathered, work.keys,
-                             own_ahead, work.weights);
-      block.keys = {};
+    GatheredBlock<Shape> own;
+    if (is_gathered) {
+      own = gathered_block<Shape>(block.begin, tiles, strip.gathered);
+      place_products<Shape>(strip, own, tiles.end, work.weights);
       block.products = work.weights;
     } else {
       Scores::provide_keys(problem, task, work, block);
@@ -204,8 +201,7 @@ struct AttentionForward {
                               BlockWeights<T>{work.weights, nullptr});
         });
     end_block_sum(strip);
-    if (gathered.count > 0)
-      return add_gathered(problem, task, strip, work, block, gathered, runs, own_ahead);
+    if (is_gathered) return add_gathered(problem, task, strip, work, block, own, runs);
     Values::provide(problem, task, work, block);
     if (block.values.scales) scale_weights(block.values.scales, runs, strip.vectors, work.weights);
     if (problem.dropout_factor != 0)
@@ -216,36 +212,46 @@ struct AttentionForward {
     strip.is_fresh = false;
   }
 
-  // Adds the values of the gathered keys.
+  // Whether the block is gathered: lists and multiplies the keys of this block and the next ones.
+  REGARD_NOINLINE bool gather(const AttentionProblem& problem, const AttentionTask& task,
+                              Strip& strip, const Workspace& work, Block& block,
+                              std::int64_t key_end) {
+    if (block.begin >= strip.gathered.end) {
+      list_blocks<Shape>(problem, strip, block.begin, key_end, strip.gathered);
+      if (strip.gathered.count > 0) score_gathered<Shape>(problem, task, strip, work.keys);
+      block.keys = {};
+    }
+    return block.begin < strip.gathered.end;
+  }
+
+  // Adds the values of the block's gathered keys.
   REGARD_NOINLINE void add_gathered(const AttentionProblem& problem, const AttentionTask& task,
                                     Strip& strip, const Workspace& work, Block& block,
-                                    const GatheredKeys<Shape>& gathered, const KeyRuns<Shape>& runs,
-                                    Ahead& ahead) {
+                                    const GatheredBlock<Shape>& own, const KeyRuns<Shape>& runs) {
     block.products = nullptr;
     const KvRows rows = values_of(problem, task);
     const std::int64_t columns = round_up(problem.value_dim, kRows);
-    gather_rows<Shape>(rows, block.begin, gathered, problem.value_dim, columns, work.values, ahead);
-    if (scale_products(rows)) {
-      for (int i = 0; i < gathered.count; ++i) {
-        KeyRuns<Shape> key;
-        key.add(gathered.key[i], gathered.key[i] + 1, {0, strip.vectors});
-        scale_weights(work.values.scales + i - gathered.key[i], key, strip.vectors, work.weights);
-      }
+    for (int i = 0; i < own.count; ++i) {
+      gather_row<Shape>(rows, block.begin + own.at[i], i, own.count, problem.value_dim, columns,
+                        work.values);
+      if (!scale_products(rows)) continue;
+      KeyRuns<Shape> key;
+      key.add(own.at[i], own.at[i] + 1, {0, strip.vectors});
+      scale_weights(work.values.scales + i - own.at[i], key, strip.vectors, work.weights);
     }
     if (problem.dropout_factor != 0)
       drop_weights<Shape>(problem, task, strip, block.begin, runs, work.weights);
-    gather_weights<Shape>(gathered, strip.vectors, work.weights);
+    gather_weights<Shape>(own, strip.vectors, work.weights);
     KeyRuns<Shape> all;
-    all.add(0, gathered.count, {0, strip.vectors});
-    const bool selects =
-        runs.hide_something && !scale_products(rows) &&
-        !rows_are_finite(work.values.rows, columns, gathered.count, problem.value_dim);
+    all.add(0, own.count, {0, strip.vectors});
+    const bool selects = runs.hide_something && !scale_products(rows) &&
+                         !rows_are_finite(work.values.rows, columns, own.count, problem.value_dim);
     const KeyTerm<T> term{work.weights, work.values.rows, columns};
     if (selects)
       add_columns<Shape>(true, all, &term, 1, columns, strip.vectors, strip.is_fresh,
                          outputs_of<Shape>(strip));
     else
-      add_few_columns<Shape>(term, gathered.count, columns, strip.vectors, strip.is_fresh,
+      add_few_columns<Shape>(term, own.count, columns, strip.vectors, strip.is_fresh,
                              outputs_of<Shape>(strip));
     block.values = {};
     block.values_are_finite = -1;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../strips/online_softmax.hpp"
+#include "../strips/scattered.hpp"
 
 namespace regard {
 namespace {
@@ -17,6 +18,8 @@ struct ForwardStrip : OnlineStrip<T> {
   // [groups][kStripLanes]. Null otherwise.
   T* query_steps;
   T* query_sums;
+  GatheredKeys gathered;
+  T* products;     // of gathered keys: [key][kStripLanes]
   T* reciprocal;   // of the final sum
   int asked_rows;  // output rows prefetched so far
 };
@@ -82,6 +85,8 @@ REGARD_NOINLINE std::int64_t lay_out_forward(const AttentionProblem& problem,
           strip.query_steps = arena.take<T>(lanes);
           strip.query_sums = arena.take<T>(groups * lanes);
         }
+        strip.gathered = take_gathered<Shape>(problem, arena);
+        if (gathers(problem)) strip.products = arena.take<T>(Shape::kBlockKeys * lanes);
         strip.reciprocal = arena.take<T>(lanes);
       });
   const std::int64_t block_keys = round_up(

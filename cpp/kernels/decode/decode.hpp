@@ -18,7 +18,7 @@
 #include "../strips/seen_blocks.hpp"
 #include "scores.hpp"
 #include "values.hpp"
-#include "decode_masks.hpp"
+#include "gathered_block.hpp"
 #include "../kernel_table.hpp"
 #include "weights.hpp"
 
@@ -76,20 +76,25 @@ struct AttentionDecode {
   static void advance(const AttentionProblem& problem, const AttentionTask& task,
                       std::int64_t key_begin, std::int64_t key_end, void* memory) {
     DecodeWorkspace& work = *static_cast<DecodeWorkspace*>(memory);
+    DecodeBlock of_gathered{};
+    work.gathered.end = 0;
     const auto add_block = [&](std::int64_t key, std::int64_t next) {
       if (key / DecodeShape::kChunkKeys != work.chunk) {
         work.chunk = key / DecodeShape::kChunkKeys;
         if (!work.is_fresh) merge_decode_chunk(work);
       }
-      const std::uint32_t steps = see_block(problem, task, key, work);
+      if (work.gathered.key && key >= work.gathered.end)
+        of_gathered = score_gathered(problem, task, key, key_end, work);
+      if (key < work.gathered.end) return add_gathered(problem, task, key, of_gathered, work);
+      const std::uint32_t steps = see_block(problem, task, key, 0, work);
       if (steps == 0) return;
       const DecodeBlock block = decode_block(problem, task, key, steps, work);
       Ahead ahead;
       if (next < key_end) look_ahead(problem, task, next, work, ahead);
-      score_steps(block, steps, work, ahead);
+      score_steps(block, work, ahead);
       ahead.ask_lines(kAheadOfWeights);
       for (int row = 0; row < work.rows; ++row) weigh_row(problem, task, key, steps, row, work);
-      add_decode_values(block, steps, key, work, ahead);
+      add_decode_values(block, work, ahead);
     };
     over_blocks_seen<DecodeShape>(problem, &work, 1, key_begin, key_end, add_block);
   }
@@ -152,9 +157,11 @@ struct AttentionDecode {
           counts.scores += together * work.rows;
         },
         [&](const DecodeWorkspace&, std::int64_t key) {
-          for_steps(see_block(problem, task, key, work), [&](std::int64_t step) {
+          const bool is_gathered = count_gathered<DecodeShape>(problem, work, key, counts);
+          for_steps(see_block(problem, task, key, 0, work), [&](std::int64_t step) {
             const std::int64_t left = task.kv_len - key - step;
             ++(work.has_bias ? counts.biased : counts.visible);
+            if (is_gathered) return;
             counts.scores += work.rows * (left < kDecodeStep ? left : kDecodeStep);
           });
         });

@@ -16,6 +16,8 @@ struct DecodeRows {
 
 struct DecodeBlock {
   int count;
+  std::uint32_t steps;  // in which some row sees a key, one bit per step
+  KeyInterval seen;     // within the block
   DecodeRows keys;
   DecodeRows values;
 };
@@ -97,6 +99,8 @@ REGARD_NOINLINE DecodeBlock decode_block(const AttentionProblem& problem, const 
   const std::int64_t left = task.kv_len - key;
   DecodeBlock block{};
   block.count = static_cast<int>(left < kDecodeBlock ? left : kDecodeBlock);
+  block.steps = steps;
+  block.seen = seen_of_block(work.seen, key, block.count);
   const auto provide = [&](DecodeRows& to, const KvRows& rows, bool in_place, std::int64_t columns,
                            std::int64_t padded_columns, float* copies, float* scales,
                            float* groups) {

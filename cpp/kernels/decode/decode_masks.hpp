@@ -54,7 +54,7 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
     hide(static_cast<const unsigned char*>(task.mask) + offset_in(problem.mask),
          problem.mask.column_stride);
   if (work.mask_runs) {
-    const MaskRun* run = work.mask_runs;
+    MaskRun* run = work.mask_runs;
     while (run->end_lane <= row) ++run;
     unsigned char mask[kDecodeBlock + kMaskRoom];
     write_mask_row(*problem.sparse_mask, work, row, *run, key, key + count, mask);
@@ -69,42 +69,46 @@ REGARD_NOINLINE void bias_of_row(const AttentionProblem& problem, const Attentio
 }
 
 // Returns the steps of the block at `key` in which some row sees a key, one bit per step. Computes
-// their bias if there is any.
+// their bias if there is any. If keys are gathered, `gathered` are the steps that contain them.
 REGARD_NOINLINE std::uint32_t see_block(const AttentionProblem& problem, const AttentionTask& task,
-                                        std::int64_t key, DecodeWorkspace& work) {
+                                        std::int64_t key, std::uint32_t gathered,
+                                        DecodeWorkspace& work) {
   const KeyInterval seen = seen_of_block(work.seen, key, kDecodeBlock);
   const int begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
   work.has_bias = work.hides = false;
   if (begin >= end) return 0;
-  const int first = begin / kDecodeStep, last = (end + kDecodeStep - 1) / kDecodeStep;
-  bool sees_all = true;
-  if (work.mask_runs) {
-    const KeyInterval keys =
-        up_to({key + first * kDecodeStep, key + last * kDecodeStep}, task.kv_len);
-    const MaskSight sight = sight_of_mask(problem, work, keys.begin, keys.end);
-    if (sight.kind == TileKind::hidden) return 0;
-    sees_all = sight.kind == TileKind::visible && sight.keys.begin == keys.begin &&
-               sight.keys.end == keys.end;
+  const std::uint32_t all = steps_of(begin, end);
+  if (!gathered) {
+    const std::int64_t first = key + begin / kDecodeStep * kDecodeStep,
+                       last = key + round_up(end, kDecodeStep);
+    bool sees_all = true;
+    if (work.mask_runs) {
+      const KeyInterval keys = up_to({first, last}, task.kv_len);
+      const MaskSight sight = sight_of_mask(problem, work, keys.begin, keys.end);
+      if (sight.kind == TileKind::hidden) return 0;
+      sees_all = sight.kind == TileKind::visible && sight.keys.begin == keys.begin &&
+                 sight.keys.end == keys.end;
+    }
+    if (sees_all && !task.mask && !task.bias && !task.alibi_slopes && !task.distance_bias &&
+        holds(work.shared, first, last))
+      return all;
   }
-  const std::uint32_t all =
-      static_cast<std::uint32_t>((std::uint64_t{1} << last) - (std::uint64_t{1} << first));
-  if (sees_all && !task.mask && !task.bias && !task.alibi_slopes && !task.distance_bias &&
-      holds(work.shared, key + first * kDecodeStep, key + last * kDecodeStep))
-    return all;
 
   work.has_bias = true;
   std::uint32_t steps = 0;
   for (int row = 0; row < work.rows; ++row) {
     float* bias = work.bias + row * kDecodeBlock;
-    const int from = first * kDecodeStep;
-    bias_of_row(problem, task, row, key + from, end - from, work, bias + from);
-    for (int k = end; k < last * kDecodeStep; ++k) bias[k] = -kInfinity<float>;
-    for (int k = begin; k < end; ++k) {
-      if (bias[k] == -kInfinity<float>)
-        work.hides = true;
-      else
-        steps |= std::uint32_t{1} << (k / kDecodeStep);
-    }
+    for_runs_of_steps(gathered ? gathered : all, [&](int from, int past) {
+      const int to = past < end ? past : end;
+      bias_of_row(problem, task, row, key + from, to - from, work, bias + from);
+      for (int k = to; k < past; ++k) bias[k] = -kInfinity<float>;
+      for (int k = from > begin ? from : begin; k < to; ++k) {
+        if (bias[k] == -kInfinity<float>)
+          work.hides = true;
+        else
+          steps |= std::uint32_t{1} << (k / kDecodeStep);
+      }
+    });
   }
   return steps;
 }

@@ -4,6 +4,7 @@
 
 #include "../for_rows.hpp"
 #include "../strips/online_softmax.hpp"
+#include "../strips/scattered.hpp"
 
 namespace regard {
 namespace {
@@ -32,6 +33,24 @@ REGARD_INLINE void for_steps(std::uint32_t steps, Body body) {
   for (; steps != 0; steps &= steps - 1) body(__builtin_ctz(steps) * kDecodeStep);
 }
 
+// The steps that contain keys of [begin, end), one bit each.
+REGARD_INLINE std::uint32_t steps_of(std::int64_t begin, std::int64_t end) {
+  const std::int64_t first = begin / kDecodeStep, last = (end + kDecodeStep - 1) / kDecodeStep;
+  return static_cast<std::uint32_t>((std::uint64_t{1} << last) - (std::uint64_t{1} << first));
+}
+
+// Calls body(begin, end) for each run of consecutive steps: their keys, as indices within the block.
+template <class Body>
+REGARD_INLINE void for_runs_of_steps(std::uint32_t steps, Body body) {
+  while (steps != 0) {
+    const int first = __builtin_ctz(steps);
+    const std::uint64_t past = ~(std::uint64_t{steps} >> first);
+    const int count = __builtin_ctzll(past);
+    body(first * kDecodeStep, (first + count) * kDecodeStep);
+    steps &= static_cast<std::uint32_t>(~std::uint64_t{0} << (first + count));
+  }
+}
+
 // A strip of a few rows. Rows are in lanes only in members that say so.
 struct DecodeWorkspace : StripRows<float> {
   std::int64_t padded_head_dim;
@@ -43,7 +62,9 @@ struct DecodeWorkspace : StripRows<float> {
   float score_factor[kDecodeRows];  // of products with int8 rows
   // [padded_head_dim][vectors of keys of a tile]; null if keys are never transposed into memory.
   float* transposed;
-  float* scores;              // [kDecodeRows][block keys], later weights
+  float* scores;  // [kDecodeRows][block keys], later weights
+  GatheredKeys gathered;
+  float* gathered_scores;     // [kDecodeRows][block keys]
   float* bias;                // [kDecodeRows][block keys]: added to scores; -inf hides
   bool has_bias;              // whether the current block has a bias
   bool hides;                 // bias contains -inf for a key that is within some row's reach
@@ -81,6 +102,8 @@ REGARD_NOINLINE std::int64_t lay_out_decode(const AttentionProblem& problem, voi
   work.queries = arena.take<float>(kDecodeRows * work.padded_head_dim);
   work.query = arena.take<float>(work.padded_head_dim);
   work.scores = arena.take<float>(kDecodeRows * kDecodeBlock);
+  work.gathered = take_gathered<DecodeShape>(problem, arena);
+  if (gathers(problem)) work.gathered_scores = arena.take<float>(kDecodeRows * kDecodeBlock);
   work.bias = arena.take<float>(kDecodeRows * kDecodeBlock);
   work.state = take_state<float>(kDecodeLanes, arena);
   work.output = arena.take<float>(kDecodeRows * work.padded_value_dim);

@@ -59,8 +59,9 @@ template <int kRows, class From>
 constexpr bool kMultipliesFromRegisters =
     DecodeShape::kRegisterCount == 32 || kRows <= 2 || (sizeof(From) == 1 && kRows < kDecodeRows);
 
-REGARD_NOINLINE void score_steps(const DecodeBlock& block, std::uint32_t steps,
-                                 const DecodeWorkspace& work, Ahead& ahead) {
+REGARD_NOINLINE void score_steps(const DecodeBlock& block, const DecodeWorkspace& work,
+                                 Ahead& ahead) {
+  const std::uint32_t steps = block.steps;
   for_rows(work.rows, [&](auto rows) {
     constexpr int kRows = decltype(rows)::value;
     const auto score_numbers = [&](auto element) {

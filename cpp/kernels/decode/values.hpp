@@ -96,10 +96,10 @@ REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
   }
 }
 
-REGARD_NOINLINE void add_decode_values(const DecodeBlock& block, std::uint32_t steps,
-                                       std::int64_t key, DecodeWorkspace& work, Ahead& ahead) {
-  const KeyInterval seen = seen_of_block(work.seen, key, block.count);
-  const int begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
+REGARD_NOINLINE void add_decode_values(const DecodeBlock& block, DecodeWorkspace& work,
+                                       Ahead& ahead) {
+  const std::uint32_t steps = block.steps;
+  const int begin = static_cast<int>(block.seen.begin), end = static_cast<int>(block.seen.end);
   with_block_element(block.values.element, [&](auto element) {
     using From = typename decltype(element)::Type;
     if constexpr (kIsNibbles<From>) {

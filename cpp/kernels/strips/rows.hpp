@@ -13,6 +13,7 @@ namespace {
 struct MaskRun {
   const MaskSpan* begin;
   const MaskSpan* end;
+  const MaskSpan* last;  // found by the previous search
   int end_lane;
 };
 

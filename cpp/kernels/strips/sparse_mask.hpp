@@ -16,10 +16,21 @@ REGARD_INLINE KeyInterval keys_of_mask(const SparseMask& mask, std::int64_t begi
   return {begin + mask.first_key, end + mask.first_key};
 }
 
-// The first span that ends after `key`.
-REGARD_INLINE const MaskSpan* span_after(const MaskRun& run, std::int64_t key) {
-  const MaskSpan* first = run.begin;
-  for (std::int64_t count = run.end - run.begin; count > 0;) {
+// The first span that ends after `key`. Searches go through the keys in order, so they begin at the
+// previous result, with steps that double, and end with a binary search of the last step.
+REGARD_INLINE const MaskSpan* span_after(MaskRun& run, std::int64_t key) {
+  const MaskSpan* first = run.last;
+  if (first != run.begin && first[-1].end > key) first = run.begin;
+  std::int64_t count = run.end - first;
+  for (std::int64_t step = 1; step <= count; step *= 2) {
+    if (first[step - 1].end > key) {
+      count = step - 1;
+      break;
+    }
+    first += step;
+    count -= step;
+  }
+  while (count > 0) {
     const std::int64_t half = count / 2;
     if (first[half].end <= key) {
       first += half + 1;
@@ -28,6 +39,7 @@ REGARD_INLINE const MaskSpan* span_after(const MaskRun& run, std::int64_t key) {
       count = half;
     }
   }
+  run.last = first;
   return first;
 }
 
@@ -49,7 +61,8 @@ REGARD_NOINLINE void find_mask_runs(const AttentionProblem& problem, const Atten
   for (int lane = 0; lane < strip.rows; ++lane) {
     const std::int64_t* const start = task.mask_starts + row + head * mask.starts.head_stride;
     if (start != before) {
-      const MaskRun run{mask.spans + start[0], mask.spans + start[1], 0};
+      const MaskSpan* const first = mask.spans + start[0];
+      const MaskRun run{first, mask.spans + start[1], first, 0};
       strip.mask_runs[strip.mask_run_count++] = run;
       if (run.begin != run.end)
         extend(reached, {run.begin->begin - mask.first_key, run.end[-1].end - mask.first_key});
@@ -85,7 +98,7 @@ REGARD_NOINLINE MaskSight sight_of_mask(const AttentionProblem& problem, const S
   if (begin >= mask.kv_len) return {TileKind::hidden, {}};
   const KeyInterval keys = keys_of_mask(mask, begin, end);
   KeyInterval seen{};
-  for (const MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
+  for (MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
     const MaskSpan* const span = span_after(*run, keys.begin);
     KeyInterval own{};
     if (span != run->end && span->begin < keys.end) {
@@ -108,7 +121,7 @@ REGARD_INLINE std::int64_t next_key_by_mask(const SparseMask& mask, const StripR
                                             std::int64_t key) {
   const std::int64_t from = key + mask.first_key;
   std::int64_t next = INT64_MAX;
-  for (const MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
+  for (MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
     const MaskSpan* const span = span_after(*run, from);
     if (span == run->end) continue;
     if (span->begin <= from) return key;
@@ -224,7 +237,7 @@ constexpr int kMaskRoom = 8;  // bytes after a row that may be overwritten
 // Returns whether other lanes of the run may see other keys.
 template <class T>
 REGARD_NOINLINE bool write_mask_row(const SparseMask& mask, const StripRows<T>& strip, int lane,
-                                    const MaskRun& run, std::int64_t begin, std::int64_t end,
+                                    MaskRun& run, std::int64_t begin, std::int64_t end,
                                     unsigned char* to) {
   const KeyInterval keys = keys_of_mask(mask, begin, end);
   __builtin_memset(to, 0, static_cast<std::size_t>(end - begin));
@@ -236,7 +249,12 @@ REGARD_NOINLINE bool write_mask_row(const SparseMask& mask, const StripRows<T>& 
     const std::int64_t count = own.end - own.begin;
     unsigned char* const at = to + (own.begin - keys.begin);
     if (span->block == kWholeSpan) {
-      __builtin_memset(at, 1, static_cast<std::size_t>(count));
+      if (count <= 8) {  // what follows is 0 so far
+        const std::uint64_t ones = 0x0101010101010101u >> (8 * (8 - count));
+        __builtin_memcpy(at, &ones, sizeof ones);
+      } else {
+        __builtin_memset(at, 1, static_cast<std::size_t>(count));
+      }
       continue;
     }
     differs = true;
@@ -256,7 +274,7 @@ REGARD_NOINLINE void write_mask_rows(const SparseMask& mask, const StripRows<T>&
                                      const unsigned char** rows) {
   const std::int64_t pitch = end - begin + kMaskRoom;
   int lane = 0;
-  for (const MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
+  for (MaskRun* run = strip.mask_runs; run < strip.mask_runs + strip.mask_run_count; ++run) {
     bool differs = true;
     for (; lane < run->end_lane; ++lane) {
       unsigned char* const row = bytes + lane * pitch;
