@@ -3,7 +3,6 @@
 import dis
 import functools
 import itertools
-import sys
 from pathlib import PurePath
 
 import numpy as np
@@ -13,6 +12,7 @@ from cache_kinds import CHANGES as ALL_CHANGES
 from cache_kinds import KINDS, make, own_tokens
 from cache_model import assert_alike, told
 from inside_cache import assert_owners_are_right
+from interrupts import Instructions
 
 # One moment of this many, or all in an exhaustive run.
 EVERY = pytest.param(1, id="all", marks=pytest.mark.exhaustive)
@@ -25,32 +25,29 @@ class Stop(BaseException):
     pass
 
 
-class Moments:
+class Moments(Instructions):
     """Run a function wherever a cache's Python code can be interrupted."""
 
     def __init__(self, act):
+        super().__init__(self._is_of_cache, self._at)
         self.act, self.count = act, 0
 
-    def _of_call(self, frame, event, argument):
-        code = frame.f_code
-        if "_cache" not in PurePath(code.co_filename).parts or code.co_name == "__del__":
-            return None  # an exception in a finalizer is not raised in a call
-        frame.f_trace_opcodes = True
-        return self._of_frame
+    @staticmethod
+    def _is_of_cache(code):
+        # An exception in a finalizer is not raised in a call.
+        return "_cache" in PurePath(code.co_filename).parts and code.co_name != "__del__"
 
-    def _of_frame(self, frame, event, argument):
-        if event == "opcode" and frame.f_lasti in interruptible(frame.f_code):
+    def _at(self, code, offset):
+        if offset in interruptible(code):
             self.count += 1
             self.act(self.count - 1)
-        return self._of_frame
 
     def __enter__(self):
         self.errors = np.geterr()
-        sys.settrace(self._of_call)
-        return self
+        return super().__enter__()
 
     def __exit__(self, *error):
-        sys.settrace(None)
+        super().__exit__(*error)
         # A stop on the first line of a `with np.errstate(...)` leaves its settings in effect.
         np.seterr(**self.errors)
 

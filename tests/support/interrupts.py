@@ -13,11 +13,11 @@ STEPS = pytest.mark.parametrize(
 )
 
 
-class Interrupt:
-    """Raise KeyboardInterrupt before the instruction with a given number in some source files."""
+class Instructions:
+    """Call act(code, offset) before each instruction of the main thread in code that is watched."""
 
-    def __init__(self, number, within=("regard/layers/",)):
-        self.left, self._within = number, within
+    def __init__(self, is_watched, act):
+        self._is_watched, self._act = is_watched, act
 
     def __enter__(self):
         self._start()
@@ -26,25 +26,14 @@ class Interrupt:
     def __exit__(self, *_):
         self._stop()
 
-    def _count(self):
-        if threading.current_thread() is not threading.main_thread():
-            return  # no signal handler runs there
-        self.left -= 1
-        if self.left < 0:
-            self._stop()
-            raise KeyboardInterrupt
-
-    def _is_watched(self, code):
-        name = code.co_filename.replace("\\", "/")
-        return any(part in name for part in self._within)
-
-    if sys.version_info >= (3, 12):  # sys.settrace misses a frame's first instructions
+    if sys.version_info >= (3, 12):  # sys.settrace misses instructions from 3.12 on
 
         def _start(self):
             monitoring = sys.monitoring
             self._tool = next(i for i in range(6) if monitoring.get_tool(i) is None)
             instruction = monitoring.events.INSTRUCTION
             monitoring.use_tool_id(self._tool, "interrupts")
+            monitoring.restart_events()  # another use of the number may have disabled some
             monitoring.register_callback(self._tool, instruction, self._before)
             monitoring.set_events(self._tool, instruction)
 
@@ -54,10 +43,11 @@ class Interrupt:
                 sys.monitoring.free_tool_id(self._tool)
                 self._tool = None
 
-        def _before(self, code, _offset):
+        def _before(self, code, offset):
             if not self._is_watched(code):
                 return sys.monitoring.DISABLE
-            self._count()
+            if threading.current_thread() is threading.main_thread():
+                self._act(code, offset)
             return None
 
     else:
@@ -76,8 +66,26 @@ class Interrupt:
 
         def _step(self, frame, event, _):
             if event == "opcode":
-                self._count()
+                self._act(frame.f_code, frame.f_lasti)
             return self._step
+
+
+class Interrupt(Instructions):
+    """Raise KeyboardInterrupt before the instruction with a given number in some source files."""
+
+    def __init__(self, number, within=("regard/layers/",)):
+        def is_watched(code):
+            name = code.co_filename.replace("\\", "/")
+            return any(part in name for part in within)
+
+        super().__init__(is_watched, self._count)
+        self.left = number
+
+    def _count(self, code, offset):
+        self.left -= 1
+        if self.left < 0:
+            self._stop()
+            raise KeyboardInterrupt
 
 
 def interrupted(number, action):

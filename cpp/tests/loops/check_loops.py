@@ -22,7 +22,7 @@ Two more rows of a unit add up the rest: `small`, innermost loops with fewer pro
 The test fails if a loop is missing, or is not in the table. It fails for more spills than the
 table's copies have, copy by copy, the worst first; for more loads or stores than the worst copy
 has; and for more scalars than the worst copy has and than one in 8 products. In `small`, it fails
-for more stores or spills, and in `around` for more spills, if there are also more per product.
+for more stores or spills, and in `around` for 1% more spills, if there are also more per product.
 Lower numbers and fewer copies pass. --update writes the current numbers to the table, to be
 reviewed with the change.
 
@@ -189,7 +189,10 @@ def worse_of(key: Key, found: list[Row], known: list[Row]) -> list[str]:
         pairs = [(total, "spills", limit.spills)]
         if key.kind == "small":
             pairs.append((total, "stores", limit.stores))
-        elif total.spills * limit.products <= limit.spills * total.products:
+        elif (
+            total.spills * limit.products <= limit.spills * total.products
+            or 100 * total.spills <= 101 * limit.spills
+        ):
             pairs = []
     worse = defaultdict(list)
     for row, column, limit in pairs:

@@ -213,11 +213,13 @@ class DeviceCall:
                 setattr(self.problem, name, (0, int(numbers.flat[0]) if numbers.size else 0))
                 return
             value = self._upload(name, np.broadcast_to(numbers, batch).astype(np.int32))
-        if value.element != "int32" or value.shape != batch:
+        if value.element != "int32":
+            raise TypeError(f"{name} on a device must be of int32, got {value.element}")
+        if value.shape != batch:
             entries = "sequences" if self.starts else "batch axes"
             raise ValueError(
-                f"{name} on a device must be of int32, one for each of the {entries}, shape "
-                f"{batch}, got {value.element} of shape {value.shape}"
+                f"{name} on a device must have one number for each of the {entries}, shape "
+                f"{batch}, got shape {value.shape}"
             )
         if not value.is_dense:
             raise ValueError(f"{name} on a device must be contiguous")
