@@ -153,7 +153,7 @@ def test_wherever_saving_stops_the_file_has_what_was_before_or_after(kind, tmp_p
     before = told(cache)
     CHANGES["packed"](cache)
     after, found = told(cache), []
-    for moment in itertools.count(0, 7):
+    for moment in itertools.count(0, 5):
         try:
             with stop_at(moment):
                 cache.save(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import regard.masks
 import regard.torch
 from regard._arguments.numbers import listed
 from regard._arguments.options import TorchOptions, names_of
@@ -52,16 +53,12 @@ def attend(
     `sliding_window` counts the keys back from the query's own, and holds only for a row of keys:
     other masks contain it. `s_aux` and `sinks`, of shape (heads,) or one that broadcasts to (batch,
     heads, q_len, 1), are logits that take part in the softmax without a value; `position_bias` is
-    added to the scores; `indices`, of shape (batch, q_len, count), are the only keys that a query
-    may see. In continuous batching, `cache` may store keys and values. The other arguments are
+    added to the scores. `indices`, of shape (batch, q_len, count), are the only keys that a query
+    may see, and `block_indices`, of shape (batch, heads of the indexer, q_len, count), the only
+    blocks of ``module.indexer.block_size`` keys; -1 is none. In continuous batching, `cache` may store keys and values. The other arguments are
     accounted for by the mask, or refused.
     """
     _refuse(others)
-    if block_indices is not None:
-        raise NotImplementedError(
-            f"{type(module).__name__} attends to blocks that it selects, which "
-            "attn_implementation='regard' does not support: use 'sdpa' or 'eager'"
-        )
     if output_attentions:
         logger.warning_once(
             "attn_implementation='regard' returns no attention weights: use 'eager' for "
@@ -74,7 +71,7 @@ def attend(
     if "write_index" in others:
         # transformers 5.23 makes a mask of only the new tokens, which the starts replace.
         mask = attention_mask if attention_mask is not None and attention_mask.ndim > 3 else None
-        refused = {"attention_mask": mask, "indices": indices}
+        refused = {"attention_mask": mask, "indices": indices, "block_indices": block_indices}
         refused |= {"position_bias": position_bias, "sinks of each query": sinks}
         output = attend_to_texts(
             module,
@@ -97,8 +94,12 @@ def attend(
         counts_queries = bool(options.get("is_causal"))
         starts = cu_seq_lens_q, cu_seq_lens_k
         mask = within_texts(mask, query, key, *starts, counts_queries=counts_queries)
+    if block_indices is not None:
+        indices = _keys_of_blocks(block_indices, module.indexer.block_size, query.shape[1])
+    elif indices is not None:
+        indices = indices[:, None]
     if indices is not None:
-        mask = both(mask, _selected(indices, kv_len))
+        mask = _selected(indices, mask, kv_len)
     if position_bias is not None:
         mask = with_bias(mask, position_bias)
     if sinks is not None and is_observed():
@@ -195,10 +196,28 @@ def _is_causal(module: Any, is_causal: bool | None) -> bool:
     return bool(is_causal)
 
 
-def _selected(indices: Any, kv_len: int) -> Any:
-    """Return a bool mask of the keys that each query selects, for all heads."""
-    nothing = indices.new_zeros((*indices.shape[:-1], kv_len), dtype=torch.bool)
-    return nothing.scatter(-1, indices.long(), True).unsqueeze(1)
+def _keys_of_blocks(blocks: Any, size: int, heads: int) -> Any:
+    """Return the keys of the selected blocks, for all query heads; -1 is none."""
+    within = torch.arange(size, device=blocks.device)
+    keys = torch.where(blocks[..., None] < 0, -1, blocks[..., None] * size + within).flatten(-2)
+    return keys.repeat_interleave(heads // blocks.shape[1], dim=1)
+
+
+def _selected(indices: Any, mask: Any, kv_len: int) -> Any:
+    """Return a mask of the keys that each query selects, of those that another mask shows.
+
+    A graph holds no sparse mask, and a mask of numbers does not only hide.
+    """
+    indices = torch.where(indices < kv_len, indices, -1).long()
+    if torch.compiler.is_compiling() or (mask is not None and mask.dtype != torch.bool):
+        shown = indices.new_zeros((*indices.shape[:-1], kv_len + 1), dtype=torch.bool)
+        shown = shown.scatter(-1, torch.where(indices < 0, kv_len, indices), True)[..., :kv_len]
+        return both(mask, shown)
+    if mask is not None:
+        rows = torch.broadcast_shapes(indices.shape[:-1], mask.shape[:-1])
+        indices, mask = indices.expand(*rows, -1), mask.expand(*rows, -1)
+        indices = torch.where(mask.gather(-1, indices.clamp(min=0)), indices, -1)
+    return regard.masks.Selected(indices.cpu().numpy(), kv_len=kv_len)
 
 
 def register() -> None:

@@ -164,6 +164,11 @@ KIND_OF = {model_type: kind for kind in KINDS for model_type in kind.types}
 QUICK = {"llama", "mistral", "gemma2", "gpt_oss", "llama4_text", "bert", "t5", "vit", "whisper"}
 
 
+def add_kind(kind):
+    """Let `build` and `inputs_of` know the types of a kind, which `types` does not list."""
+    KIND_OF.update(dict.fromkeys(kind.types, kind))
+
+
 def build(model_type, dtype=torch.float64, **changes):
     """Build a model with eager attention, in evaluation mode, identical in each call."""
     # Weights are drawn in this type, so they are the same numbers in any other type.

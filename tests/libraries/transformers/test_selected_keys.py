@@ -1,0 +1,68 @@
+"""Models that select keys, or blocks of keys, for each query give the results of their eager
+attention."""
+
+import pytest
+
+from outcomes import assert_alike, assert_close, in_float64, outcome
+from zoo import WITHOUT_GROUPS, Kind, add_kind, build, inputs_of, torch
+
+FIVE = WITHOUT_GROUPS | {"index_topk": 5, "index_n_heads": 2}
+OF_A_LAYER = {"num_attention_heads": 4, "num_key_value_heads": 4}
+KIND = Kind(
+    "selecting",
+    "AutoModel",
+    {
+        "axk2": FIVE,
+        "deepseek_v32": FIVE,
+        "dots3_note_text": FIVE | {"per_layer_config": {0: OF_A_LAYER, 1: OF_A_LAYER}},
+        "glm5_next_text": FIVE
+        | {"index_topk": 4, "index_kpool": 2, "qk_rope_head_dim": 0}
+        | {"layer_types": ["full_attention"] * 2},
+        "glm_moe_dsa": FIVE,
+        "minimax_m3_vl_text": {"layer_types": ["minimax_m3_sparse"] * 2}
+        | {"index_block_size": 3, "index_topk_blocks": 2, "index_local_blocks": 1}
+        | {"index_n_heads": 2, "index_head_dim": 8},
+        "mistral_large4_text": FIVE,
+        "qwen4_exp_text": {"layer_types": ["linear_attention", "full_attention"]}
+        | {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8}
+        | {"indexer_budget": 4, "indexer_compress_ratio": 2},
+    },
+    """
+    axk2 deepseek_v32 deepseek_v4 dots3_note_text glm5_next_text glm_moe_dsa hy_v4
+    minimax_m3_vl_text mistral_large4_text qwen4_exp_text
+    """,
+)
+add_kind(KIND)
+TYPES = [
+    pytest.param(each, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, each in enumerate(KIND.types)
+]
+
+
+@pytest.mark.parametrize("padding", ["right", None])
+@pytest.mark.parametrize("model_type", TYPES)
+def test_results_and_gradients(model_type, padding, calls):
+    model = build(model_type)
+    inputs = inputs_of(model_type, model.config, padding=padding)
+    with in_float64():
+        wanted = outcome(model, "eager", inputs)
+        assert not calls
+        assert_alike(outcome(model, "regard", inputs), wanted)
+    assert calls
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_one_token_after_another(model_type):
+    model = build(model_type)
+    tokens = inputs_of(model_type, model.config, padding=None)["input_ids"]
+
+    def states(implementation):
+        model.set_attn_implementation(implementation)
+        cache, found = None, []
+        for part in (tokens[:, :7], *tokens[:, 7:].split(1, dim=1)):
+            output = model(input_ids=part, cache=cache, use_cache=True)
+            cache = output.cache
+            found.append(output.last_hidden_state)
+        return torch.cat(found, dim=1)
+
+    with in_float64(), torch.no_grad():
+        assert_close(states("regard"), states("eager"))
