@@ -1,7 +1,7 @@
 """Time the recipes of docs/guide/variants.md relative to plain attention, interleaved.
 
 python benchmarks/variants.py [--rounds 15] [--length 1024]
-python benchmarks/variants.py --gathering          # selected keys: gathered, or under a mask
+python benchmarks/variants.py --selected           # selected keys: a sparse mask, or a dense one
 
 Each recipe is timed with the NumPy code around its call. Plain attention has the same queries, keys
 and values, and is causal if the recipe is. Needs Numba for sigmoid attention.
@@ -116,36 +116,34 @@ def recipes(n):
     yield "rotations by three positions (M-RoPE)", plain, three_positions
 
 
-def gathering(n=4096, queries=64):
+def selected(n=4096, queries=64):
     """Yield the number of keys that each query selects, and both calls."""
     rng = np.random.default_rng(0)
     key, value = rng.standard_normal((2, HEADS, n, DIM), dtype=np.float32)
     query = rng.standard_normal((HEADS, queries, DIM), dtype=np.float32)
     order = rng.permuted(np.tile(np.arange(n), (queries, 1)), axis=1)
     for count in (16, 64, 256, 1024):
-        chosen = np.sort(order[:, :count], axis=1)
-        mask = np.zeros((queries, n), bool)
-        np.put_along_axis(mask, chosen, values=True, axis=1)
+        chosen = order[:, :count]
 
-        def gathered(chosen=chosen):
-            parts = (np.moveaxis(array[:, chosen], 1, 0) for array in (key, value))
-            return attend(np.moveaxis(query, 1, 0)[:, :, None], *parts)
+        def dense(chosen=chosen):
+            mask = np.zeros((queries, n), bool)
+            np.put_along_axis(mask, chosen, values=True, axis=1)
+            return attend(query, key, value, mask)
 
-        yield (
-            f"{count} of {n} keys for {queries} queries",
-            partial(attend, query, key, value, mask),
-            gathered,
-        )
+        def sparse(chosen=chosen):
+            return attend(query, key, value, regard.masks.Selected(chosen, kv_len=n))
+
+        yield f"{count} of {n} keys for {queries} queries", dense, sparse
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--gathering", action="store_true")
+    parser.add_argument("--selected", action="store_true")
     options = parser.parse_args()
     print(f"{regard.active_target()}, {regard.get_num_threads()} threads")
-    rows = gathering() if options.gathering else recipes(options.length)
+    rows = selected() if options.selected else recipes(options.length)
     for name, plain, recipe in rows:
         times = medians(options.rounds, {"plain": plain, "recipe": recipe})
         print(f"| {name} | {ratios(times, 'plain')['recipe']:.2f} |")
