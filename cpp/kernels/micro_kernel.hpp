@@ -62,16 +62,13 @@ REGARD_INLINE Mask<T> hidden_bits() {
   return as_bits<T>(broadcast(T(-0.0)));
 }
 
-// a[row][k] = a[row * row_stride + k]: keys, or rows of a left matrix. With kSelect, a term whose a
-// is exactly -0.0 (a hidden key, see softmax_state.hpp) is skipped instead of multiplied, so that a
-// NaN or inf in b does not propagate.
+// a[row][k] = rows[row][k]: keys, or rows of a left matrix. With kSelect, a term whose a is exactly
+// -0.0 (a hidden key, see softmax_state.hpp) is skipped instead of multiplied, so that a NaN or inf
+// in b does not propagate.
 template <class T, int kRows, int kVectors, bool kSelect = false>
-REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T* a,
-                                 std::ptrdiff_t row_stride, const T* b, std::ptrdiff_t b_stride,
-                                 std::int64_t depth) {
-  const T* rows[kRows];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) rows[r] = a + r * row_stride;
+REGARD_INLINE void multiply_rows_at(Accumulators<T, kRows, kVectors>& acc,
+                                    const T* const (&rows)[kRows], const T* b,
+                                    std::ptrdiff_t b_stride, std::int64_t depth) {
 #pragma GCC unroll 4
   for (std::int64_t k = 0; k < depth; ++k) {
     Vec<T> right[kVectors];
@@ -87,6 +84,17 @@ REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T*
       }
     }
   }
+}
+
+// The same for rows that are row_stride apart.
+template <class T, int kRows, int kVectors, bool kSelect = false>
+REGARD_INLINE void multiply_rows(Accumulators<T, kRows, kVectors>& acc, const T* a,
+                                 std::ptrdiff_t row_stride, const T* b, std::ptrdiff_t b_stride,
+                                 std::int64_t depth) {
+  const T* rows[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) rows[r] = a + r * row_stride;
+  multiply_rows_at<T, kRows, kVectors, kSelect>(acc, rows, b, b_stride, depth);
 }
 
 // a[row][k] = a[k * step + row]: values, whose rows here are value dimensions. With kSelect, terms

@@ -229,30 +229,29 @@ struct AttentionForward {
                                     Strip& strip, const Workspace& work, Block& block,
                                     const GatheredBlock<Shape>& own, const KeyRuns<Shape>& runs) {
     block.products = nullptr;
-    const KvRows rows = values_of(problem, task);
+    const KvRows values = values_of(problem, task);
     const std::int64_t columns = round_up(problem.value_dim, kRows);
+    const bool in_place = gathers_in_place<T>(values, problem.value_dim, kRows);
+    bool selects = false;
+    const T* rows[Shape::kBlockKeys];
     for (int i = 0; i < own.count; ++i) {
-      gather_row<Shape>(rows, block.begin + own.at[i], i, own.count, problem.value_dim, columns,
-                        work.values);
-      if (!scale_products(rows)) continue;
-      KeyRuns<Shape> key;
-      key.add(own.at[i], own.at[i] + 1, {0, strip.vectors});
-      scale_weights(work.values.scales + i - own.at[i], key, strip.vectors, work.weights);
+      const std::int64_t key = block.begin + own.at[i];
+      rows[i] = row_of_key(values, key, in_place, i, problem.value_dim, columns, work.values);
+      if (scale_products(values)) {
+        KeyRuns<Shape> run;
+        run.add(own.at[i], own.at[i] + 1, {0, strip.vectors});
+        scale_weights(work.values.scales + i - own.at[i], run, strip.vectors, work.weights);
+      } else if (runs.hide_something && !selects) {
+        selects = !rows_are_finite(rows[i], 0, 1, problem.value_dim);
+      }
     }
     if (problem.dropout_factor != 0)
       drop_weights<Shape>(problem, task, strip, block.begin, runs, work.weights);
     gather_weights<Shape>(own, strip.vectors, work.weights);
-    KeyRuns<Shape> all;
-    all.add(0, own.count, {0, strip.vectors});
-    const bool selects = runs.hide_something && !scale_products(rows) &&
-                         !rows_are_finite(work.values.rows, columns, own.count, problem.value_dim);
-    const KeyTerm<T> term{work.weights, work.values.rows, columns};
-    if (selects)
-      add_columns<Shape>(true, all, &term, 1, columns, strip.vectors, strip.is_fresh,
-                         outputs_of<Shape>(strip));
-    else
-      add_few_columns<Shape>(term, own.count, columns, strip.vectors, strip.is_fresh,
-                             outputs_of<Shape>(strip));
+    const auto add =
+        selects ? add_gathered_columns<Shape, true> : add_gathered_columns<Shape, false>;
+    add(rows, own.count, work.weights, columns, strip.vectors, strip.is_fresh,
+        outputs_of<Shape>(strip));
     block.values = {};
     block.values_are_finite = -1;
     strip.is_fresh = false;

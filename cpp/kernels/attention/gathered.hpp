@@ -32,36 +32,57 @@ REGARD_NOINLINE GatheredBlock<Shape> gathered_block(std::int64_t block_begin,
   return own;
 }
 
-// to[i] = the row of `key`, of padded_columns, with zeros after the last row to a whole tile.
-template <class Shape, class T = typename Shape::Element>
-REGARD_INLINE void gather_row(const KvRows& rows, std::int64_t key, int i, int count,
-                              std::int64_t columns, std::int64_t padded_columns,
-                              const RowCopies<T>& to) {
-  const int padded = i + 1 == count ? static_cast<int>(round_up(count, Shape::kRows)) - i : 1;
-  copy_rows(rows, key, 1, columns, to.rows + i * padded_columns, padded, padded_columns);
-  if (scale_products(rows)) copy_scales(rows, key, 1, to.scales + i, padded);
+// Whether rows are read in place: a tile of them must not read beyond a row.
+template <class T>
+REGARD_INLINE bool gathers_in_place(const KvRows& rows, std::int64_t columns, int multiple) {
+  return is_stored_as<T>(rows.operand.element) && rows.operand.column_stride == 1 &&
+         columns % multiple == 0;
 }
 
-// Gathers keys, computes their products, and prefetches their values.
+// The row of a key, in place or as row `i` of the copies.
+template <class T>
+REGARD_INLINE const T* row_of_key(const KvRows& rows, std::int64_t key, bool in_place, int i,
+                                  std::int64_t columns, std::int64_t padded_columns,
+                                  const RowCopies<T>& copies) {
+  if (in_place) return static_cast<const T*>(row_at(rows, key));
+  T* const copy = copies.rows + i * padded_columns;
+  copy_rows(rows, key, 1, columns, copy, 1, padded_columns);
+  if (scale_products(rows)) copy_scales(rows, key, 1, copies.scales + i, 1);
+  return copy;
+}
+
+// Computes the products of gathered keys, tile by tile, and prefetches their values and the keys of
+// the next tile.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void score_gathered(const AttentionProblem& problem, const AttentionTask& task,
-                                    const ForwardStrip<T>& strip, const RowCopies<T>& keys) {
+                                    const ForwardStrip<T>& strip, const RowCopies<T>& copies) {
   constexpr int kRows = Shape::kRows, kPitch = Shape::kStripLanes;
-  const GatheredKeys& gathered = strip.gathered;
+  const std::int64_t* const keys = strip.gathered.key;
+  const int count = strip.gathered.count;
   const KvRows rows = keys_of(problem, task), values = values_of(problem, task);
-  for_gathered(rows, problem.head_dim, gathered, [&](int i) {
-    gather_row<Shape>(rows, gathered.key[i], i, gathered.count, problem.head_dim, problem.head_dim,
-                      keys);
-    if (values.data != rows.data) prefetch_row(values, gathered.key[i], problem.value_dim);
-  });
+  const std::int64_t head_dim = problem.head_dim;
+  const bool in_place = gathers_in_place<T>(rows, head_dim, 1);
   for_vectors<Shape>(strip.vectors, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value;
-    for (int first = 0; first < gathered.count; first += kRows) {
-      const RowProduct<T, kPitch> product{keys.rows + first * problem.head_dim, problem.head_dim,
-                                          scale_products(rows) ? keys.scales + first : nullptr,
-                                          strip.queries, problem.head_dim};
+    for (int i = 0; i < kRows && i < count; ++i) prefetch_row(rows, keys[i], head_dim);
+    for (int first = 0; first < count; first += kRows) {
+      const T* tile[kRows];
+      for (int r = 0; r < kRows; ++r) {
+        const int i = first + r;
+        if (i + kRows < count) prefetch_row(rows, keys[i + kRows], head_dim);
+        if (i < count && values.data != rows.data) prefetch_row(values, keys[i], problem.value_dim);
+        tile[r] = i < count ? row_of_key(rows, keys[i], in_place, r, head_dim, head_dim, copies)
+                            : tile[r - 1];
+      }
       Accumulators<T, kRows, kVectors> acc;
-      product.template multiply<kRows, kVectors>(acc, 0);
+      clear<T, kRows, kVectors>(acc);
+      multiply_rows_at<T, kRows, kVectors>(acc, tile, strip.queries, kPitch, head_dim);
+      if (scale_products(rows))
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+          for (int v = 0; v < kVectors; ++v)
+            acc[r][v] = acc[r][v] * broadcast(copies.scales[first + r < count ? r : 0]);
       store_tile<T, kRows, kVectors>(acc, strip.products + first * kPitch, kPitch);
     }
   });
@@ -79,12 +100,12 @@ REGARD_NOINLINE void place_products(const ForwardStrip<T>& strip, const Gathered
       store(products + own.at[i] * kPitch + v, load<T>(strip.products + own.from[i] * kPitch + v));
 }
 
-// sums[column][lane] += the terms of `count` keys, or = if the sums are fresh, as add_columns does
-// for one run. The number of vectors is selected once: for a few keys, selecting it for
-// each tile would take as long as the products.
-template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void add_few_columns(const KeyTerm<T>& term, int count, std::int64_t columns,
-                                     int vectors, bool is_fresh, T* sums) {
+// sums[column][lane] += the sums over keys of rows[key][column] weights[key][lane], or = if the sums
+// are fresh. With kSelect, terms of hidden keys are skipped, as in multiply_columns.
+template <class Shape, bool kSelect, class T = typename Shape::Element>
+REGARD_NOINLINE void add_gathered_columns(const T* const* rows, int count, const T* weights,
+                                          std::int64_t columns, int vectors, bool is_fresh,
+                                          T* sums) {
   constexpr int kRows = Shape::kRows, kPitch = Shape::kStripLanes;
   for_vectors<Shape>(vectors, [&](auto chosen) {
     constexpr int kVectors = decltype(chosen)::value;
@@ -92,8 +113,9 @@ REGARD_NOINLINE void add_few_columns(const KeyTerm<T>& term, int count, std::int
     for (std::int64_t column = 0; column < columns; column += kRows, to += kRows * kPitch) {
       Accumulators<T, kRows, kVectors> acc;
       clear<T, kRows, kVectors>(acc);
-      multiply_columns<T, kRows, kVectors, false>(acc, term.rows + column, term.row_stride,
-                                                  term.block, kPitch, count);
+      for (int k = 0; k < count; ++k)
+        multiply_columns<T, kRows, kVectors, kSelect>(acc, rows[k] + column, 0,
+                                                      weights + k * kPitch, kPitch, 1);
       if (is_fresh)
         store_tile<T, kRows, kVectors>(acc, to, kPitch);
       else
