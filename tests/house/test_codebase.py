@@ -75,7 +75,7 @@ PACKAGES = {
     "plot": {"_attention", "_recording", "_show", "_statistics", "masks"},
     "cuda": {"_attention"},
     "torch": {"_gradients", "_recording", "masks", "regard"},
-    "transformers": {"_recording", "regard", "torch"},
+    "transformers": {"_recording", "masks", "regard", "torch"},
     "jax": {"_attention", "_gradients", "masks"},
     "dask": {"_attention", "_gradients", "regard"},
     "_bench": {"regard"},
