@@ -12,8 +12,7 @@ import reference
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import each_in_one_type
-from gradient_reference import offset_of
-from reference import assert_matches, assert_same_bits
+from reference import assert_matches, assert_same_bits, offset_of
 
 sdpa = regard.scaled_dot_product_attention
 

@@ -15,8 +15,17 @@ import regard
 from cases import Case
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import each_in_one_type
-from gradient_cases import LONG, GradientProblem, assert_within, build, drawn, judge
-from reference import arithmetic, assert_same_bits, half_ulp, largest, lay_out, result_type
+from gradient_cases import LONG, GradientProblem, build, drawn
+from reference import (
+    arithmetic,
+    assert_same_bits,
+    assert_within,
+    half_ulp,
+    judge,
+    largest,
+    lay_out,
+    result_type,
+)
 
 sdpa = regard.scaled_dot_product_attention
 sdpa_backward = regard.scaled_dot_product_attention_backward

@@ -4,7 +4,7 @@ dropped, by Philox4x32-10 as in `tests/support/philox.py`."""
 import numpy as np
 import pytest
 
-import gradient_reference
+import reference
 import regard
 from cases import Case, Problem
 from element_types import each_in_one_type
@@ -110,7 +110,7 @@ def test_dropout_of_weights_from_integers(case, single_or_half, int8_target):
     )
     (wide_query, wide_key), wide_options, _ = rounded_problem(*problem.arrays, **plain)
     exact = Problem(wide_query, wide_key, problem.value.astype(float), wide_options)
-    want = gradient_reference.forward(
+    want = reference.attention(
         *exact.arrays,
         **exact.options,
         **{k: v for k, v in problem.options.items() if k.startswith("dropout")},

@@ -13,8 +13,7 @@ import reference
 import regard
 from cases import Problem
 from drawn_problems import TARGETS, examples, on_target, problems
-from gradient_reference import offset_of
-from reference import assert_same_bits
+from reference import assert_same_bits, offset_of
 from streams import CHUNKS, KEY, QUERY, VALUE, WHOLE, normal, stream
 
 attend = regard.scaled_dot_product_attention
