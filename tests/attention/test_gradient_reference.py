@@ -123,6 +123,21 @@ def test_gradients_are_derivatives(problem):
 
 @hypothesis.given(problem=SMOOTH)
 @examples(40)
+def test_tangents_are_derivatives(problem):
+    along = dict(directions(problem, ROLES[:3], seed=3))
+    tangents = gradient_reference.jvp(*problem.arrays, *along.values(), **problem.options)
+    stepped = moved(problem, along, 1j * STEP)
+    stepped = reference.attention(*stepped.arrays, **stepped.options, precision=complex)
+    for actual, result in (
+        (tangents.tangent_output, stepped.output),
+        (tangents.tangent_lse, stepped.lse),
+    ):
+        wanted = result.imag / STEP
+        assert reference.error(actual, wanted) <= 1e-12 * (1 + reference.largest(wanted))
+
+
+@hypothesis.given(problem=SMOOTH)
+@examples(40)
 def test_gradients_of_gradients_are_derivatives(problem):
     cotangents = dict(directions(problem, ("query", "key", "value"), seed=7))
 
