@@ -15,7 +15,8 @@ import regard
 from cases import Case
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import each_in_one_type
-from gradient_cases import LONG, GradientProblem, build, drawn
+from gradient_cases import GradientProblem, build, drawn
+from option_cases import LONG
 from reference import (
     arithmetic,
     assert_same_bits,

@@ -13,8 +13,8 @@ import pytest
 
 import regard
 from element_types import each_in_one_type
-from gradient_cases import FEW, GradientProblem, build, drawn
-from option_cases import MIXES
+from gradient_cases import GradientProblem, build, drawn
+from option_cases import FEW, MIXES
 from reference import assert_matches, assert_same_bits, assert_within, expected
 from sparse_cases import NAMES, dense, in_turn, sparse_masks
 

@@ -8,7 +8,6 @@ import numpy as np
 
 import cases
 import gradient_reference
-import option_cases
 import regard
 from data_kinds import Drawn
 from reference import arithmetic, judge
@@ -89,29 +88,12 @@ class More:
         return dataclasses.replace(problem, options=problem.options | drawn)
 
 
-def _long():
-    """Yield cases with several chunks of keys."""
-    for name, (q_len, kv_len), options in (
-        ("plain", (9, 5000), {}),
-        ("one row", (1, 5000), {"key_lengths": (4999, 2100)}),
-        ("causal", (20, 3000), {"is_causal": True, "query_offset": (2980, 700), "softcap": 4.0}),
-        ("window", (30, 2600), {"window": (700, 40), "query_offset": 2000, "sinks": 1.0}),
-        ("mask", (9, 4000), {"float_mask": (2, 1, 9, 4000), "left_padding": (0, 1900)}),
-    ):
-        shapes = (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12)
-        yield cases.Case(f"long keys: {name}", *shapes, **options)
-
-
 def gaussian(case):
     """Return the case with Gaussian numbers, whose scores are near 0: there, differences are
     precise."""
     if isinstance(case, More):
         return dataclasses.replace(case, case=gaussian(case.case))
     return dataclasses.replace(case, data=Drawn())
-
-
-LONG = list(_long())
-FEW = [*cases.SIZES[3::25], *option_cases.OPTIONS[3::25]]
 
 
 @functools.lru_cache(maxsize=16)
