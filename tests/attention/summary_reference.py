@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradient_reference import offset_of, solve
+from reference import offset_of, solve
 
 
 class Summary(NamedTuple):
@@ -60,9 +60,9 @@ def summarize(query, key, value, mask=None, *, first_keys, local_reach, tokens, 
             per_row(moved * slopes),
             s.shaped(np.max(moved, axis=-1, initial=0)),
             per_row(effective_share(weights, moved, s.is_magnitude)),
-            per_row(np.where(s.seen, moved * s.distance, 0)),
+            per_row(np.where(s.seen, moved * s.laid.distance, 0)),
             per_row(np.where(keys < first_keys, moved, 0)),
-            per_row(np.where(s.distance <= local_reach, moved, 0)),
+            per_row(np.where(s.laid.distance <= local_reach, moved, 0)),
             s.shaped(moved.sum(axis=-2)),
             s.shaped(moved.sum(axis=-2) / queries),
             per_head(previous),

@@ -12,7 +12,6 @@ import reference
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import each_in_one_type
-from gradient_reference import offset_of
 from reference import assert_matches, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
@@ -45,11 +44,8 @@ def test_oracle_of_axes(case, dtype, target):
 @hypothesis.given(problem=problems(dropout=False), target=TARGETS, threads=st.integers(1, 3))
 @examples(400)
 def test_oracle_of_drawn_problems(problem, target, threads):
-    options = problem.options | {
-        "query_offset": offset_of(problem.query, problem.key, problem.options)
-    }
     with on_target(target):
-        check(problem, reference.expected(*problem.arrays, **options), threads)
+        check(problem, reference.expected(*problem.arrays, **problem.options), threads)
 
 
 def plain(dtype, *, seed=0, q_len=19, kv_len=30):

@@ -6,8 +6,7 @@ import pytest
 
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
-from gradient_reference import solve
-from reference import arithmetic, assert_same_bits, largest, result_type
+from reference import arithmetic, assert_same_bits, largest, result_type, solve
 
 POOLINGS = "max", "sum", "mean"
 

@@ -15,8 +15,18 @@ import regard
 from cases import Case
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import each_in_one_type
-from gradient_cases import LONG, GradientProblem, assert_within, build, drawn, judge
-from reference import arithmetic, assert_same_bits, half_ulp, largest, lay_out, result_type
+from gradient_cases import GradientProblem, build, drawn
+from option_cases import LONG
+from reference import (
+    arithmetic,
+    assert_same_bits,
+    assert_within,
+    half_ulp,
+    judge,
+    largest,
+    result_type,
+    solve,
+)
 
 sdpa = regard.scaled_dot_product_attention
 sdpa_backward = regard.scaled_dot_product_attention_backward
@@ -118,8 +128,7 @@ def test_nan_shows_where_it_is_seen(problem, target, data):
         problem = dataclasses.replace(
             problem, options=problem.with_masks(lambda m: np.broadcast_to(m, shape).copy())
         )
-    plain = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
-    seen = lay_out(*problem.arrays, **plain, precision=np.float64).seen
+    seen = solve(*problem.arrays, **problem.options).seen
     places = np.argwhere(seen)
     hypothesis.assume(len(places))
     *b, h, i, j = places[data.draw(st.integers(0, len(places) - 1))]

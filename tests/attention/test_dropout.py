@@ -4,9 +4,9 @@ dropped, by Philox4x32-10 as in `tests/support/philox.py`."""
 import numpy as np
 import pytest
 
-import gradient_reference
+import reference
 import regard
-from cases import Case, Problem
+from cases import Case
 from element_types import each_in_one_type
 from gradient_cases import build, drawn
 from int8_model import rounded_problem
@@ -108,18 +108,14 @@ def test_dropout_of_weights_from_integers(case, single_or_half, int8_target):
         origin=problem.options.get("dropout_origin", (0, 0, 0)),
         query_offset=problem.options["query_offset"],
     )
-    (wide_query, wide_key), wide_options, _ = rounded_problem(*problem.arrays, **plain)
-    exact = Problem(wide_query, wide_key, problem.value.astype(float), wide_options)
-    want = gradient_reference.forward(
-        *exact.arrays,
-        **exact.options,
-        **{k: v for k, v in problem.options.items() if k.startswith("dropout")},
-    )
+    arrays, wide_options, _ = rounded_problem(*problem.arrays, **plain)
+    dropout = {k: v for k, v in problem.options.items() if k.startswith("dropout")}
+    want = reference.attention(*arrays, **wide_options, **dropout)
     # The errors of scores with rows twice as long, and the rounding of each result as it is stored.
     limit, dropped = 128 * float(np.finfo(arithmetic(single_or_half)).eps), undropped * factors
     rounding = half_ulp(dropped, single_or_half) + factors * half_ulp(undropped, single_or_half)
     assert (np.abs(weights - dropped) <= limit * dropped + rounding).all()
     rounding = half_ulp(want.weights, single_or_half)
     assert (np.abs(weights - want.weights) <= limit * want.weights.max() + rounding).all()
-    rounding, sizes = half_ulp(np.abs(want.output), single_or_half), np.abs(exact.value).max()
+    rounding, sizes = half_ulp(np.abs(want.output), single_or_half), np.abs(arrays[2]).max()
     assert (np.abs(output - want.output) <= limit * sizes + rounding).all()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import regard
 from drawn_problems import examples, problems
-from reference import lay_out
+from reference import solve
 
 
 def normal(dtype, *shapes):
@@ -55,7 +55,7 @@ def test_who_shares_what(heads, kv_len, options, shape, target):
 def test_explanations_of_everything(target, problem, threads):
     """Everything visible is counted."""
     explanation = regard.explain(*problem.arrays, **problem.options, threads=threads)
-    seen = lay_out(*problem.arrays, **problem.options, precision=np.float64).seen
+    seen = solve(*problem.arrays, **problem.options).seen
     assert explanation.tiles_biased <= explanation.tiles_computed <= explanation.tiles
     work = 2 * explanation.scores_computed * (problem.query.shape[-1] + problem.value.shape[-1])
     assert explanation.flops == work

@@ -1,5 +1,5 @@
 """Test the reference implementation of the gradients without the kernels: against known random
-numbers, the other reference implementation of the forward call, and finite differences."""
+numbers, and derivatives by imaginary steps."""
 
 import dataclasses
 
@@ -15,6 +15,7 @@ from drawn_problems import examples, problems
 from element_types import TYPES
 from gradient_cases import build, drawn
 from philox import philox, words
+from reference import STEP
 
 DOUBLE = np.dtype(np.float64)
 ROLES = ("query", "key", "value", "grad_output")
@@ -57,20 +58,6 @@ def test_a_word_is_that_of_its_place():
 WIDE = {"types": ["float64"], "mixed": False}
 
 
-@hypothesis.given(problem=problems(**WIDE, dropout=False))
-@examples(60)
-def test_forward_is_that_of_the_other_reference(problem):
-    """The other one computes row by row, this one all at once. Errors are relative to the
-    scores."""
-    options = dict(problem.options)
-    actual = gradient_reference.forward(*problem.arrays, **options)
-    options["query_offset"] = gradient_reference.offset_of(problem.query, problem.key, options)
-    want = reference.attention(*problem.arrays, **options)
-    size = 1 + reference.largest(want.lse[np.isfinite(want.lse)])
-    for mine, wanted in zip(actual, want, strict=True):
-        assert reference.error(mine, wanted) <= 1e-13 * size
-
-
 def moved(problem, along, step):
     """Return the problem with everything that has a direction moved along it."""
     changes = {
@@ -94,57 +81,64 @@ def directions(problem, names, seed):
             shape = (mask[1] if isinstance(mask, tuple) else mask).shape
         else:
             shape = np.shape(getattr(problem, name, problem.options.get(name)))
-        # Slopes are multiplied by the distance, so a small step of a slope is a large step of the
-        # scores.
-        size = 1 / problem.key.shape[-2] if name == "alibi_slopes" else 1
-        yield name, size * drawn(shape, DOUBLE, seed)
+        yield name, drawn(shape, DOUBLE, seed)
 
 
 def loss(problem):
     """Return a loss of the outputs, and of the lse of rows that see some key."""
-    output, _, lse = gradient_reference.forward(*problem.arrays, **problem.options)
+    output, _, lse = reference.attention(*problem.arrays, **problem.options, precision=complex)
     sums = np.where(np.isfinite(lse), lse, 0) * problem.grad_lse
     return (output * problem.grad_output).sum() + sums.sum()
 
 
 def gradients_of(problem):
     return gradient_reference.backward(
-        problem.grad_output, *problem.arrays, **problem.options, grad_lse=problem.grad_lse
+        problem.grad_output,
+        *problem.arrays,
+        **problem.options,
+        grad_lse=problem.grad_lse,
+        precision=complex,
     )
 
 
-def slope_of(function, problem, along, step=2e-4):
-    """Return the derivative by differences of order 4, whose errors are about step^4 and eps /
-    step."""
-    near, far = (
-        function(moved(problem, along, n * step)) - function(moved(problem, along, -n * step))
-        for n in (1, 2)
-    )
-    return (8 * near - far) / (12 * step)
-
-
-# Differences are precise where scores are near 0, which Gaussian numbers make.
+# Errors are small where scores are near 0, which Gaussian numbers make.
 SMOOTH = problems(**WIDE, gaussian=True)
 
 
-def assert_slopes(problem, function, gradients, names, limit):
-    """Each input moves by itself in one direction. Errors are relative to the terms of the sum."""
+def assert_slopes(problem, function, gradients, names):
+    """Each input moves by itself in one direction, by an imaginary step (see
+    `reference.derivatives`). Errors are relative to the terms of the sum."""
     for name, direction in directions(problem, names, seed=11):
         terms = getattr(gradients, name) * direction
-        wanted = slope_of(function, problem, {name: direction})
+        wanted = function(moved(problem, {name: direction}, 1j * STEP)).imag / STEP
         size = 1 + abs(function(problem)) + np.abs(terms).sum()
-        assert abs(terms.sum() - wanted) <= limit * size, name
+        assert abs(terms.sum() - wanted) <= 1e-12 * size, name
 
 
 @hypothesis.given(problem=SMOOTH)
 @examples(40)
-def test_gradients_are_differences(problem):
-    assert_slopes(problem, loss, gradients_of(problem), problem.inputs, 1e-9)
+def test_gradients_are_derivatives(problem):
+    assert_slopes(problem, loss, gradients_of(problem), problem.inputs)
 
 
 @hypothesis.given(problem=SMOOTH)
 @examples(40)
-def test_gradients_of_gradients_are_differences(problem):
+def test_tangents_are_derivatives(problem):
+    along = dict(directions(problem, ROLES[:3], seed=3))
+    tangents = gradient_reference.jvp(*problem.arrays, *along.values(), **problem.options)
+    stepped = moved(problem, along, 1j * STEP)
+    stepped = reference.attention(*stepped.arrays, **stepped.options, precision=complex)
+    for actual, result in (
+        (tangents.tangent_output, stepped.output),
+        (tangents.tangent_lse, stepped.lse),
+    ):
+        wanted = result.imag / STEP
+        assert reference.error(actual, wanted) <= 1e-12 * (1 + reference.largest(wanted))
+
+
+@hypothesis.given(problem=SMOOTH)
+@examples(40)
+def test_gradients_of_gradients_are_derivatives(problem):
     cotangents = dict(directions(problem, ("query", "key", "value"), seed=7))
 
     def product(problem):
@@ -155,7 +149,7 @@ def test_gradients_of_gradients_are_differences(problem):
     double = gradient_reference.double_backward(
         *given, **problem.options, grad_lse=problem.grad_lse
     )
-    assert_slopes(problem, product, double, double._fields, 1e-8)
+    assert_slopes(problem, product, double, double._fields)
 
 
 @hypothesis.given(problem=problems(types=TYPES["single_or_half"], mixed=False))

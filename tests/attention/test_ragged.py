@@ -11,8 +11,8 @@ import gradient_reference
 import regard
 from drawn_problems import TARGETS, examples, laid_out, on_target
 from element_types import TYPES, type_named
-from gradient_cases import GradientProblem, Judged, assert_within, drawn, judge
-from reference import arithmetic, assert_same_bits
+from gradient_cases import GradientProblem, drawn
+from reference import Judged, arithmetic, assert_same_bits, assert_within, judge
 
 ragged = regard.scaled_dot_product_attention_ragged
 ragged_backward = regard.scaled_dot_product_attention_ragged_backward

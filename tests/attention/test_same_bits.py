@@ -14,7 +14,7 @@ import regard
 from drawn_calls import attend, calls, gradients, tangents, tangents_of, weights
 from drawn_problems import TARGETS, examples, laid_out, on_target
 from gradient_cases import GradientProblem
-from reference import assert_same_bits, lay_out
+from reference import assert_same_bits, solve
 
 
 @pytest.mark.every("layer")
@@ -149,8 +149,7 @@ VISIBLE_BY = ("is_causal", "window", "key_lengths", "left_padding")
 @examples(200)
 def test_hiding_by_position_is_hiding_by_a_mask(call, target):
     family, problem = call
-    plain = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
-    seen = lay_out(*problem.arrays, **plain, precision=np.float64).seen
+    seen = solve(*problem.arrays, **problem.options).seen
     mask = problem.options.get("mask")
     bias = mask[1] if isinstance(mask, tuple) else mask
     has_bias = bias is not None and bias.dtype != bool
@@ -175,8 +174,7 @@ def test_what_is_hidden_may_hold_anything(call, target, poison):
     """Keys and values that no query sees, and queries that see no key, change no bit."""
     family, problem = call
     problem = problem.whole()
-    plain = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
-    seen = lay_out(*problem.arrays, **plain, precision=np.float64).seen
+    seen = solve(*problem.arrays, **problem.options).seen
     blind = ~seen.any(axis=-1)
     *batch, kv_heads, kv_len = problem.key.shape[:-1]
     hidden = ~seen.reshape(*batch, kv_heads, -1, kv_len).any(axis=-2)

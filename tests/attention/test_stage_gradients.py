@@ -6,9 +6,8 @@ import pytest
 
 import regard
 import sparse_cases
-from dense_layers import derivatives
-from gradient_cases import GradientProblem, assert_within, drawn
-from reference import assert_same_bits
+from gradient_cases import GradientProblem, drawn
+from reference import assert_same_bits, assert_within, derivatives
 
 INF, NAN = float("inf"), float("nan")
 

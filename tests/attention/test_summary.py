@@ -11,9 +11,7 @@ import regard
 import sparse_cases
 import summary_reference
 from drawn_problems import TARGETS, examples, on_target, problems
-from gradient_cases import assert_within, judge
-from gradient_reference import solve
-from reference import arithmetic, assert_same_bits, result_type
+from reference import arithmetic, assert_same_bits, assert_within, judge, result_type, solve
 
 ALL = regard.AttentionSummary._fields
 HEAD = "previous_token", "induction"

@@ -20,7 +20,7 @@ from regard._bench.fresh_process import run_in_fresh_process
 from regard._bench.measuring import Request, measure
 from regard._bench.problems import Attention, parse_curve, parse_shape
 from regard._bench.rounds import Runner, in_turns
-from stand_ins import FakeEngine, engine_named, engine_that_raises
+from stand_ins import engine_named
 
 SMALL = parse_shape("1,2,16,8")
 
@@ -109,16 +109,14 @@ def test_a_wrong_regard_is_not_sound(run, monkeypatch):
 
 
 def test_missing_broken_and_slow_engines_leave_the_others(run, monkeypatch):
-    class Large(FakeEngine):
-        name = "NumPy"
-
+    class Large(engine_named("NumPy")):
         def attention(self, *inputs, is_causal=False):
             raise LeftOutError("memory: its scores need 8.6 GB")
 
     results = run(
         Large,
-        engine_that_raises("PyTorch", ModuleNotFoundError(name="missing")),
-        engine_that_raises("ONNX Runtime", ImportError("a library\n is missing")),
+        engine_named("PyTorch", error=ModuleNotFoundError(name="missing")),
+        engine_named("ONNX Runtime", error=ImportError("a library\n is missing")),
     )
     assert results.missing == ["PyTorch"]
     assert results.broken == {"ONNX Runtime": "ImportError: a library is missing"}

@@ -9,7 +9,7 @@ import pytest
 import regard
 from regard._bench.engines import NumPy
 from regard._cli.stages import EXAMPLE, embed
-from stand_ins import engine_named, engine_that_raises
+from stand_ins import engine_named
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_a_failed_check_is_exit_status_1(run, monkeypatch):
 def test_engines_that_fail_leave_the_others(shown, measured_here):
     measured_here(
         engine_named("NumPy"),
-        engine_that_raises("PyTorch", ImportError("a library\n is missing")),
+        engine_named("PyTorch", error=ImportError("a library\n is missing")),
         engine_named("ONNX Runtime", spoil=lambda output: -output),
     )
     text = shown()

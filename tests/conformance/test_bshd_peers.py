@@ -16,7 +16,8 @@ import pytest
 import gradient_reference
 import reference
 import regard
-from gradient_cases import GradientProblem, drawn, judge
+from gradient_cases import GradientProblem, drawn
+from reference import judge
 
 Shape = tuple[int, ...]
 

@@ -13,9 +13,9 @@ import pytest
 
 import regard
 from element_types import each_in_one_type
-from gradient_cases import FEW, GradientProblem, assert_within, build, drawn
-from option_cases import MIXES
-from reference import assert_matches, assert_same_bits, expected
+from gradient_cases import GradientProblem, build, drawn
+from option_cases import FEW, MIXES
+from reference import assert_matches, assert_same_bits, assert_within, expected
 from sparse_cases import NAMES, dense, in_turn, sparse_masks
 
 ROLES = ("query", "key", "value")
@@ -174,11 +174,7 @@ def check_limits(problem, name):
     """Check Dask's results, of which dropout is compared in the gradients alone."""
     results = OfDask().results(problem, name)
     if not problem.options.get("dropout_p"):
-        options = dict(problem.options)
-        if isinstance(options.get("query_offset"), str):
-            lengths = options.get("key_lengths", problem.key.shape[-2])
-            options["query_offset"] = np.asarray(lengths) - problem.query.shape[-2]
-        want = merged(expected(*problem.arrays, **options), problem)
+        want = merged(expected(*problem.arrays, **problem.options), problem)
         assert_matches(want, output=results["output"], lse=results["lse"])
     judged = problem.expected()
     assert results.keys() == {*RESULTS, *problem.inputs}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 
 import regard
-from dense_layers import derivatives, multi_head, naive
+from dense_layers import multi_head, naive
 from drawn_problems import TARGETS, examples, on_target
-from reference import assert_same_bits, error, largest
+from reference import assert_same_bits, derivatives, error, largest
 from trained_layers import DIM, HEADS, D, assert_near, assert_same_arrays, normal
 from trained_layers import multi_head as layer_with
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 
 import regard
-from dense_layers import derivatives, self_attention
+from dense_layers import self_attention
 from drawn_problems import examples
-from reference import assert_same_bits
+from reference import assert_same_bits, derivatives
 from trained_layers import assert_near, assert_same_arrays, normal
 
 INITS = ["linear", "uniform", "normal"]

@@ -20,10 +20,6 @@ DIMS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64,
 DIMS += (79, 80, 95, 96, 97, 127, 128, 129, 191, 192, 255, 256)
 
 
-def _of_head(numbers, h):
-    return numbers[h] if isinstance(numbers, np.ndarray) else numbers
-
-
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """Arrays and options, and the smaller problems within, whose results are parts of the whole
@@ -62,11 +58,10 @@ class Problem:
         for name in ("query_offset", "key_lengths", "left_padding"):
             if options.get(name) is not None:
                 options[name] = int(np.broadcast_to(options[name], self.batch)[index])
-        if np.ndim(options.get("alibi_slopes")) > 1:
-            slopes = options["alibi_slopes"]
-            options["alibi_slopes"] = np.broadcast_to(slopes, (*self.batch, slopes.shape[-1]))[
-                index
-            ]
+        slopes = options.get("alibi_slopes")
+        if np.ndim(slopes) > 1:
+            slopes = np.broadcast_to(slopes, (*self.batch, slopes.shape[-1]))
+            options["alibi_slopes"] = slopes[index]
         if "dropout_p" in options and self.batch:
             number = int(np.ravel_multi_index(index, self.batch))
             first, *others = options.get("dropout_origin", (0, 0, 0))
@@ -81,12 +76,10 @@ class Problem:
             return np.broadcast_to(mask, (heads, *mask.shape[1:]))[h] if mask.ndim > 2 else mask
 
         options = self.with_masks(select)
-        for name in ("alibi_slopes", "distance_bias", "sinks"):
-            if options.get(name) is not None:
-                options[name] = options[name][h : h + 1]
-        for name in ("scale", "softcap"):
-            if options.get(name) is not None:
-                options[name] = _of_head(options[name], h)
+        for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
+            options[name] = options[name][h : h + 1]
+        for name in options.keys() & {"scale", "softcap"}:
+            options[name] = np.broadcast_to(options[name], heads)[h]
         if options.get("softcap") == np.inf:  # no number, but an array, may contain it
             options["softcap"] = None
         return Problem(self.query[h], self.key[kv_h], self.value[kv_h], options)
@@ -128,11 +121,11 @@ class Case:
     window: tuple | None = None
     key_lengths: int | tuple | None = None
     left_padding: int | tuple | None = None
-    scale: float | tuple | None = None
-    softcap: float | tuple | None = None
+    scale: float | None = None
+    softcap: float | None = None
     alibi_slopes: float | None = None  # slopes are drawn around 0, with about this magnitude
     distance_bias: int | None = None  # a table for distances smaller than this
-    sinks: float | tuple | None = None  # drawn around this number, or exactly these
+    sinks: float | None = None  # drawn around this number
     data: Drawn | None = None  # by the name
 
     @property
@@ -144,18 +137,14 @@ class Case:
         inputs."""
         random, drawn = np.random.default_rng(zlib.crc32(self.name.encode())), self.drawn
         arrays = drawn.arrays(random, self.query, self.key, self.value)
-        options = {"is_causal": self.is_causal, "query_offset": self.query_offset}
+        options = {"is_causal": self.is_causal}
         if self.bool_mask is not None:
             options["mask"] = np.asarray(random.random(self.bool_mask) < 0.6)
         if self.float_mask is not None:
             hidden = random.random(self.float_mask) < 0.3
             mask = np.where(hidden, -np.inf, drawn.array(random, self.float_mask))
             options["mask"] = mask.astype(dtype)
-        for name in ("query_offset", "key_lengths", "left_padding"):
-            number = getattr(self, name)
-            if number is not None:
-                options[name] = np.array(number) if isinstance(number, tuple) else number
-        for name in ("window", "scale", "softcap"):
+        for name in ("query_offset", "key_lengths", "left_padding", "window", "scale", "softcap"):
             given = getattr(self, name)
             if given is not None:
                 is_array = isinstance(given, tuple) and name != "window"
@@ -170,9 +159,7 @@ class Case:
             table = drawn.array(random, (heads, 2 * self.distance_bias - 1))
             options["distance_bias"] = table.astype(inner)
         if self.sinks is not None:
-            sinks = np.array(self.sinks)
-            if sinks.ndim == 0:
-                sinks = sinks + random.standard_normal(heads)
+            sinks = self.sinks + random.standard_normal(heads)
             options["sinks"] = sinks.astype(inner)
         arrays = [array.astype(dtype) for array in arrays]
         for array in (*arrays, *options.values()):
@@ -283,12 +270,8 @@ AXES = [*_ranks(), *_broadcasts(), *_offsets(), *_empty()]
 # shows.
 
 
-def _room(array, shape):
-    return np.full(shape, True if array.dtype == bool else np.nan, array.dtype)
-
-
 def _within(array, shape, index):
-    room = _room(array, shape)
+    room = np.full(shape, True if array.dtype == bool else np.nan, array.dtype)
     room[index] = array
     return room[index]
 
@@ -328,17 +311,13 @@ def _explicit_order(array):
     return array.copy().view(array.dtype.newbyteorder("<"))
 
 
-def _last(array, extra):
-    return (*array.shape[:-1], extra)
-
-
 LAYOUTS: dict[str, Callable] = {
     "fortran": lambda a: a.copy(order="F"),
     "heads_after_length": lambda a: _swapped_storage(a, -3 if a.ndim > 2 else -1, -2),
     "columns_before_rows": lambda a: _swapped_storage(a, -1, -2),
     "batch_last": lambda a: _swapped_storage(a, 0, -1),
     "every_second_column": lambda a: _within(
-        a, _last(a, 2 * a.shape[-1] + 1), np.s_[..., 1 : 2 * a.shape[-1] + 1 : 2]
+        a, (*a.shape[:-1], 2 * a.shape[-1] + 1), np.s_[..., 1 : 2 * a.shape[-1] + 1 : 2]
     ),
     "every_third_row": lambda a: _within(
         a, (*a.shape[:-2], 3 * a.shape[-2], a.shape[-1]), np.s_[..., ::3, :]

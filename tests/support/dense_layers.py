@@ -1,53 +1,18 @@
-"""Layers written out on whole arrays, and their exact derivatives.
-
-Everything here is an analytic function of the parameters and the inputs, and accepts complex
-numbers. A step of i h along one number changes the result by i h times the derivative, to the last
-bits, since nothing is subtracted (Squire and Trapp 1998, "Using Complex Variables to Estimate
-Derivatives of Real Functions").
-"""
+"""Layers written out on whole arrays: analytic functions of the parameters and the inputs, which
+accept complex numbers (see `reference.derivatives`)."""
 
 import numpy as np
 
 import reference
 import regard
-from philox import dropout_factors
-
-STEP = 1e-40
 
 
-def attention(
-    query,
-    key,
-    value,
-    mask=None,
-    *,
-    dropout_p=0.0,
-    dropout_seed=0,
-    distance_bias=None,
-    **options,
-):
+def attention(query, key, value, mask=None, *, distance_bias=None, **options):
     """Return the output and the weights of attention with heads."""
-    shapes = (np.zeros(x.shape) for x in (query, key, value))
-    table = None if distance_bias is None else np.asarray(distance_bias)
-    real = None if table is None else table.real
-    laid = reference.lay_out(*shapes, mask, **options, distance_bias=real, precision=np.float64)
-    group = query.shape[-3] // key.shape[-3]
-    key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
-    scores = laid.cap(laid.factor * (query @ key.swapaxes(-1, -2))) - laid.alibi + laid.bias
-    if table is not None:
-        imaginary = np.broadcast_to(table.imag, (*laid.columns.shape[:-2], table.shape[-1]))
-        scores = scores + 1j * np.take_along_axis(imaginary[..., None, :], laid.columns, axis=-1)
-    sinks = laid.sinks[:, None, None]
-    top = np.max(scores.real, axis=-1, keepdims=True, where=laid.seen, initial=-np.inf)
-    top = np.maximum(top, sinks)
-    top = np.where(top == -np.inf, 0, top)
-    terms = np.where(laid.seen, np.exp(np.where(laid.seen, scores - top, 0)), 0)
-    total = terms.sum(axis=-1, keepdims=True) + np.exp(sinks - top)
-    weights = terms / np.where(total == 0, 1, total)
-    if dropout_p:
-        places = {"query_offset": options.get("query_offset", 0)}
-        weights = weights * dropout_factors(weights.shape, p=dropout_p, seed=dropout_seed, **places)
-    return weights @ value, weights
+    table = 0.0 if distance_bias is None else distance_bias
+    precision = np.result_type(query, key, value, table, float).type
+    options |= {"distance_bias": distance_bias, "precision": precision}
+    return reference.attention(query, key, value, mask, **options)[:2]
 
 
 def naive(*arrays, **options):
@@ -120,23 +85,3 @@ def self_attention(state, x, mask=None, **options):
     heads = (array[..., None, :, :] for array in (query, key, value))
     mask = mask[..., None, :, :] if mask is not None and mask.ndim > 2 else mask
     return tuple(part[..., 0, :, :] for part in attention(*heads, mask, **options))
-
-
-def derivatives(function, grad, arrays, most=None):
-    """Return the gradient of ``sum(grad * function(arrays))`` for each of the named arrays.
-
-    With `most`, it is computed for so many elements of each array, drawn, and the rest is NaN.
-    """
-    random = np.random.default_rng(0)
-    arrays = {name: np.array(array, complex) for name, array in arrays.items()}
-    result = {}
-    for name, array in arrays.items():
-        result[name] = np.full(array.shape, np.nan)
-        places = list(np.ndindex(array.shape))
-        if most is not None and len(places) > most:
-            places = [places[i] for i in random.choice(len(places), most, replace=False)]
-        for place in places:
-            array[place] += 1j * STEP
-            result[name][place] = (grad * function(arrays)).imag.sum() / STEP
-            array[place] = array[place].real
-    return result

@@ -1,19 +1,16 @@
-"""The problems whose gradients are tested, the calls for them, and how far a result may be from the
-oracle."""
+"""The problems whose gradients are tested, and the calls for them."""
 
 import dataclasses
 import functools
 import zlib
-from typing import NamedTuple
 
 import numpy as np
 
 import cases
 import gradient_reference
-import option_cases
 import regard
 from data_kinds import Drawn
-from reference import STORED, arithmetic, error, half_ulp, largest, result_type, wider
+from reference import arithmetic, judge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,29 +88,12 @@ class More:
         return dataclasses.replace(problem, options=problem.options | drawn)
 
 
-def _long():
-    """Yield cases with several chunks of keys."""
-    for name, (q_len, kv_len), options in (
-        ("plain", (9, 5000), {}),
-        ("one row", (1, 5000), {"key_lengths": (4999, 2100)}),
-        ("causal", (20, 3000), {"is_causal": True, "query_offset": (2980, 700), "softcap": 4.0}),
-        ("window", (30, 2600), {"window": (700, 40), "query_offset": 2000, "sinks": 1.0}),
-        ("mask", (9, 4000), {"float_mask": (2, 1, 9, 4000), "left_padding": (0, 1900)}),
-    ):
-        shapes = (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12)
-        yield cases.Case(f"long keys: {name}", *shapes, **options)
-
-
 def gaussian(case):
     """Return the case with Gaussian numbers, whose scores are near 0: there, differences are
     precise."""
     if isinstance(case, More):
         return dataclasses.replace(case, case=gaussian(case.case))
     return dataclasses.replace(case, data=Drawn())
-
-
-LONG = list(_long())
-FEW = [*cases.SIZES[3::25], *option_cases.OPTIONS[3::25]]
 
 
 @functools.lru_cache(maxsize=16)
@@ -135,61 +115,3 @@ def build(case, dtype, dropout=None):
     grad_output = drawn((*shape, problem.value.shape[-1]), dtype, number)
     grad_lse = (number % 2) * drawn(shape, arithmetic(dtype), number + 1)
     return GradientProblem(*problem.arrays, options, grad_output, grad_lse)
-
-
-class Judged(NamedTuple):
-    exact: np.ndarray
-    limit: float  # the largest error allowed before the result is stored
-
-
-def judge(function, problem, *arrays, **extra):
-    """Return the result of a function of `gradient_reference` for arrays and a problem's options,
-    part by part, and the error allowed around it.
-
-    The limit is twice the error of the same formula in NumPy, in the precision of the arithmetic
-    and with the output rounded as it is stored. Because the naive result may be exact by luck, the
-    limit also includes what rounding may do to sums of magnitudes (see
-    `gradient_reference.Solved`). Below the normal range every term of a sum may be lost.
-
-    Slopes, sinks and a float mask are read in the precision of the arithmetic.
-    """
-    dtype = result_type(*problem.arrays)
-    inner = arithmetic(dtype)
-    options, info = problem.options | extra, np.finfo(inner)
-    if options.get("mask") is not None:
-        is_pair = isinstance(options["mask"], tuple)
-        parts = options["mask"] if is_pair else (options["mask"],)
-        parts = tuple(part if part.dtype == bool else part.astype(inner) for part in parts)
-        options["mask"] = parts if is_pair else parts[0]
-    for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
-        options[name] = np.asarray(options[name]).astype(inner)
-    exact = function(*arrays, **options, precision=wider(dtype))
-    plain = function(*arrays, **options, precision=inner.type, stored=dtype)
-    bound = function(*arrays, **options, magnitudes=float(info.eps))
-    least = float(info.tiny) * (problem.query.size + problem.key.size)
-
-    def judged(exact, plain, bound):
-        if exact is None:
-            return None
-        return Judged(exact, 2 * error(plain, exact) + largest(bound) + least)
-
-    return type(exact)(*map(judged, exact, plain, bound))
-
-
-def assert_within(judged, actual, dtype, name=""):
-    """Check the shape and type, and that the error is within the limit and the rounding to the
-    type."""
-    exact, limit = judged
-    assert type(actual) is np.ndarray, name
-    assert actual.dtype == dtype, name
-    assert actual.shape == exact.shape, name
-    actual = actual.astype(exact.dtype)
-    with np.errstate(invalid="ignore"):
-        off = np.where(actual == exact, 0, np.abs(actual - exact))
-    rounding = half_ulp(np.abs(exact) + limit, dtype)
-    if dtype.name not in STORED:
-        rounding = np.abs(exact) * np.finfo(dtype).eps / 2
-    elif dtype.name == "bfloat16" and exact.dtype == np.longdouble:
-        rounding = rounding + np.abs(exact) * 2.0**-24  # ml_dtypes casts float64 by way of float32
-    off = np.max(off - rounding, initial=0)
-    assert off <= limit, f"{name}: error {off:.3g}, allowed {limit:.3g} of {largest(exact):.3g}"

@@ -3,14 +3,10 @@
 import numpy as np
 
 
-def pools_of(cache):
-    """Return the numbers of the pools, of which a cache and its forks have the same."""
-    return range(len(cache._pages.page_bytes))
-
-
 def taken(cache):
     """Return how many pages of the cache's pools have an owner."""
-    return sum(np.count_nonzero(cache._pages.owners(pool)) for pool in pools_of(cache))
+    pools = range(len(cache._pages.page_bytes))
+    return sum(np.count_nonzero(cache._pages.owners(pool)) for pool in pools)
 
 
 def assert_owners_are_right(caches):
@@ -20,8 +16,8 @@ def assert_owners_are_right(caches):
         if cache._pages.is_closed or any(one.shares_pages(cache._pages) for one in counted):
             continue
         counted.append(cache._pages)
-        members = [one for one in caches if not one._pages.is_closed]
-        members = [one._pages for one in members if one._pages.shares_pages(cache._pages)]
+        members = [one._pages for one in caches if not one._pages.is_closed]
+        members = [pages for pages in members if pages.shares_pages(cache._pages)]
         for pool, (page_size, _, _) in enumerate(cache._geometry.pools):
             owners = cache._pages.owners(pool)
             held = [held_pages(pages, pool, page_size) for pages in members]

@@ -57,56 +57,38 @@ def mean_of(keys):
     return (finite.sum(0) / max(len(keys), 1)).astype(np.float32)
 
 
-def centered(key, starts, lengths):
-    """Return keys (..., kv_len, head_dim) from `starts` to `lengths` minus their mean, and the
-    means."""
-    less, means = np.zeros_like(key), np.zeros_like(key)
-    for index in np.ndindex(key.shape[:-2]):
-        present = slice(int(starts[index]), int(lengths[index]))
-        means[index] = mean_of(key[index][present])
-        less[index][present] = key[index][present] - means[index][present]
-    return less, means
-
-
-def rounded_problem(
-    query, key, value, *, scale=None, key_lengths=None, left_padding=None, **options
-):
+def rounded_problem(query, key, value, *, scale=None, **options):
     """Return arrays and options of an exact call with the scores of the int8 call, and the largest
     error that rounding to integers causes in each row's scores.
 
     q . k is `group q' . k' + q . mean`, with q and k - mean rotated and rounded: one product of
-    rows twice as long. The keys' step multiplies the rotated |q|, the queries' step the rounded
-    keys, each with a factor of at most one half.
+    rows twice as long. The mean is over the keys from `left_padding` to `key_lengths`. The keys'
+    step multiplies the rotated |q|, the queries' step the rounded keys, each with a factor of at
+    most one half.
     """
-    query, key, value = (np.asarray(x) for x in (query, key, value))
-    is_flat = query.ndim == key.ndim == value.ndim == 2
-    query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
-    batch = np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value)))
-    query, key = (np.broadcast_to(x, batch + x.shape[-3:]).astype(np.float32) for x in (query, key))
-    starts = 0 if left_padding is None else left_padding
-    ends = key.shape[-2] if key_lengths is None else key_lengths
-    starts, ends = (
-        np.broadcast_to(np.broadcast_to(numbers, batch)[..., None], key.shape[:-2])
-        for numbers in (starts, ends)
-    )
-    less, means = centered(key, starts, ends)
-    group = group_of(query.shape[-1])
-    turned = rotated(query)
+    laid = lay_out(query, key, value, **options, precision=np.float32)
+    group, batch = group_of(laid.query.shape[-1]), laid.key.shape[:-3]
+    limits = options.get("left_padding", 0), options.get("key_lengths", laid.key.shape[-2])
+    less, means = np.zeros((2, *laid.key.shape), np.float32)
+    for entry in np.ndindex(batch):
+        present = slice(*(int(np.broadcast_to(limit, batch)[entry]) for limit in limits))
+        for head, keys in enumerate(laid.key[entry]):
+            means[entry][head] = mean_of(keys[present])
+            less[entry][head, present] = (keys - means[entry][head])[present]
+    turned = rotated(laid.query)
     q, k = rounded(turned), rounded(rotated(less))
     wide = [
-        np.concatenate([query.astype(np.float64), group * q.numbers], -1),
+        np.concatenate([laid.query.astype(np.float64), group * q.numbers], -1),
         np.concatenate([means.astype(np.float64), k.numbers], -1),
+        laid.value.astype(np.float64),
     ]
-    if is_flat:
+    if query.ndim == key.ndim == value.ndim == 2:
         wide = [x[0] for x in wide]
     factor = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
-    shared = query.shape[-3] // key.shape[-3] if key.shape[-3] else 1
-    keys = np.repeat(np.abs(k.numbers).sum(-1), shared, -2)[..., None, :]
-    steps = np.repeat(k.step[..., 0], shared, -2)[..., None, :]
-    off = steps * np.abs(turned.astype(np.float64)).sum(-1, keepdims=True) + q.step * keys
+    off = k.step.swapaxes(-1, -2) * np.abs(turned.astype(np.float64)).sum(-1, keepdims=True)
+    off = off + q.step * np.abs(k.numbers).sum(-1)[..., None, :]
     off *= np.abs(factor)[..., None, None] * group / 2  # one number, or one per head
-    options |= {"scale": factor, "key_lengths": key_lengths, "left_padding": left_padding}
-    return wide, {name: option for name, option in options.items() if option is not None}, off
+    return wide, options | {"scale": factor}, off
 
 
 def expected_of_integers(query, key, value, **options):
@@ -116,12 +98,11 @@ def expected_of_integers(query, key, value, **options):
     at most 3 eps, compared with 1.5 for a query times its scale. So twice the allowance of
     `expected` suffices.
     """
-    dtype = result_type(query, key, value)
     wide, options, _ = rounded_problem(query, key, value, **options)
-    wide = *wide, np.asarray(value).astype(np.float64)
     want = expected(*(x.astype(np.float32) for x in wide), **options)
     limit = Result(*(2 * x for x in want.limit))
-    return want._replace(exact=attention(*wide, **options), limit=limit, dtype=dtype)
+    exact, dtype = attention(*wide, **options), result_type(query, key, value)
+    return want._replace(exact=exact, limit=limit, dtype=dtype)
 
 
 def allowed_by_steps(query, key, value, **options):
@@ -131,8 +112,8 @@ def allowed_by_steps(query, key, value, **options):
     If scores move by at most e, a weight moves by at most exp(2 e) - 1 of itself, since they enter
     the numerator and the denominator, and lse by e. A cap moves nothing further.
     """
-    (q, k), exact_options, off = rounded_problem(query, key, value, **options)
-    laid = lay_out(q, k, value, **exact_options, precision=np.float64)
+    wide, exact_options, off = rounded_problem(query, key, value, **options)
+    laid = lay_out(*wide, **exact_options, precision=np.float64)
     weights = attention(query, key, value, **options).weights.reshape(laid.seen.shape)
     off = np.max(np.broadcast_to(off, laid.seen.shape), axis=-1, where=laid.seen, initial=0)
     relative = np.expm1(np.minimum(2 * off, 700))[..., None]  # finite

@@ -1,142 +1,72 @@
-"""The table of cases for the options: each option at its edges, then all options together.
-
-The edges come from the arithmetic: tiles of 8 keys, blocks of 96 keys, strips of up to 64 rows, in
-which the heads of a group are next to each other.
-"""
+"""Problems with options as cases, for tests that Hypothesis does not draw: each has a name, and is
+built in a type that the test chooses."""
 
 import dataclasses
-from itertools import cycle
+from typing import NamedTuple
 
+import hypothesis
 import numpy as np
 
-from cases import Case
-
-SIZES = ((1, 1), (1, 97), (7, 9), (49, 97), (33, 20), (130, 200), (65, 289), (200, 96))
-HEADS = ((1, 1), (2, 1), (2, 2), (6, 2))
-SIDES = (None, 0, 1, 7, 8, 9, 47, 48, 95, 96, 97, 10**6, 2**62)
-INF = float("inf")
+from cases import SIZES, Case
+from drawn_problems import examples, problems
 
 
-def _shapes(heads, q_len, kv_len):
-    h, kv_h = heads
-    return (h, q_len, 12), (kv_h, kv_len, 12), (kv_h, kv_len, 5)
+class Mix(NamedTuple):
+    """A drawn problem with many options, the same in every run. Every second one is Gaussian."""
+
+    number: int
+    is_for_gpu: bool = False  # without the options that the GPU kernels do not have
+
+    @property
+    def name(self):
+        return f"mix{self.number}"
+
+    def build(self, dtype):
+        found = []
+        limits = {"types": [dtype], "gaussian": self.number % 2 == 0}
+
+        @hypothesis.seed(self.number)
+        @hypothesis.settings(examples(10), derandomize=False)
+        @hypothesis.given(problems(**limits, mixed=False, dropout=False, ends=False))
+        def keep(problem):
+            found.append(problem)
+
+        keep()
+        problem = max(found, key=lambda problem: len(problem.options))
+        return _for_gpu(problem) if self.is_for_gpu else problem
 
 
-def _edges():
-    """Yield each option at its edges, with sizes, heads and offsets in rotation."""
-    others = cycle((0, None, 5, 96, 40))
-    values = [("window", (side, other)) for side, other in zip(SIDES, others, strict=False)]
-    values += [("window", (other, side)) for side, other in zip(SIDES, others, strict=False)]
-    lengths = (0, 1, 7, 8, 9, 95, 96, 97, 191, 192, 193, 200)
-    values += [(name, n) for name in ("key_lengths", "left_padding") for n in lengths]
-    values += [("softcap", cap) for cap in (1e-3, 0.05, 1.0, 5.0, 50.0, 1e4, 1e30)]
-    values += [("alibi_slopes", slope) for slope in (0.0, 0.02, 0.5, 4.0)]
-    values += [("sinks", sink) for sink in (-30.0, -1.0, 0.0, 3.0, 30.0, 1e4)]
-    sizes, heads = cycle(SIZES), cycle(HEADS)
-    for number, (name, value) in enumerate(values):
-        q_len, kv_len = next(sizes)
-        if name in ("key_lengths", "left_padding"):
-            kv_len = 200
-        offsets = (0, kv_len - q_len, kv_len // 2, -q_len // 2, kv_len + 5, -q_len - 2)
-        offset = offsets[number % len(offsets)]
-        extra = ({}, {"is_causal": True}, {"float_mask": (q_len, kv_len)})[number % 3]
-        what = "-".join([f"{name}-{value}", *extra])
-        shapes = _shapes(next(heads), q_len, kv_len)
-        yield Case(
-            f"{what}-{q_len}x{kv_len}{offset:+d}",
-            *shapes,
-            **{name: value},
-            query_offset=offset,
-            **extra,
-        )
+def _for_gpu(problem):
+    """Return a problem without the options and the forms of options that the GPU kernels do not
+    have."""
+    kind = problem.query.dtype
+    options = problem.with_masks(lambda mask: mask if mask.dtype == bool else mask.astype(kind))
+    options.pop("distance_bias", None)
+    if isinstance(options.get("mask"), tuple):
+        options["mask"] = options["mask"][1]
+    for name in ("scale", "softcap"):
+        if np.ndim(options.get(name)):
+            del options[name]
+    if np.ndim(options.get("alibi_slopes")) > 1:
+        options["alibi_slopes"] = options["alibi_slopes"].reshape(-1, problem.query.shape[-3])[0]
+    return dataclasses.replace(problem, options=options)
 
 
 def _long():
-    """Yield cases with many blocks and several tasks."""
+    """Yield cases with several chunks of keys."""
     for name, (q_len, kv_len), options in (
-        ("window", (700, 1100), {"window": (300, 0), "query_offset": 400}),
-        ("window-sinks", (900, 900), {"window": (20, 60), "sinks": (1.0, -INF), "softcap": 3.0}),
-        ("alibi", (500, 1500), {"alibi_slopes": 0.02, "is_causal": True, "query_offset": 1000}),
-        ("lengths", (300, 2000), {"key_lengths": 1234, "bool_mask": (300, 2000), "softcap": 9.0}),
-        ("decode", (1, 6000), {"window": (4000, None), "query_offset": 5999, "sinks": 2.0}),
+        ("plain", (9, 5000), {}),
+        ("one row", (1, 5000), {"key_lengths": (4999, 2100)}),
+        ("causal", (20, 3000), {"is_causal": True, "query_offset": (2980, 700), "softcap": 4.0}),
+        ("window", (30, 2600), {"window": (700, 40), "query_offset": 2000, "sinks": 1.0}),
+        ("mask", (9, 4000), {"float_mask": (2, 1, 9, 4000), "left_padding": (0, 1900)}),
     ):
-        yield Case(f"long-{name}", *_shapes((2, 1), q_len, kv_len), **options)
+        shapes = (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12)
+        yield Case(f"long keys: {name}", *shapes, **options)
 
 
-BATCHES = (
-    ((), (), ()),
-    ((2,), (2,), (2,)),
-    ((1,), (), (3,)),
-    ((2, 1), (3,), ()),
-    ((), (2, 1), (2, 3)),
-)
-
-
-def _mix(number):
-    """Draw options together; half of the mixes use all options."""
-    random = np.random.default_rng(number)
-
-    def pick(*candidates):
-        return candidates[random.integers(len(candidates))]
-
-    def cut(axes):
-        """Return a shape that broadcasts to `axes`."""
-        axes = tuple(pick(n, n, 1) for n in axes)
-        return axes[random.integers(len(axes) + 1) :]
-
-    def per_batch(low, high):
-        return _as_tuples(random.integers(low, high + 1, cut(batch)).tolist())
-
-    h, kv_h = pick((1, 1), (2, 2), (4, 2), (6, 3), (8, 2), (5, 1))
-    q_len = pick(*(n for n in (1, 3, 8, 17, 48, 49, 70) if n * h <= 300))
-    kv_len = pick(30, 95, 96, 97, 192, 200, 300)
-    batches = [b for b in BATCHES if np.prod(np.broadcast_shapes(*b)) * h * q_len <= 600]
-    q_batch, k_batch, v_batch = pick(*batches)
-    batch = np.broadcast_shapes(q_batch, k_batch, v_batch)
-    mask = pick("bool_mask", "float_mask")
-    options = {
-        "window": (pick(5, 50, 97, None), pick(0, 2, 40, None)),
-        "key_lengths": per_batch(2 * kv_len // 3, kv_len),
-        "left_padding": per_batch(0, 2),
-        "softcap": pick(0.7, 3.0, 30.0),
-        "alibi_slopes": pick(0.03, 0.5),
-        "distance_bias": pick(3, 20, 90, 400),
-        "sinks": pick(-2.0, 1.0, (float("-inf"), *range(h - 1))),
-        "is_causal": True,
-        "scale": pick(-0.4, 1.5, tuple(0.1 + 0.2 * i for i in range(h))),
-        mask: (*cut((*batch, h, q_len)), kv_len),
-    }
-    if number % 2:
-        kept = random.permutation(list(options))[: random.integers(3, 7)]
-        options = {name: options[name] for name in options if name in kept}
-    options["query_offset"] = per_batch(-q_len // 4, kv_len // 2)
-    dim, value_dim = pick(1, 8, 19, 64), pick(3, 16, 40)
-    what = "-".join(options) if number % 2 else f"all-{mask}"
-    return Case(
-        f"mix{number}-{h}of{kv_h}-{q_len}x{kv_len}-{what}",
-        (*q_batch, h, q_len, dim),
-        (*k_batch, kv_h, kv_len, dim),
-        (*v_batch, kv_h, kv_len, value_dim),
-        **options,
-    )
-
-
-def _as_tuples(numbers):
-    return tuple(map(_as_tuples, numbers)) if isinstance(numbers, list) else numbers
-
-
-MIXES = [_mix(number) for number in range(72)]
-OPTIONS = [*_edges(), *_long(), *MIXES]
-
-
-def _on_a_gpu(case):
-    """Return the case without the options that the GPU kernels do not have."""
-    changes = {"distance_bias": None}
-    changes |= {
-        name: None for name in ("scale", "softcap") if isinstance(getattr(case, name), tuple)
-    }
-    return dataclasses.replace(case, **changes)
-
-
-GPU_MIXES = [_on_a_gpu(case) for case in MIXES]
-GPU_OPTIONS = [_on_a_gpu(case) for case in OPTIONS]
+LONG = list(_long())
+MIXES = [Mix(number) for number in range(72)]
+FEW = [*SIZES[3::25], *MIXES[3::12]]
+GPU_MIXES = [Mix(number, is_for_gpu=True) for number in range(72)]
+GPU_OPTIONS = [*LONG, *GPU_MIXES]

@@ -1,25 +1,35 @@
 """The right results of attention, and how far a computed result may be from them.
 
-`attention` is the oracle: wider than the arrays, one query row at a time, with hidden keys and
-values removed before any arithmetic, so that they cannot matter. `naive` is the same formula as
-NumPy users write it, in the precision in which the arrays are computed: the yardstick for errors.
+`attention` is the oracle, if it computes in a type that is wider than the arrays. In their own type
+it is the formula as NumPy users write it, on whole arrays: the yardstick for errors. Everything is
+laid out in full first (one key head for each query head, one batch, all scores). Hidden elements
+are removed by selection: they may be NaN and change nothing.
 
 float16 and bfloat16 are storage types: their numbers are computed with in float32, and the results
 are rounded to them once.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 
+from philox import dropout_factors
+
 # Bits after the leading one, and the exponent of the smallest normal number.
 STORED = {"float16": (10, -14), "bfloat16": (7, -126)}
+STEP = 1e-40  # of complex numbers, for derivatives
 
 
 class Result(NamedTuple):
     output: np.ndarray
     weights: np.ndarray
     lse: np.ndarray
+
+
+class Judged(NamedTuple):
+    exact: np.ndarray
+    limit: float  # the largest error allowed before the result is stored
 
 
 class Expected(NamedTuple):
@@ -35,20 +45,28 @@ class Laid(NamedTuple):
     key: np.ndarray
     value: np.ndarray
     seen: np.ndarray
+    distance: np.ndarray  # |p - j|
     alibi: np.ndarray | float  # subtracted after the cap
     bias: np.ndarray  # then added, 0 if hidden
     factor: np.ndarray  # (batch..., heads, 1, 1), like softcap, which is inf for no cap
     softcap: np.ndarray
-    sinks: np.ndarray  # a logit for each head, -inf for none
+    sinks: np.ndarray  # a logit for each head, -inf for none, (heads, 1, 1)
     columns: np.ndarray | None  # of distance_bias, for every pair
 
-    def cap(self, scores, head=...):
+    def cap(self, scores):
         """Return c tanh(score / c)."""
-        softcap = self.softcap[head]
-        if np.isinf(softcap).all():
-            return scores  # most calls, a hundred thousand of them
-        with np.errstate(invalid="ignore"):
-            return np.where(np.isinf(softcap), scores, softcap * np.tanh(scores / softcap))
+        return np.where(
+            np.isinf(self.softcap), scores, self.softcap * np.tanh(scores / self.softcap)
+        )
+
+
+def offset_of(query, key, options):
+    """Return the query_offset of a call, with "end" replaced by numbers."""
+    offset = options.get("query_offset", 0)
+    if not isinstance(offset, str):
+        return offset
+    lengths = options.get("key_lengths")
+    return np.asarray(key.shape[-2] if lengths is None else lengths) - query.shape[-2]
 
 
 def lay_out(
@@ -69,8 +87,7 @@ def lay_out(
     sinks=None,
     precision,
 ):
-    """Lay out arrays with every axis present and of full length: one key head per query head, one
-    batch.
+    """Lay out arrays with every axis present and of full length.
 
     Query i is at position p = i + offset. Key j is visible iff the mask (True, or anything but
     -inf), causality (j <= p), the window (p - left <= j <= p + right), the length (j < length) and
@@ -87,15 +104,21 @@ def lay_out(
     def per_batch(numbers):
         return np.broadcast_to(np.asarray(numbers, np.int64), batch)[..., None, None, None]
 
+    def per_head(numbers):
+        numbers = np.broadcast_to(np.asarray(numbers).astype(precision), shape[:-2])
+        return numbers[..., None, None]
+
     seen, bias = np.ones(shape, bool), np.zeros(shape, precision)
     for part in mask if isinstance(mask, tuple) else (mask,):
         if part is not None and part.dtype == bool:
             seen &= part
         elif part is not None:
             bias += part.astype(precision)
-            seen &= part != -np.inf
+            seen &= part.real != -np.inf
     # The distance of key j after query i: negative for keys of the past.
-    ahead = np.arange(shape[-1]) - np.arange(shape[-2])[:, None] - per_batch(query_offset)
+    offset = offset_of(query, key, {"query_offset": query_offset, "key_lengths": key_lengths})
+    keys = np.arange(shape[-1])
+    ahead = keys - np.arange(shape[-2])[:, None] - per_batch(offset)
     left, right = (None if side is None else int(side) for side in window or (None, None))
     if is_causal:
         seen &= ahead <= 0
@@ -104,9 +127,9 @@ def lay_out(
     if right is not None:
         seen &= ahead <= right
     if key_lengths is not None:
-        seen &= np.arange(shape[-1]) < per_batch(key_lengths)
+        seen &= keys < per_batch(key_lengths)
     if left_padding is not None:
-        seen &= np.arange(shape[-1]) >= per_batch(left_padding)
+        seen &= keys >= per_batch(left_padding)
     columns = None
     if distance_bias is not None:
         table = np.asarray(distance_bias)
@@ -114,70 +137,218 @@ def lay_out(
         columns = np.broadcast_to(np.clip(ahead + reach, 0, 2 * reach), shape)
         table = np.broadcast_to(table, (*shape[:-2], table.shape[-1]))
         added = np.take_along_axis(table[..., None, :], columns, axis=-1).astype(precision)
-        seen &= added != -np.inf
+        seen &= added.real != -np.inf
         bias = np.where(seen, bias + added, 0)
     bias[~seen] = 0
-    alibi = 0.0
-    if alibi_slopes is not None:
-        alibi = np.asarray(alibi_slopes).astype(precision)[..., None, None] * np.abs(ahead)
-    alibi = np.broadcast_to(np.asarray(alibi, precision), shape)
-    if sinks is None:
-        sinks = np.full(shape[-3], -np.inf)
-
-    def per_head(numbers):
-        numbers = np.broadcast_to(np.asarray(numbers).astype(precision), shape[:-2])
-        return numbers[..., None, None]
-
+    distance = np.broadcast_to(np.abs(ahead).astype(precision), shape)
     factor = per_head(1 / np.sqrt(precision(query.shape[-1])) if scale is None else scale)
     cap = per_head(np.inf if softcap is None else softcap)
-    sinks = np.asarray(sinks).astype(precision)
-    return Laid(query, key, value, seen, alibi, bias, factor, cap, sinks, columns)
+    alibi = per_head(0 if alibi_slopes is None else alibi_slopes) * distance
+    sinks = np.full(shape[-3], -np.inf) if sinks is None else np.asarray(sinks)
+    sinks = sinks.astype(precision)[:, None, None]
+    return Laid(query, key, value, seen, distance, alibi, bias, factor, cap, sinks, columns)
 
 
-def attention(query, key, value, mask=None, *, precision=np.float64, **options):
-    """Compute row by row, over what the row sees; a sink is one more term in the sum, without a
-    value."""
+@dataclasses.dataclass(frozen=True)
+class Solved:
+    """A forward pass with every score. Arrays of rows have shape (..., q_len, 1).
+
+    Values subtract, and count unchanged. Magnitudes are the same arrays without their signs, and
+    the same formulas with a plus for every minus; the contribution of a row to a sum counts by the
+    share of it that rounding may move. The result then bounds the errors of any program.
+    """
+
+    laid: Laid
+    weights: np.ndarray
+    factors: np.ndarray  # of dropout
+    slope: np.ndarray  # the first derivative of the cap
+    bend: np.ndarray  # the second one
+    output: np.ndarray
+    lse: np.ndarray
+    sink_weight: np.ndarray
+    is_flat: bool
+    less: np.ufunc = np.subtract
+    share: np.ndarray | float = 1.0
+
+    @property
+    def seen(self):
+        return self.laid.seen
+
+    @property
+    def sees_any(self):
+        return self.seen.any(axis=-1, keepdims=True)
+
+    @property
+    def is_magnitude(self):
+        return self.less is np.add
+
+    def read(self, array, columns=1):
+        """Return an array with a row for each query: the gradient of the output, or of lse."""
+        array = np.asarray(array).astype(self.weights.dtype)
+        array = array.reshape((*self.seen.shape[:-1], columns))
+        return np.abs(array) if self.is_magnitude else array
+
+    def read_like_inputs(self, query, key, value):
+        """Return arrays with the shapes of the inputs, laid out like the inputs."""
+        three = lay_out(query, key, value, precision=self.weights.dtype.type)[:3]
+        return map(np.abs, three) if self.is_magnitude else three
+
+    def over_keys(self, a, b):
+        return sum_of_seen(self.seen, a * self.share, b)
+
+    def over_queries(self, a, b):
+        return sum_of_seen(*(x.swapaxes(-1, -2) for x in (self.seen, a * self.share)), b)
+
+    def row_sum(self, scores):
+        return np.sum(scores, axis=-1, keepdims=True, where=self.seen)
+
+    def shaped(self, rows):
+        """Return rows as the caller gets them: without a heads axis if no input had one."""
+        return rows[0] if self.is_flat else rows
+
+
+def sum_of_seen(seen, a, b):
+    """Return sum_j a[i, j] b[j] over the j that i sees: the others are not read."""
+    a = np.where(seen, a, 0)
+    if np.isfinite(b).all():
+        return a @ b
+    return np.where(seen[..., None], a[..., None] * b[..., None, :, :], 0).sum(axis=-2)
+
+
+def solve(
+    query,
+    key,
+    value,
+    mask=None,
+    *,
+    dropout_p=0.0,
+    dropout_seed=None,
+    dropout_origin=(0, 0, 0),
+    entries=None,
+    precision=np.float64,
+    stored=None,
+    magnitudes=None,
+    is_from_lse=True,
+    **options,
+):
+    """Compute the forward pass in this precision, with the output rounded to the type `stored`, if
+    any. A sink is one more term in the sum of a row, without a value. Gradients are computed with
+    the weights that follow from lse, which is rounded.
+
+    `entries` are the numbers by which dropout identifies the batch entries. With `magnitudes`, the
+    eps of the judged arithmetic, everything is a magnitude (see `Solved`). Complex numbers are
+    allowed, for derivatives (see `derivatives`).
+    """
     laid = lay_out(query, key, value, mask, **options, precision=precision)
-    output = np.zeros((*laid.query.shape[:-1], laid.value.shape[-1]), precision)
-    weights = np.zeros(laid.seen.shape, precision)
-    lse = np.empty(laid.seen.shape[:-1], precision)
+    seen, sinks = laid.seen, laid.sinks
     with np.errstate(all="ignore"):
-        for row in np.ndindex(lse.shape):
-            seen, head, sink = laid.seen[row], row[:-1], laid.sinks[row[-2]]
-            if not seen.any():
-                lse[row] = sink
-                continue
-            products = laid.key[head][seen] @ laid.query[row]
-            scores = laid.cap(laid.factor[head][0, 0] * products, (*head, 0, 0))
-            scores = scores - laid.alibi[row][seen] + laid.bias[row][seen]
-            top = np.maximum(scores.max(), sink)
-            terms = np.exp(scores - top)
-            total = terms.sum() + np.exp(sink - top)
-            weights[row][seen] = terms / total
-            output[row] = weights[row][seen] @ laid.value[head][seen]
-            lse[row] = top + np.log(total)
-    flat = all(np.ndim(x) == 2 for x in (query, key, value))
-    return Result(*(x[0] if flat else x for x in (output, weights, lse)))
+        scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
+        tanh = np.tanh(scores / laid.softcap)
+        total = laid.cap(scores) - laid.alibi + laid.bias
+        top = np.max(total.real, axis=-1, keepdims=True, initial=-np.inf, where=seen)
+        top = np.maximum(top, sinks.real)
+        is_empty = ~seen.any(axis=-1, keepdims=True) & (sinks.real == -np.inf)
+        top = np.where(is_empty, 0, top)
+        terms, sink_terms = np.where(seen, np.exp(total - top), 0), np.exp(sinks - top)
+        sums = terms.sum(axis=-1, keepdims=True) + sink_terms
+        lse = top + np.log(sums)
+        if is_from_lse:
+            terms, sink_terms = np.exp(total - lse), np.exp(sinks - lse)
+        else:
+            terms = terms / np.where(is_empty, precision(1), sums)
+        weights = np.where(seen, terms, 0)
+        sink_weight = np.where(sinks.real > -np.inf, sink_terms, 0)
+        slope = 1 - tanh**2
+        bend = -2 / laid.softcap * tanh * slope
+        factors = np.ones(seen.shape, precision)
+        if dropout_p > 0:
+            places = {"query_offset": offset_of(query, key, options), "entries": entries}
+            places |= {"origin": dropout_origin, "precision": precision}
+            factors = dropout_factors(seen.shape, p=dropout_p, seed=dropout_seed, **places)
+        output = sum_of_seen(seen, weights * factors, laid.value)
+    if stored is not None:
+        output = output.astype(stored).astype(precision)
+    is_flat = all(np.ndim(x) == 2 for x in (query, key, value))
+    solved = Solved(laid, weights, factors, slope, bend, output, lse, sink_weight, is_flat)
+    return solved if magnitudes is None else _magnitudes(solved, magnitudes)
+
+
+def _magnitudes(solved, eps):
+    """Return the share of each row's weights that rounding may move: twice the movement of the
+    scores (see `movement`), since lse moves with them; 2 eps of lse, which is a float, and from
+    which the scores are subtracted; and 8 eps for exp, the products, differences and sums.
+
+    The derivatives of the cap move with its argument (see `score_movement`), and lose 4 eps in 1 -
+    tanh^2.
+    """
+    laid, precision = solved.laid, solved.weights.dtype.type
+    moved = movement(laid, solved.weights, eps)[..., None]
+    share = 2 * moved + eps * (8 + 2 * np.nan_to_num(np.abs(solved.lse), posinf=0))
+    query, key, value = (np.abs(x) for x in (laid.query, laid.key, laid.value))
+    factor, slope, bend = np.abs(laid.factor), np.abs(solved.slope), np.abs(solved.bend)
+    if np.isfinite(laid.softcap).any():
+        moved = score_movement(laid, eps)
+        turn = (2 * slope**2 + 4 * (1 - slope) * slope) / laid.softcap**2
+        slope = slope + (bend * moved + 4 * eps) / share
+        bend = bend + (turn * moved + 4 * eps / laid.softcap) / share
+    return dataclasses.replace(
+        solved,
+        laid=laid._replace(query=query, key=key, value=value, factor=factor.astype(precision)),
+        slope=slope,
+        bend=bend,
+        output=sum_of_seen(laid.seen, solved.weights * solved.factors, value),
+        lse=np.ones_like(solved.lse),
+        less=np.add,
+        share=share,
+    )
+
+
+def attention(query, key, value, mask=None, *, magnitudes=None, **options):
+    """Compute output, weights and lse. Dropout changes the weights, but not lse.
+
+    For magnitudes, if a row's scores move by at most m, its weights move by 2m of themselves, since
+    the scores enter the numerator and the denominator, and its lse moves by m. exp, the division
+    and the final rounding are worth 4 eps, and a block's sum of tiles, in which equal numbers round
+    in one direction, 2 eps.
+    """
+    s = solve(query, key, value, mask, **options, is_from_lse=False)
+    output, weights, lse = s.output, s.weights * s.factors, s.lse[..., 0]
+    if magnitudes is not None:
+        moved = movement(s.laid, s.weights, magnitudes)
+        relative = (6 * magnitudes + 2 * moved)[..., None]
+        output = relative * sum_of_seen(s.seen, weights, np.abs(s.laid.value))
+        lse = magnitudes * (4 + np.where(np.isfinite(lse), np.abs(lse), 0)) + moved
+        weights = relative * weights
+    return Result(*map(s.shaped, (output, weights, lse)))
 
 
 def naive(query, key, value, mask=None, *, precision=None, **options):
-    """Compute the formula on whole arrays, in the precision that regard uses."""
+    """Compute the formula in the precision that regard uses."""
     precision = precision or arithmetic(result_type(query, key, value)).type
-    laid = lay_out(query, key, value, mask, **options, precision=precision)
-    with np.errstate(all="ignore"):
-        scores = laid.cap(laid.query @ laid.key.swapaxes(-1, -2) * laid.factor)
-        scores = scores - laid.alibi + laid.bias
-        scores = np.where(laid.seen, scores, precision(-np.inf))
-        sink = np.broadcast_to(laid.sinks[:, None, None], (*laid.seen.shape[:-1], 1))
-        top = np.maximum(np.max(scores, axis=-1, keepdims=True, initial=-np.inf), sink)
-        empty = ~laid.seen.any(axis=-1, keepdims=True) & (sink == -np.inf)
-        top[empty] = 0
-        terms = np.exp(scores - top)
-        total = terms.sum(axis=-1, keepdims=True) + np.exp(sink - top)
-        weights = terms / np.where(empty, 1, total)
-        result = Result(weights @ laid.value, weights, (top + np.log(total))[..., 0])
-    flat = all(np.ndim(x) == 2 for x in (query, key, value))
-    return Result(*(x[0] if flat else x for x in result))
+    return attention(query, key, value, mask, **options, precision=precision)
+
+
+def derivatives(function, grad, arrays, most=None):
+    """Return the gradient of ``sum(grad * function(arrays))`` for each of the named arrays, to the
+    last bits: for an analytic function, a step of i h along one number changes the result by i h
+    times the derivative, since nothing is subtracted (Squire and Trapp 1998, "Using Complex
+    Variables to Estimate Derivatives of Real Functions").
+
+    With `most`, it is computed for so many elements of each array, drawn, and the rest is NaN.
+    """
+    random = np.random.default_rng(0)
+    arrays = {name: np.array(array, complex) for name, array in arrays.items()}
+    result = {}
+    for name, array in arrays.items():
+        result[name] = np.full(array.shape, np.nan)
+        places = list(np.ndindex(array.shape))
+        if most is not None and len(places) > most:
+            places = [places[i] for i in random.choice(len(places), most, replace=False)]
+        for place in places:
+            array[place] += 1j * STEP
+            result[name][place] = (grad * function(arrays)).imag.sum() / STEP
+            array[place] = array[place].real
+    return result
 
 
 def result_type(*arrays):
@@ -203,11 +374,14 @@ def largest(array):
     return float(np.max(np.abs(array), initial=0))
 
 
-def error(actual, exact):
-    """Return the largest difference; equal infinities do not differ."""
+def differences(actual, exact):
+    """Return how far elements are apart; equal infinities do not differ."""
     with np.errstate(invalid="ignore"):
-        difference = np.where(actual == exact, 0, actual - exact)
-    return largest(difference)
+        return np.where(actual == exact, 0, np.abs(actual - exact))
+
+
+def error(actual, exact):
+    return largest(differences(actual, exact))
 
 
 def half_ulp(numbers, dtype):
@@ -220,60 +394,67 @@ def half_ulp(numbers, dtype):
     return np.ldexp(0.5, np.maximum(above - 1, lowest) - bits)
 
 
+def judge(function, problem, *arrays, **extra):
+    """Return the result of a function for arrays and a problem's options, part by part, and the
+    error allowed around it, for finite inputs.
+
+    The limit is twice the error of the same formula in NumPy, in the precision of the arithmetic
+    and with the output rounded as it is stored. Added are errors that are due to the form of the
+    fused call and not to carelessness, because the naive result may be exact by luck (one key: its
+    weight is 1): what rounding may do to sums of magnitudes (see `Solved`). Below the normal range
+    every term of a sum may be lost.
+
+    Slopes, sinks and a float mask are read in the precision of the arithmetic.
+    """
+    size = problem.query.size + problem.key.size
+    tiny = np.finfo(arithmetic(result_type(*problem.arrays))).tiny
+    return _judged(function, problem.arrays, problem.options | extra, arrays, float(tiny) * size)
+
+
+def _judged(function, inputs, options, arrays, least):
+    dtype = result_type(*inputs)
+    inner, mask = arithmetic(dtype), options.get("mask")
+    if mask is not None:
+        parts = mask if isinstance(mask, tuple) else (mask,)
+        parts = tuple(part if part.dtype == bool else part.astype(inner) for part in parts)
+        options = options | {"mask": parts if isinstance(mask, tuple) else parts[0]}
+    for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
+        options = options | {name: np.asarray(options[name]).astype(inner)}
+    exact = function(*arrays, **options, precision=wider(dtype))
+    plain = function(*arrays, **options, precision=inner.type, stored=dtype)
+    bound = function(*arrays, **options, magnitudes=float(np.finfo(inner).eps))
+    return type(exact)(
+        *(
+            None if e is None else Judged(e, 2 * error(p, e) + largest(b) + least)
+            for e, p, b in zip(exact, plain, bound, strict=True)
+        )
+    )
+
+
 def expected(query, key, value, mask=None, **options):
-    """Return the oracle's result and the error allowed around it, for finite inputs.
-
-    The limit is twice the error of the naive formula. Added are errors that are due to the form of
-    the fused call and not to carelessness, because the naive result may be exact by luck (one key:
-    its weight is 1). A score x moves by at most e = 1.5 eps |scale| sum |q||k| because its products
-    are summed in another order, unless NumPy computes all scores exactly. Everything is over keys
-    that have weight.
-
-    - The cap takes x +- e to somewhere between cap(x - e) and cap(x + e), so x hardly moves if it
-      saturates. tanh is within 2 eps of itself, its factor is rounded, and so is the product: 3 eps
-      of the capped score in addition.
-    - A mask and slope |p - j| are added to each other before they are added to x: eps / 2 of each.
-
-    If a row's scores move by at most m, its weights move by 2m of themselves, since the scores
-    enter the numerator and the denominator, and its lse moves by m. exp, the division and the
-    final rounding are worth 4 eps, and a block's sum of tiles, in which equal numbers round in one
-    direction, 2 eps. Below the normal range each of kv_len terms may lose one
-    smallest subnormal.
+    """Return the oracle's result and the error allowed around it, for finite inputs (see `judge`
+    and `attention`). Below the normal range each of kv_len terms may lose one smallest subnormal.
 
     Results stored in 16 bits are rounded once more, by half an ulp: `assert_matches` adds it
-    element by element. Slopes, sinks and a float mask are read in the precision of the arithmetic.
+    element by element.
     """
-    dtype = result_type(query, key, value)
+    arrays, dtype = (query, key, value), result_type(query, key, value)
     inner = arithmetic(dtype)
-    wide = wider(dtype)
-    if isinstance(mask, tuple):
-        mask = mask[0], mask[1].astype(inner)
-    elif mask is not None and mask.dtype != bool:
-        mask = mask.astype(inner)
-    for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
-        options[name] = np.asarray(options[name]).astype(inner)
-    exact = attention(query, key, value, mask, **options, precision=wide)
-    plain = naive(query, key, value, mask, **options, precision=inner.type)
-    errors = [error(p, e) for p, e in zip(plain, exact, strict=True)]
-    laid = lay_out(query, key, value, mask, **options, precision=np.float64)
-    info = np.finfo(inner)
-    eps, least = float(info.eps), float(info.smallest_subnormal) * (laid.seen.shape[-1] + 1)
-    weights, lse = (np.asarray(x, np.float64) for x in (exact.weights, exact.lse))
-    weights, lse = weights.reshape(laid.seen.shape), lse.reshape(laid.seen.shape[:-1])
-    moved = movement(laid, weights, eps)
-    relative = (6 * eps + 2 * moved)[..., None]
-    floor = Result(
-        largest(relative * (weights @ np.abs(laid.value))) + least,
-        largest(relative * weights) + least,
-        largest(eps * (4 + np.where(np.isfinite(lse), np.abs(lse), 0)) + moved),
-    )
-    limit = (2 * e + f for e, f in zip(errors, floor, strict=True))
-    seen = laid.seen.reshape(exact.weights.shape)
-    return Expected(exact, seen, Result(*limit), dtype, inner)
+    least = float(np.finfo(inner).smallest_subnormal) * (np.shape(key)[-2] + 1)
+    judged = _judged(_unrounded, arrays, options | {"mask": mask}, arrays, least)
+    exact, limit = (Result(*parts) for parts in zip(*judged, strict=True))
+    seen = lay_out(*arrays, mask, **options, precision=np.float64).seen
+    return Expected(exact, seen.reshape(exact.weights.shape), limit, dtype, inner)
+
+
+def _unrounded(*arrays, stored=None, **options):
+    return attention(*arrays, **options)
 
 
 def score_movement(laid, eps):
-    """Return how far another order of a product's terms may move each score, before the cap."""
+    """Return how far another order of a product's terms may move each score, before the cap: a
+    score moves by at most e = 1.5 eps |scale| sum |q||k|, unless NumPy computes all scores
+    exactly."""
     keys = laid.key.swapaxes(-1, -2)
     dtype = np.dtype(np.float32 if eps > 1e-10 else np.float64)
 
@@ -286,43 +467,59 @@ def score_movement(laid, eps):
 
 
 def movement(laid, weights, eps):
-    """Return how far rounding may move the scores of each row that have weight, among its keys."""
-    moved = score_movement(laid, eps)
-    if np.isfinite(laid.softcap).any():
-        scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
-        capped = laid.cap(scores)
-        up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
-        moved = np.maximum(up, down) + 3 * eps * np.abs(capped)
-    moved = moved + eps / 2 * (np.abs(laid.alibi) + np.abs(laid.bias))
-    has_weight = weights > eps**2 * weights.max(axis=-1, keepdims=True, initial=0)
-    return np.max(moved, axis=-1, where=has_weight, initial=0)
+    """Return how far rounding may move the scores of each row that have weight, among its keys.
+
+    - The cap takes x +- e to somewhere between cap(x - e) and cap(x + e), so x hardly moves if it
+      saturates. tanh is within 2 eps of itself, its factor is rounded, and so is the product: 3 eps
+      of the capped score in addition.
+    - A mask and slope |p - j| are added to each other before they are added to x: eps / 2 of each.
+    """
+    with np.errstate(all="ignore"):
+        moved = score_movement(laid, eps)
+        if np.isfinite(laid.softcap).any():
+            scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
+            capped = laid.cap(scores)
+            up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
+            moved = np.maximum(up, down) + 3 * eps * np.abs(capped)
+        moved = moved + eps / 2 * (np.abs(laid.alibi) + np.abs(laid.bias))
+        has_weight = weights > eps**2 * weights.max(axis=-1, keepdims=True, initial=0)
+        return np.max(moved, axis=-1, where=has_weight, initial=0)
 
 
-def assert_matches(want, *, output=None, weights=None, lse=None):
-    """Check shape and type, that hidden elements are exactly hidden, and that the rest is within
-    limits."""
-    parts = {"output": output, "weights": weights, "lse": lse}
+def assert_within(judged, actual, dtype, name=""):
+    """Check the shape and type, and that the error is within the limit and the rounding to the
+    type."""
+    exact, limit = judged
+    rounding = half_ulp(np.abs(exact) + limit, dtype)
+    if dtype.name not in STORED:
+        rounding = np.abs(exact) * np.finfo(dtype).eps / 2
+    elif dtype.name == "bfloat16" and exact.dtype == np.longdouble:
+        rounding = rounding + np.abs(exact) * 2.0**-24  # ml_dtypes casts float64 by way of float32
+    _assert_close(actual, exact, limit, rounding, dtype, name)
+
+
+def _assert_close(actual, exact, limit, rounding, dtype, name):
+    assert type(actual) is np.ndarray, name
+    assert actual.dtype == dtype, name
+    assert actual.shape == exact.shape, name
+    off = np.max(differences(actual.astype(exact.dtype), exact) - rounding, initial=0)
+    assert off <= limit, f"{name}: error {off:.3g}, allowed {limit:.3g} of {largest(exact):.3g}"
+
+
+def assert_matches(want, **results):
+    """Check output, weights and lse: shape and type, that hidden elements are exactly hidden, and
+    that the rest is within limits."""
     blind = ~want.seen.any(axis=-1)
-    for name, actual in parts.items():
-        if actual is None:
-            continue
+    for name, actual in results.items():
         exact, limit = getattr(want.exact, name), getattr(want.limit, name)
         dtype = want.arithmetic if name == "lse" else want.dtype
-        assert type(actual) is np.ndarray, name
-        assert actual.dtype == dtype, name
-        assert actual.shape == exact.shape, name
-        actual = actual.astype(exact.dtype)
-        with np.errstate(invalid="ignore"):
-            off = np.where(actual == exact, 0, np.abs(actual - exact))
-        off = np.max(off - half_ulp(np.abs(exact) + limit, dtype), initial=0)
-        assert off <= limit, f"{name}: error {off:.3g}, allowed {limit:.3g}"
+        _assert_close(actual, exact, limit, half_ulp(np.abs(exact) + limit, dtype), dtype, name)
         if name == "weights":
             assert not actual[~want.seen].any(), "a hidden key has weight"
         elif name == "output":
             assert not actual[blind].any(), "a fully masked row has output"
         else:
-            sinks = exact[blind]
-            alike = np.isclose(actual[blind], sinks, rtol=np.finfo(dtype).eps, atol=0)
+            alike = np.isclose(actual[blind], exact[blind], rtol=np.finfo(dtype).eps, atol=0)
             assert alike.all(), "lse of a fully masked row"
 
 

@@ -3,46 +3,26 @@
 from regard._bench.engines import NumPy
 
 
-class FakeEngine(NumPy):
-    """NumPy under another name, with the differences that a test needs."""
+def engine_named(label, on_call=lambda *_: None, spoil=lambda output: output, error=None):
+    """Return a class of NumPy engines under another name, with the differences that a test needs:
+    with an error, it cannot be loaded."""
 
-    name = "Fake"
-    version = "1"
-
-    def __init__(self, threads, on_call=lambda *_: None, spoil=lambda output: output):
-        super().__init__(threads)
-        self.on_call, self.spoil = on_call, spoil
-
-    def attention(self, *inputs, is_causal=False):
-        call = super().attention(*inputs, is_causal=is_causal)
-
-        def attend():
-            self.on_call(*inputs)
-            return self.spoil(call())
-
-        return attend
-
-
-def engine_named(label, **options):
-    """Return a class of engines with another name."""
-
-    class Named(FakeEngine):
-        name = label
+    class Named(NumPy):
+        name, version = label, "1"
+        packages = ("missing",) if error else NumPy.packages
 
         def __init__(self, threads):
-            super().__init__(threads, **options)
+            if error:
+                raise error
+            super().__init__(threads)
+
+        def attention(self, *inputs, is_causal=False):
+            call = super().attention(*inputs, is_causal=is_causal)
+
+            def attend():
+                on_call(*inputs)
+                return spoil(call())
+
+            return attend
 
     return Named
-
-
-def engine_that_raises(label, error):
-    """Return a class of engines that cannot be loaded."""
-
-    class Broken(FakeEngine):
-        name = label
-        packages = ("missing",)
-
-        def __init__(self, threads):
-            raise error
-
-    return Broken

@@ -6,9 +6,7 @@ A test module that imports this module is skipped if PyTorch is not installed.
 import numpy as np
 import pytest
 
-import regard
-from gradient_reference import offset_of
-from reference import lay_out
+from reference import solve
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
@@ -29,19 +27,19 @@ def formula(problem, query, key, value, mask, alibi_slopes, distance_bias, sinks
     The sink is one more column of the scores. In a fully masked row it has a score of 0, so that
     the gradients of the row's softmax are 0, and not NaN.
     """
-    seen, distances, columns, factors = _constants(problem)
-    is_flat = all(x.ndim == 2 for x in (query, key, value))
+    solved = solve(*problem.arrays, **problem.options)
+    laid, (seen, factors) = solved.laid, map(torch.tensor, (solved.seen, solved.factors))
+    scale, softcap, distance = map(torch.tensor, (laid.factor, laid.softcap, laid.distance))
     query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
     heads, kv_heads = query.shape[-3], key.shape[-3]
     key, value = (x.repeat_interleave(heads // max(kv_heads, 1), dim=-3) for x in (key, value))
-    scale, softcap = (_of_heads(problem.options.get(name)) for name in ("scale", "softcap"))
-    scores = (query.shape[-1] ** -0.5 if scale is None else scale) * (query @ key.mT)
-    if softcap is not None:
-        finite = torch.where(softcap == torch.inf, 1, softcap)
-        scores = torch.where(softcap == torch.inf, scores, finite * torch.tanh(scores / finite))
+    scores = scale * (query @ key.mT)
+    finite = torch.where(softcap == torch.inf, 1, softcap)
+    scores = torch.where(softcap == torch.inf, scores, finite * torch.tanh(scores / finite))
     if alibi_slopes is not None:
-        scores = scores - alibi_slopes[..., None, None] * distances.to(scores.dtype)
+        scores = scores - alibi_slopes[..., None, None] * distance.to(scores.dtype)
     if distance_bias is not None:
+        columns = torch.tensor(laid.columns)
         table = distance_bias.expand(*columns.shape[:-2], distance_bias.shape[-1])
         scores = scores + table[..., None, :].expand(*columns.shape[:-1], -1).gather(-1, columns)
     if mask is not None:
@@ -55,29 +53,4 @@ def formula(problem, query, key, value, mask, alibi_slopes, distance_bias, sinks
     weights = torch.softmax(columns, dim=-1)[..., :-1] * factors.to(scores.dtype)
     output = weights @ value
     lse = torch.where(is_empty[..., 0], nothing, torch.logsumexp(columns, dim=-1))
-    return (output[0], lse[0]) if is_flat else (output, lse)
-
-
-def _of_heads(numbers):
-    """Return a number, or one number per head, as a tensor that broadcasts to scores."""
-    if numbers is None:
-        return None
-    return torch.tensor(numbers, dtype=torch.float64)[..., None, None]
-
-
-def _constants(problem):
-    """Return what is visible, the distances of keys from queries, the columns of a distance table,
-    and the dropout factors of the weights."""
-    options = {k: v for k, v in problem.options.items() if not k.startswith("dropout")}
-    options |= {"query_offset": offset_of(*problem.arrays[:2], options)}
-    options |= {"alibi_slopes": np.ones(()), "sinks": None}  # so that the biases are the distances
-    laid = lay_out(*problem.arrays, **options, precision=np.float64)
-    factors = np.ones(laid.seen.shape)
-    p = problem.options.get("dropout_p", 0)
-    if p:
-        _, weights = regard.scaled_dot_product_attention(
-            *problem.arrays, **problem.options, return_weights=True
-        )
-        factors = (weights != 0).reshape(laid.seen.shape) / (1 - p)
-    columns = None if laid.columns is None else torch.tensor(laid.columns)
-    return torch.tensor(laid.seen), torch.tensor(laid.alibi), columns, torch.tensor(factors)
+    return (output[0], lse[0]) if solved.is_flat else (output, lse)

@@ -10,9 +10,9 @@ from test_jax_transforms import GIVEN, PROBLEM, ROLES, attend
 import gradient_reference
 import regard
 from element_types import each_in_one_type
-from gradient_cases import FEW, assert_within, build, drawn, judge
-from option_cases import MIXES
-from reference import assert_same_bits
+from gradient_cases import build, drawn
+from option_cases import FEW, MIXES
+from reference import assert_same_bits, assert_within, judge
 
 jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 import jax.numpy as jnp  # noqa: E402
