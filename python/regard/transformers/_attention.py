@@ -55,8 +55,8 @@ def attend(
     heads, q_len, 1), are logits that take part in the softmax without a value; `position_bias` is
     added to the scores. `indices`, of shape (batch, q_len, count), are the only keys that a query
     may see, and `block_indices`, of shape (batch, heads of the indexer, q_len, count), the only
-    blocks of ``module.indexer.block_size`` keys; -1 is none. In continuous batching, `cache` may store keys and values. The other arguments are
-    accounted for by the mask, or refused.
+    blocks of ``module.indexer.block_size`` keys; -1 is none. In continuous batching, `cache` may
+    store keys and values. The other arguments are accounted for by the mask, or refused.
     """
     _refuse(others)
     if output_attentions:
