@@ -7,10 +7,7 @@ import pytest
 
 import regard
 from gradient_cases import drawn
-from torch_problems import (
-    scaled_dot_product_attention,
-    torch,
-)
+from torch_problems import scaled_dot_product_attention, torch
 
 from torch.autograd import forward_ad  # isort: skip
 from torch.utils._python_dispatch import TorchDispatchMode  # isort: skip
@@ -33,13 +30,9 @@ class NoScores(TorchDispatchMode):
         return result
 
 
-def dual_numbers(function, tensor):
-    with forward_ad.dual_level():
-        function(forward_ad.make_dual(tensor, tensor.cos()))
-
-
 def recorded_dual_numbers(function, tensor):
-    dual_numbers(function, tensor.requires_grad_())
+    with forward_ad.dual_level():
+        function(forward_ad.make_dual(tensor.requires_grad_(), tensor.cos()))
 
 
 def functional(function, tensor):
@@ -78,7 +71,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("derive", [dual_numbers, recorded_dual_numbers, functional, mapped])
+@pytest.mark.parametrize("derive", [recorded_dual_numbers, functional, mapped])
 def test_no_scores_are_stored(derive, name):
     tensor = torch.linspace(-1, 1, LENGTH * DIM).reshape(1, LENGTH, DIM)
     check_memory(derive, lambda x: scaled_dot_product_attention(x, x, x, **OPTIONS[name]), tensor)
@@ -122,20 +115,3 @@ def test_gradients_without_tangents_in_a_dual_level(is_packed, options):
     wanted = gradient()
     with forward_ad.dual_level():
         assert torch.equal(gradient(), wanted)
-
-
-def test_forward_mode_of_forward_mode():
-    """Two levels of tangents: the second derivative along a direction, by PyTorch's operations."""
-    query, key, value, along = (
-        torch.from_numpy(drawn((2, n, 4), np.float64, i)) for i, n in enumerate((3, 5, 5, 3))
-    )
-
-    def second(function):
-        def first(query):
-            return torch.func.jvp(lambda q: function(q, key, value), (query,), (along,))[1]
-
-        return torch.func.jvp(first, (query,), (along,))[1]
-
-    found = second(scaled_dot_product_attention)
-    formula = second(lambda q, k, v: torch.softmax(q @ k.mT / 2, -1) @ v)
-    torch.testing.assert_close(found, formula, rtol=1e-12, atol=1e-12)
