@@ -68,22 +68,6 @@ def test_sizes_and_offsets_of_one_compiled_function():
     assert counter.frame_count <= 2
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # from imports of inductor
-def test_inductor():
-    torch._dynamo.reset()
-    query, key, value = torch.rand(3, 2, 4, 16, 8).unbind()
-
-    def block(query, key, value):
-        return scaled_dot_product_attention(query * 2, key, value, is_causal=True).sin()
-
-    compiled = torch.compile(block, fullgraph=True)
-    torch.testing.assert_close(compiled(query, key, value), block(query, key, value))
-    query.requires_grad_()
-    ours = torch.autograd.grad(compiled(query, key, value).sum(), query)
-    torch.testing.assert_close(ours, torch.autograd.grad(block(query, key, value).sum(), query))
-
-
 def attend_twice(x):
     """Attend with dropout, and again within a checkpointed region."""
     found = scaled_dot_product_attention(x.sin(), x.cos(), x * 2, dropout_p=0.4)

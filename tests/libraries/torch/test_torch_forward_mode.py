@@ -77,26 +77,6 @@ def test_no_scores_are_stored(derive, name):
     check_memory(derive, lambda x: scaled_dot_product_attention(x, x, x, **OPTIONS[name]), tensor)
 
 
-def test_dual_numbers_that_require_gradients():
-    """Gradients of tangents, and tangents of gradients, without functional transforms."""
-    query, key, value, along = torch.from_numpy(drawn((4, 2, 5, 3), np.float64))
-    query.requires_grad_()
-
-    def loss(query):
-        return (scaled_dot_product_attention(query, key, value) ** 2).sum()
-
-    hessian = torch.func.hessian(loss)(query.detach())
-    wanted = torch.tensordot(hessian, along, 3)
-    with forward_ad.dual_level():
-        moving = forward_ad.make_dual(query, along)
-        (of_tangent,) = torch.autograd.grad(forward_ad.unpack_dual(loss(moving)).tangent, query)
-        (gradient,) = torch.autograd.grad(loss(moving), moving)
-        of_gradient = forward_ad.unpack_dual(gradient).tangent
-    limit = 64 * np.finfo(np.float64).eps * float(wanted.abs().max())
-    assert float((of_tangent - wanted).abs().max()) <= limit
-    assert float((of_gradient - wanted).abs().max()) <= limit
-
-
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}], ids=["", "bfloat16"])
 def test_gradients_without_tangents_in_a_dual_level(is_packed, options):

@@ -145,5 +145,5 @@ def test_pytorchs_own_checks_by_differences(case):
         function, inputs, check_forward_ad=True, check_batched_grad=True, **CHECKED
     )
     assert torch.autograd.gradgradcheck(
-        function, inputs, gen_non_contig_grad_outputs=True, **CHECKED
+        function, inputs, gen_non_contig_grad_outputs=True, check_fwd_over_rev=True, **CHECKED
     )
