@@ -94,21 +94,10 @@ def one_row():
     return module, *torch.randn(3, 1, 2, 6, 4, generator=random, dtype=torch.float64)
 
 
-def starts(*numbers, dtype=torch.int32):
-    return torch.tensor(numbers, dtype=dtype)
-
-
-GOOD = starts(0, 2, 2, 6)
-
-
+GOOD = torch.tensor([0, 2, 2, 6])
 SHOWN = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(1)
 ADDED = torch.arange(36.0, dtype=torch.float64).reshape(1, 1, 6, 6) / 36
-MASKS = {
-    "none": None,
-    "bool": SHOWN,
-    "of all queries": SHOWN[:, :, 4:5],
-    "float": ADDED,
-}
+MASKS = {"none": None, "bool": SHOWN, "of all queries": SHOWN[:, :, 4:5], "float": ADDED}
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

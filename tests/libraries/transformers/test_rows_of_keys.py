@@ -12,14 +12,7 @@ theirs = torch.nn.functional.scaled_dot_product_attention
 BATCH = 3
 # (q_length, kv_length, q_offset, kv_offset): from the start, within a growing cache, a token, an
 # empty and a filled static cache, and a moved window.
-SHAPES = [
-    (6, 6, 0, 0),
-    (3, 9, 6, 0),
-    (1, 9, 8, 0),
-    (4, 12, 0, 0),
-    (2, 12, 5, 0),
-    (3, 5, 9, 7),
-]
+SHAPES = [(6, 6, 0, 0), (3, 9, 6, 0), (1, 9, 8, 0), (4, 12, 0, 0), (2, 12, 5, 0), (3, 5, 9, 7)]
 WINDOW = 3
 CONFIG = build("mistral", sliding_window=WINDOW).config
 FUNCTIONS = {
@@ -28,10 +21,7 @@ FUNCTIONS = {
         masking_utils.bidirectional_mask_function,
         {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": True},
     ),
-    "window": (
-        masking_utils.sliding_window_causal_mask_function(WINDOW),
-        {"local_size": WINDOW},
-    ),
+    "window": (masking_utils.sliding_window_causal_mask_function(WINDOW), {"local_size": WINDOW}),
     "chunks": (
         masking_utils.chunked_causal_mask_function(4, torch.zeros(BATCH, dtype=torch.int64)),
         {"local_size": 4},
