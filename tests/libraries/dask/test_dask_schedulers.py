@@ -68,15 +68,9 @@ def client(cluster):
         yield client
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_threads(workers, wanted):
+@pytest.mark.parametrize(("workers", "threads"), [(1, 1), (2, 1), (5, 1), (2, 2), (2, None)])
+def test_threads(workers, threads, wanted):
     with dask.config.set(scheduler="threads", num_workers=workers):
-        assert_same_bits(dask.compute(*everything()), wanted)
-
-
-@pytest.mark.parametrize("threads", [2, None])
-def test_several_threads_in_every_task(threads, wanted):
-    with dask.config.set(scheduler="threads", num_workers=2):
         assert_same_bits(dask.compute(*everything(threads=threads)), wanted)
 
 
@@ -156,64 +150,3 @@ def test_workers_of_a_local_cluster_use_one_thread_each(client):
     """Their nannies set this with OMP_NUM_THREADS. It holds for the merges too, which have no
     `threads`."""
     assert set(client.run(regard.get_num_threads).values()) == {1}
-
-
-def test_an_interrupt_ends_a_computation(output_of):
-    """Ctrl-C interrupts a computation by threads, and the next one is right.
-
-    The only thread sends the signal when the main thread waits for it in a queue, and is busy until
-    the signal has arrived: the queue, and the start of a thread, may fail or hang if a signal
-    arrives between two of their steps.
-    """
-    script = """
-        import os, queue, signal, sys, threading, time
-        import dask.array as da, numpy as np
-        import regard, regard.dask
-
-        main, has_come = threading.main_thread().ident, threading.Event()
-
-        def place_in_queue():
-            frame = sys._current_frames()[main]
-            place = (frame.f_code, frame.f_lasti)
-            while frame is not None and frame.f_code.co_filename != queue.__file__:
-                frame = frame.f_back
-            return place if frame is not None else None
-
-        def wait_until_main_waits():
-            before = None
-            while (now := place_in_queue()) is None or now != before:
-                before = now
-                time.sleep(0.05)
-
-        def handle(*_):
-            has_come.set()
-            raise KeyboardInterrupt
-
-        # Programs that a shell runs in the background ignore it.
-        signal.signal(signal.SIGINT, handle)
-
-        def busy(block):
-            if block.size:
-                wait_until_main_waits()
-                os.kill(os.getpid(), signal.SIGINT)
-                while not has_come.is_set():
-                    regard.scaled_dot_product_attention(block, block, block, threads=1)
-            return block
-
-        x = np.random.default_rng(0).standard_normal((2, 4096, 64), np.float32)
-        x = da.from_array(x, chunks=(1, 1024, 64))
-        output = regard.dask.scaled_dot_product_attention(x, x, x)
-        wanted = output.compute(scheduler="synchronous")
-        keys = da.concatenate([x] * 64, axis=-2)
-        first = da.from_array(np.ones((2, 1024, 64), np.float32), chunks=-1)
-        first = first.map_blocks(busy, dtype=np.float32).rechunk((1, 1024, 64))
-        queries = da.concatenate([first, *[x] * 16], axis=-2)
-        longer = regard.dask.scaled_dot_product_attention(queries, keys, keys)
-        try:
-            longer.compute(scheduler="threads", num_workers=1)
-        except KeyboardInterrupt:
-            print("interrupted")
-        again = output.compute(scheduler="threads", num_workers=1)
-        print(np.array_equal(again, wanted))
-    """
-    assert output_of(script).split() == ["interrupted", "True"]
