@@ -83,9 +83,6 @@ def test_texts_are_alone(model_type, way, calls):
         assert_close(gradient, wanted_gradients[name])
 
 
-ROWS = [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]]
-
-
 def one_row():
     """Return a module that is not causal, and a row of 6 queries, keys and values."""
     module = torch.nn.Module()
@@ -133,20 +130,3 @@ def test_starts_that_change():
         assert torch.equal(outcome(), first)
         texts[1:3] = 3
         assert torch.equal(outcome(), second)
-
-
-def test_several_rows():
-    """The texts of each row begin elsewhere."""
-    model = build("mistral")
-    generator = torch.Generator().manual_seed(3)
-    ids = torch.randint(3, 40, (2, 11), generator=generator)
-    outcomes = []
-    for implementation in ("eager", "regard"):
-        model.set_attn_implementation(implementation)
-        with in_float64():
-            logits = model(ids, position_ids=torch.tensor(ROWS), use_cache=False).logits
-            outcomes.append((logits.detach(), gradients(model, logits.square().sum())))
-    (wanted, wanted_gradients), (actual, found) = outcomes
-    assert_close(actual, wanted)
-    for name, gradient in found.items():
-        assert_close(gradient, wanted_gradients[name])
