@@ -209,23 +209,20 @@ def test_transformed_forward_mode(transform):
     def attend(query, key):
         return regard.jax.scaled_dot_product_attention(query, key, value, is_causal=True)
 
+    def by_scan(queries, key):
+        return jax.lax.scan(lambda _, query: (None, attend(query, key)), None, queries)[1]
+
+    def by_checkpoints(queries, key):
+        return jnp.stack([jax.checkpoint(attend)(query, key) for query in queries])
+
+    mapped = jax.vmap(attend, (0, None))
+    attend_all = {"jvp of vmap": mapped, "scan": by_scan, "checkpoint": by_checkpoints}
+
     def along(query, direction):
-        return jax.jvp(attend, (query, key), (direction, key))[1]
+        function = attend_all.get(transform, attend)
+        return jax.jvp(function, (query, key), (direction, key))[1]
 
-    if transform == "jvp of vmap":
-        function = jax.vmap(attend, (0, None))
-        actual = jax.jit(lambda q, d: jax.jvp(function, (q, key), (d, key))[1])(query, direction)
-    elif transform == "vmap of jvp":
-        actual = jax.jit(jax.vmap(along))(query, direction)
-    elif transform == "scan":
-
-        def attend_all(query, key):
-            return jax.lax.scan(lambda _, each: (None, attend(each, key)), None, query)[1]
-
-        actual = jax.jit(lambda q, d: jax.jvp(attend_all, (q, key), (d, key))[1])(query, direction)
-    else:
-        attend = jax.checkpoint(attend)
-        actual = np.stack([along(*each) for each in zip(query, direction, strict=True)])
+    actual = jax.jit(along if transform in attend_all else jax.vmap(along))(query, direction)
     wanted = [
         regard.scaled_dot_product_attention_jvp(q, key, value, d, key, None, is_causal=True)[1]
         for q, d in zip(query, direction, strict=True)
