@@ -61,38 +61,28 @@ def test_what_is_hidden_may_be_anything():
     assert clean[:, 14:].all()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"key_lengths": np.array([60, 5], np.uint8)},
-        {"left_padding": np.array([1, 30], np.uint8)},
-        {"query_offset": np.array([100, 3], np.int8), "is_causal": True},
-        {"query_offset": np.array([3, 3], np.uint64), "is_causal": True},
-        {"query_offset": "end", "is_causal": True, "key_lengths": np.array([60, 5], np.uint16)},
-        {"query_offset": 2**63 - 1, "is_causal": True},
-        {"query_offset": -(2**63), "window": (None, 7)},
-        {"dropout_p": 0.3, "dropout_seed": 1, "dropout_origin": (2**63 - 1,) * 3},
-    ],
-    ids=str,
-)
-def test_integers_of_any_width(options):
-    random = np.random.default_rng(0)
-    arrays = [random.standard_normal((2, 4, 60, 16)) for _ in range(3)]
+ENDS = -(2**63), -(2**63) + 30, -(2**61) - 3, 2**61 + 3, 2**63 - 1
+WINDOWS = (None, 2**63 - 1), (2**63 - 1, None), (2**62 + 1, 3)
+INTEGERS = [
+    {"key_lengths": np.array([60, 5], np.uint8)},
+    {"left_padding": np.array([1, 30], np.uint8)},
+    {"query_offset": np.array([100, 3], np.int8), "is_causal": True},
+    {"query_offset": np.array([3, 3], np.uint64), "is_causal": True},
+    {"query_offset": "end", "is_causal": True, "key_lengths": np.array([60, 5], np.uint16)},
+    {"query_offset": 2**63 - 1, "is_causal": True},
+    {"query_offset": -(2**63), "window": (None, 7)},
+    {"dropout_p": 0.3, "dropout_seed": 1, "dropout_origin": (2**63 - 1,) * 3},
+    # A window as long as the distance of an offset from the keys ends among the keys.
+    *({"query_offset": end, "window": window} for end in ENDS for window in WINDOWS),
+]
+
+
+@pytest.mark.parametrize("options", INTEGERS, ids=str)
+def test_integers_of_any_width_and_size(options):
+    arrays = drawn((3, 2, 4, 60, 16), np.float64)
     chunked = [da.from_array(x, chunks=(2, 4, 20, 16)) for x in arrays]
     want = regard.scaled_dot_product_attention(*arrays, **options)
-    got = regard.dask.scaled_dot_product_attention(*chunked, **options).compute(scheduler="sync")
-    assert np.allclose(got, want, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("offset", [-(2**63), -(2**63) + 30, -(2**61) - 3, 2**61 + 3, 2**63 - 1])
-@pytest.mark.parametrize("window", [(None, 2**63 - 1), (2**63 - 1, None), (2**62 + 1, 3)])
-def test_offsets_at_the_ends_of_64_bits(offset, window):
-    """A window as long as the distance of an offset from the keys ends among the keys."""
-    query, key, value = np.random.default_rng(0).standard_normal((3, 2, 20, 4))
-    options = {"query_offset": offset, "window": window}
-    output = attend(*(da.from_array(x, chunks=(2, 6, 4)) for x in (query, key, value)), **options)
-    want = regard.scaled_dot_product_attention(query, key, value, **options)
-    assert np.allclose(output.compute(), want, rtol=0, atol=1e-14)
+    assert np.allclose(attend(*chunked, **options), want, rtol=0, atol=1e-13)
 
 
 def test_a_stream_of_the_parts_of_dask_arrays():

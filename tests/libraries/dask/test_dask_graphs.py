@@ -46,14 +46,6 @@ def test_hidden_pairs_are_not_in_the_graph():
     whole = causal(2**17, 4096, 4096, is_causal=True)
     assert tasks(whole, "attention-part-") == 32 * 33 // 2
     assert tasks(whole) <= 1400
-    assert tasks(causal(2**17, 4096, 4096), "attention-part-") == 32 * 32
-    window = causal(2**17, 4096, 4096, is_causal=True, window=(8192, 0))
-    assert tasks(window, "attention-part-") == 1 + 2 + 30 * 3
-    assert tasks(causal(2**17, 4096, 4096, key_lengths=5000), "attention-part-") == 32 * 2
-    assert tasks(causal(2**17, 4096, 4096, key_lengths=4096), "attention-part-") == 32
-    padded = causal(2**17, 4096, 4096, left_padding=2**17 - 4096)
-    assert tasks(padded, "attention-part-") == 32
-    assert tasks(causal(2**17, 4096, 4096, left_padding=2**17), "attention-part-") == 0
     decode = attend(
         da.zeros((12, 1, 64), chunks=-1), *[da.zeros((12, 2**17, 64), chunks=(12, 4096, 64))] * 2
     )

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 import pytest
-from test_jax_transforms import GIVEN, PROBLEM, ROLES, attend
+from test_jax_transforms import GIVEN, INPUTS, PROBLEM, ROLES, attend
 
 import gradient_reference
 import regard
@@ -16,6 +16,7 @@ from reference import assert_same_bits, assert_within, judge
 
 jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
 
 import regard.jax  # noqa: E402
 
@@ -155,28 +156,12 @@ def test_gradients_through_loops_are_fused(monkeypatch, wrapped):
     assert np.abs(actual - wanted).max() <= 1e-14 * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("wrt", [(1, 1), (0, 1), (1, 0)])
-def test_second_derivatives_of_masks(wrt):
-    """They are compared with differences of gradients."""
-    query, key, value = drawn((3, 2, 4, 9, 8), np.float64)
-    first, second = wrt
-
-    def total(query, mask):
-        return (regard.jax.scaled_dot_product_attention(query, key, value, mask) ** 2).sum()
-
-    @jax.jit
-    def penalty(*given):
-        return (jax.grad(total, argnums=first)(*given) ** 2).sum()
-
-    given = [query, drawn((9, 9), np.float64, 1)]
-    step = 1e-5 * np.cos(given[second])
-    gradient = jax.jit(jax.grad(penalty, argnums=second))
-    actual = float((gradient(*given) * step).sum())
-    more, fewer = list(given), list(given)
-    more[second], fewer[second] = given[second] + step, given[second] - step
-    wanted = float(penalty(*more) - penalty(*fewer)) / 2
-    assert abs(wanted) > 1e-6
-    assert abs(actual - wanted) <= 1e-6 * abs(wanted)
+@pytest.mark.slow
+def test_second_derivatives_of_all_inputs():
+    """They are compared with differences."""
+    given = {name: GIVEN[name] / 20 if name in ROLES else GIVEN[name] for name in INPUTS}
+    function = jax.jit(lambda inputs: loss(GIVEN | inputs))
+    check_grads(function, (given,), 2, rtol=1e-6, eps=1e-5)
 
 
 HIDDEN = {
@@ -224,23 +209,20 @@ def test_transformed_forward_mode(transform):
     def attend(query, key):
         return regard.jax.scaled_dot_product_attention(query, key, value, is_causal=True)
 
+    def by_scan(queries, key):
+        return jax.lax.scan(lambda _, query: (None, attend(query, key)), None, queries)[1]
+
+    def by_checkpoints(queries, key):
+        return jnp.stack([jax.checkpoint(attend)(query, key) for query in queries])
+
+    mapped = jax.vmap(attend, (0, None))
+    attend_all = {"jvp of vmap": mapped, "scan": by_scan, "checkpoint": by_checkpoints}
+
     def along(query, direction):
-        return jax.jvp(attend, (query, key), (direction, key))[1]
+        function = attend_all.get(transform, attend)
+        return jax.jvp(function, (query, key), (direction, key))[1]
 
-    if transform == "jvp of vmap":
-        function = jax.vmap(attend, (0, None))
-        actual = jax.jit(lambda q, d: jax.jvp(function, (q, key), (d, key))[1])(query, direction)
-    elif transform == "vmap of jvp":
-        actual = jax.jit(jax.vmap(along))(query, direction)
-    elif transform == "scan":
-
-        def attend_all(query, key):
-            return jax.lax.scan(lambda _, each: (None, attend(each, key)), None, query)[1]
-
-        actual = jax.jit(lambda q, d: jax.jvp(attend_all, (q, key), (d, key))[1])(query, direction)
-    else:
-        attend = jax.checkpoint(attend)
-        actual = np.stack([along(*each) for each in zip(query, direction, strict=True)])
+    actual = jax.jit(along if transform in attend_all else jax.vmap(along))(query, direction)
     wanted = [
         regard.scaled_dot_product_attention_jvp(q, key, value, d, key, None, is_causal=True)[1]
         for q, d in zip(query, direction, strict=True)

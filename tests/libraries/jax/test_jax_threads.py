@@ -25,9 +25,7 @@ def normal(*shape):
 def test_large_arrays_on_several_threads(output_of, threads):
     """The arrays are so large that XLA copies and computes them on its threads, in four programs at
     once."""
-    script = (
-        COMMON
-        + """
+    script = """
 arrays = [normal(4, 8, 300, 64) for _ in range(3)]
 wanted = regard.scaled_dot_product_attention(*arrays, is_causal=True)
 
@@ -66,16 +64,13 @@ for worker in workers:
     worker.join()
 print(faults)
 """
-    )
-    assert output_of(script, timeout=300, REGARD_NUM_THREADS=threads) == "[]"
+    assert output_of(COMMON + script, timeout=300, REGARD_NUM_THREADS=threads) == "[]"
 
 
 def test_several_devices(output_of):
     """Compute attention for an array that is divided among two devices, and for one on the
     second."""
-    script = (
-        COMMON
-        + """
+    script = """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 devices = jax.devices()
@@ -94,18 +89,15 @@ parts = jax.shard_map(
 assert (np.asarray(jax.jit(parts)(*split)) == wanted).all()
 print("done")
 """
-    )
     flags = "--xla_force_host_platform_device_count=2"
-    assert output_of(script, timeout=120, XLA_FLAGS=flags) == "done"
+    assert output_of(COMMON + script, timeout=120, XLA_FLAGS=flags) == "done"
 
 
 @pytest.mark.slow
 def test_a_compiled_program_means_the_same_in_another_process(output_of, tmp_path):
     """JAX may keep programs on disk: they contain no number that means something else in another
     process."""
-    script = (
-        COMMON
-        + """
+    script = """
 import sys
 jax.config.update("jax_compilation_cache_dir", {folder!r})
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -117,32 +109,26 @@ for options in calls:
     assert (np.asarray(actual) == regard.scaled_dot_product_attention(x, x, x, **options)).all()
 print("same")
 """
-    )
     one, two = {"is_causal": True}, {"scale": 3.5, "window": (1, 0)}
     for order in ([one, two], [two, one]):
         text = script.replace("{folder!r}", repr(str(tmp_path))).replace("{order}", repr(order))
-        assert output_of(text, timeout=120) == "same"
+        assert output_of(COMMON + text, timeout=120) == "same"
 
 
 def test_a_process_may_end_while_programs_run(output_of):
-    script = (
-        COMMON
-        + """
+    script = """
 program = jax.jit(lambda x: attend(x + 1, x, x))
 program(normal(1, 8, 4000, 64))
 program(normal(1, 8, 4000, 64))
 print("over")
 """
-    )
-    assert output_of(script, timeout=60) == "over"
+    assert output_of(COMMON + script, timeout=60) == "over"
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_program(output_of):
     """If XLA computes on the main thread, the program ends with a JAX error."""
-    script = (
-        COMMON
-        + """
+    script = """
 import os, signal
 
 query = normal(1, 8, 6000, 64)
@@ -159,5 +145,4 @@ except jax.errors.JaxRuntimeError as error:
     print("interrupted")
 print(program(query[:, :, :64]).shape)
 """
-    )
-    assert output_of(script, timeout=120) == "interrupted\n(1, 8, 64, 64)"
+    assert output_of(COMMON + script, timeout=120) == "interrupted\n(1, 8, 64, 64)"

@@ -169,32 +169,6 @@ def test_a_traced_seed_drops_other_weights_in_one_program():
     assert_same_bits(actual, regard.scaled_dot_product_attention(*PROBLEM.arrays, **large))
 
 
-def test_scan_and_remat_and_shapes():
-    query, key, value = PROBLEM.arrays
-
-    @jax.jit
-    def steps(query):
-        def step(state, offset):
-            state = jax.checkpoint(
-                lambda q: regard.jax.scaled_dot_product_attention(
-                    q, key, key, is_causal=True, query_offset=offset
-                )
-            )(state)
-            return state, None
-
-        return jax.lax.scan(step, query, jnp.arange(3))[0]
-
-    wanted = query
-    for offset in range(3):
-        wanted = regard.scaled_dot_product_attention(
-            wanted, key, key, is_causal=True, query_offset=offset
-        )
-    assert_same_bits(np.asarray(steps(query)), wanted)
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value)]
-    shape = jax.eval_shape(regard.jax.scaled_dot_product_attention, *shapes)
-    assert (shape.shape, shape.dtype) == ((2, 4, 9, 6), np.float64)
-
-
 def test_subnormal_numbers_are_not_zeros():
     """XLA's threads flush subnormals. regard would also flush them there, and results would depend
     on threads."""

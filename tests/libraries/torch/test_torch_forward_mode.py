@@ -7,10 +7,7 @@ import pytest
 
 import regard
 from gradient_cases import drawn
-from torch_problems import (
-    scaled_dot_product_attention,
-    torch,
-)
+from torch_problems import scaled_dot_product_attention, torch
 
 from torch.autograd import forward_ad  # isort: skip
 from torch.utils._python_dispatch import TorchDispatchMode  # isort: skip
@@ -33,13 +30,9 @@ class NoScores(TorchDispatchMode):
         return result
 
 
-def dual_numbers(function, tensor):
-    with forward_ad.dual_level():
-        function(forward_ad.make_dual(tensor, tensor.cos()))
-
-
 def recorded_dual_numbers(function, tensor):
-    dual_numbers(function, tensor.requires_grad_())
+    with forward_ad.dual_level():
+        function(forward_ad.make_dual(tensor.requires_grad_(), tensor.cos()))
 
 
 def functional(function, tensor):
@@ -78,30 +71,10 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("derive", [dual_numbers, recorded_dual_numbers, functional, mapped])
+@pytest.mark.parametrize("derive", [recorded_dual_numbers, functional, mapped])
 def test_no_scores_are_stored(derive, name):
     tensor = torch.linspace(-1, 1, LENGTH * DIM).reshape(1, LENGTH, DIM)
     check_memory(derive, lambda x: scaled_dot_product_attention(x, x, x, **OPTIONS[name]), tensor)
-
-
-def test_dual_numbers_that_require_gradients():
-    """Gradients of tangents, and tangents of gradients, without functional transforms."""
-    query, key, value, along = torch.from_numpy(drawn((4, 2, 5, 3), np.float64))
-    query.requires_grad_()
-
-    def loss(query):
-        return (scaled_dot_product_attention(query, key, value) ** 2).sum()
-
-    hessian = torch.func.hessian(loss)(query.detach())
-    wanted = torch.tensordot(hessian, along, 3)
-    with forward_ad.dual_level():
-        moving = forward_ad.make_dual(query, along)
-        (of_tangent,) = torch.autograd.grad(forward_ad.unpack_dual(loss(moving)).tangent, query)
-        (gradient,) = torch.autograd.grad(loss(moving), moving)
-        of_gradient = forward_ad.unpack_dual(gradient).tangent
-    limit = 64 * np.finfo(np.float64).eps * float(wanted.abs().max())
-    assert float((of_tangent - wanted).abs().max()) <= limit
-    assert float((of_gradient - wanted).abs().max()) <= limit
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -122,20 +95,3 @@ def test_gradients_without_tangents_in_a_dual_level(is_packed, options):
     wanted = gradient()
     with forward_ad.dual_level():
         assert torch.equal(gradient(), wanted)
-
-
-def test_forward_mode_of_forward_mode():
-    """Two levels of tangents: the second derivative along a direction, by PyTorch's operations."""
-    query, key, value, along = (
-        torch.from_numpy(drawn((2, n, 4), np.float64, i)) for i, n in enumerate((3, 5, 5, 3))
-    )
-
-    def second(function):
-        def first(query):
-            return torch.func.jvp(lambda q: function(q, key, value), (query,), (along,))[1]
-
-        return torch.func.jvp(first, (query,), (along,))[1]
-
-    found = second(scaled_dot_product_attention)
-    formula = second(lambda q, k, v: torch.softmax(q @ k.mT / 2, -1) @ v)
-    torch.testing.assert_close(found, formula, rtol=1e-12, atol=1e-12)

@@ -53,18 +53,10 @@ def test_bfloat16():
         actual = as_array(view)
         assert actual.dtype == BFLOAT16
         assert np.array_equal(actual.astype(np.float32), view.float().numpy())
-
-
-def test_memory_is_shared_both_ways():
-    for dtype in (torch.float32, torch.bfloat16):
-        tensor = torch.zeros(4, dtype=dtype)
-        array = as_array(tensor)
-        array[1] = 3
-        tensor[2] = 5
-        assert tensor.tolist() == array.tolist() == [0, 3, 5, 0]
-        back = as_tensor(array)
-        assert back.dtype is dtype
-        assert back.data_ptr() == tensor.data_ptr()
+    tensor = torch.zeros(4, dtype=torch.bfloat16)
+    back = as_tensor(as_array(tensor))
+    assert back.dtype is torch.bfloat16
+    assert back.data_ptr() == tensor.data_ptr()
 
 
 def test_an_array_keeps_its_tensor_and_nothing_else():
@@ -83,29 +75,14 @@ def test_an_array_keeps_its_tensor_and_nothing_else():
     assert kept() is None
 
 
-class Claims:
-    """A type may make any claim about its memory."""
-
-    def __init_subclass__(cls, offer=None):
-        cls.__dlpack_c_exchange_api__ = offer
-
-
-class OfInt(Claims, offer=3):
-    pass
-
-
-class OfNone(Claims, offer=None):
-    pass
-
-
 @pytest.mark.parametrize(
     "given",
     [
         None,
         3,
         np.ones(3),
-        OfInt(),
-        OfNone(),
+        # A type may make any claim about its memory.
+        *(type("Claims", (), {"__dlpack_c_exchange_api__": claim})() for claim in (3, None)),
         torch.ones(2, dtype=torch.complex64),
         torch.ones(2, device="meta"),
         torch.eye(3).to_sparse(),

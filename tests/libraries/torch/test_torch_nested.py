@@ -1,4 +1,4 @@
-"""Jagged nested tensors have the bits of a dense call for each sequence, with gradients."""
+"""Jagged nested tensors have the bits of a call on packed sequences, with gradients."""
 
 import itertools
 
@@ -9,6 +9,7 @@ from gradient_cases import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
+from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
 # PyTorch warns that nested tensors are a prototype.
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested tensor:UserWarning")
@@ -44,22 +45,10 @@ def inputs_of(lengths, dtype=torch.float32, kv_heads=HEADS, value_dim=VALUE_DIM)
     return query, key, value.requires_grad_()
 
 
-def one_by_one(query, key, value, **options):
-    """Return the values of the results of a dense call for each sequence."""
-    output = []
-    bounds = zip(*(itertools.pairwise(x.offsets().tolist()) for x in (query, key)), strict=True)
-    for number, ((first, last), (first_key, last_key)) in enumerate(bounds):
-        places = slice(first, last), slice(first_key, last_key), slice(first_key, last_key)
-        parts = (
-            x.values()[place].transpose(0, 1)
-            for x, place in zip((query, key, value), places, strict=True)
-        )
-        origin = {"dropout_origin": (number, 0, 0)} if "dropout_p" in options else {}
-        one = scaled_dot_product_attention(*parts, **options, **origin)
-        output.append(one.transpose(0, 1))
-    # Zero, as a function of all inputs, so that they have gradients even without any sequence.
-    zero = sum(x.values().sum() for x in (query, key, value)) * 0
-    return torch.cat([query.values().new_zeros(0, HEADS, value.shape[-1]) + zero, *output])
+def packed(query, key, value, **options):
+    """Return the values of a call on the packed sequences."""
+    tensors = (x.values() for x in (query, key, value))
+    return scaled_dot_product_attention_ragged(*tensors, query.offsets(), key.offsets(), **options)
 
 
 def with_gradients(function, tensors, **options):
@@ -94,12 +83,6 @@ OPTIONS = {
 }
 
 
-def assert_alike(ours, wanted):
-    assert len(ours) == len(wanted)
-    for one, other in zip(ours, wanted, strict=True):
-        assert torch.equal(one, other)
-
-
 TYPES = itertools.cycle([torch.float32, torch.float64, torch.float16, torch.bfloat16])
 EACH = [
     pytest.param(options, lengths, next(TYPES), id=f"{name}-{of_lengths}")
@@ -112,7 +95,7 @@ EACH = [
 def test_results_and_gradients(options, lengths, dtype):
     tensors = inputs_of(lengths, dtype, kv_heads=2 if "enable_gqa" in options else HEADS)
     ours = with_gradients(through_heads, tensors, **options)
-    assert_alike(ours, with_gradients(one_by_one, tensors, **options))
+    assert all(map(torch.equal, ours, with_gradients(packed, tensors, **options)))
     with torch.no_grad():
         assert torch.equal(through_heads(*tensors, **options), ours[0])
 
@@ -153,7 +136,7 @@ def test_one_head_without_an_axis():
     for i, (one, of_one) in enumerate(zip(output.unbind(), lse.unbind(), strict=True)):
         parts = (x.unbind()[i] for x in tensors)
         alone = scaled_dot_product_attention(*parts, is_causal=True, return_lse=True)
-        assert_alike((one, of_one), alone)
+        assert all(map(torch.equal, (one, of_one), alone))
 
 
 def test_compiled():
@@ -168,6 +151,6 @@ def test_compiled():
     compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=counter)
     for name in ("three", "empty sequences", "other keys"):
         tensors = inputs_of(LENGTHS[name])
-        ours = with_gradients(compiled, tensors)
-        assert_alike(ours, with_gradients(block, tensors))
+        results = (with_gradients(each, tensors) for each in (compiled, block))
+        assert all(map(torch.equal, *results))
     assert counter.frame_count <= 3

@@ -29,10 +29,7 @@ CALLS = {
     "causal": (SHAPES, {"is_causal": True}),
     "scale": (SHAPES, {"scale": 0.3}),
     "bool mask": (SHAPES, {"attn_mask": torch.arange(9)[None] < 6}),
-    "float mask": (
-        SHAPES,
-        {"attn_mask": torch.linspace(-3, 1, 9, dtype=torch.float64)[None]},
-    ),
+    "float mask": (SHAPES, {"attn_mask": torch.linspace(-3, 1, 9, dtype=torch.float64)[None]}),
     "groups": (((2, 6, 7, 16), (2, 2, 9, 16), (2, 2, 9, 16)), {"enable_gqa": True}),
     "groups of fewer keys": (((2, 8, 7, 16), (2, 2, 9, 16), (2, 4, 9, 5)), {"enable_gqa": True}),
     "groups of fewer values": (((2, 8, 7, 16), (2, 4, 9, 16), (2, 1, 9, 16)), {"enable_gqa": True}),
@@ -103,34 +100,27 @@ def test_the_device_meta():
     assert (lse.shape, lse.dtype) == ((2, 4, 7), torch.float32)
 
 
-def test_dropout_follows_the_generator():
+def packed(*three, **options):
+    starts = torch.tensor([0, 3, 7])
+    three = (x[0, :, :7].transpose(0, 1) for x in three)
+    return regard.torch.scaled_dot_product_attention_ragged(*three, starts, starts, **options)
+
+
+@pytest.mark.parametrize("call", [scaled_dot_product_attention, packed])
+def test_dropout_follows_the_generator(call):
     tensors = drawn(*SHAPES)
     leaves = [x.clone().requires_grad_() for x in tensors]
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        first, second = (scaled_dot_product_attention(*tensors, dropout_p=0.5) for _ in range(2))
+        first, second = (call(*tensors, dropout_p=0.5) for _ in range(2))
         torch.manual_seed(3)
-        again = scaled_dot_product_attention(*leaves, dropout_p=0.5)
+        again = call(*leaves, dropout_p=0.5)
         state = torch.get_rng_state()
-        scaled_dot_product_attention(*tensors, dropout_p=0.5, dropout_seed=1)
-        scaled_dot_product_attention(*tensors)
+        call(*tensors, dropout_p=0.5, dropout_seed=1)
+        call(*tensors)
         assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
-
-
-def test_checkpointed_blocks_drop_the_same():
-    query, key, value = (x.requires_grad_() for x in drawn(*SHAPES))
-
-    def block(query):
-        return scaled_dot_product_attention(query, key, value, dropout_p=0.5)
-
-    gradients = []
-    for run in (block, lambda x: torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)):
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            gradients.append(torch.autograd.grad(run(query).sum(), query)[0])
-    assert torch.equal(*gradients)
 
 
 bias = pytest.importorskip("torch.nn.attention.bias")

@@ -30,24 +30,6 @@ class Logged(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs)
 
 
-class Doubled(torch.Tensor):
-    """A class that stands for twice the tensor that it holds, in every operator."""
-
-    @staticmethod
-    def __new__(cls, half):
-        made = torch.Tensor._make_wrapper_subclass(cls, half.shape, dtype=half.dtype)
-        made.half = half
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        def unwrapped(each):
-            return each.half * 2 if isinstance(each, Doubled) else each
-
-        args, kwargs = torch.utils._pytree.tree_map(unwrapped, (args, kwargs or {}))
-        return function(*args, **kwargs)
-
-
 def negated(dtype):
     """Return a view that negates its elements when they are read."""
     return torch._neg_view(-elements().to(dtype))
@@ -62,7 +44,6 @@ COMPUTED = {
     "subclass": lambda: elements().as_subclass(Mine),
     "with functions": lambda: elements().as_subclass(Logged),
     "two tensors": lambda: TwoTensor(elements(), elements()),
-    "of operators": lambda: Doubled(elements() / 2),
     "negated": lambda: negated(torch.float32),
     "negated, float16": lambda: negated(torch.float16),
     "negated, bfloat16": lambda: negated(torch.bfloat16),
