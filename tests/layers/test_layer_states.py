@@ -247,6 +247,7 @@ def changed(title, **changes):
         ("llama", changed("llama", k_proj__weight=None), "", "missing: k_proj.weight"),
         ("gpt2", changed("gpt2", c_proj__bias=None, c__bias=0), "", "unexpected: c.bias"),
         ("gpt2", changed("gpt2", c_proj__bias=np.zeros(D + 1)), "", r"c_proj.bias .* got \(13,\)"),
+        ("llama", changed("llama", o_proj__bias=0), "", "o_proj.bias; a layer with out_bias=True"),
         ("torch", drawn(TORCH, "layers.0."), "layers.1", "begin with 'layers.1.', got layers.0"),
         ("torch", drawn(TORCH, "layers.0."), "", "pass prefix='layers.0'"),
     ],

@@ -91,6 +91,7 @@ CALLS = [
     (lambda: ALONE(Y + 1j), TypeError, "x must be an array of real numbers, got complex128"),
     (lambda: ALONE(Y, mask=np.ones((3, 6, 6), bool)), ValueError, "mask must ... got shape (3"),
     (lambda: EAGER.load_state_dict({}), ValueError, "state must have the names of ... got none"),
+    (lambda: EAGER.load_state_dict((STATE, {})), TypeError, "state must be a mapping, got a tuple"),
     (lambda: EAGER.load_state_dict({}, None), TypeError, "prefix must be a str, got NoneType"),
     (lambda: EAGER.load_state_dict(STATE | {QUERY: X[0, :3]}), ValueError, "W_query.weight"),
     (

@@ -111,6 +111,7 @@ PLOTS = [
     (lambda: compare(EYE, np.eye(4)), ValueError, "a and b must have the ... got 3 queries"),
     (lambda: compare(EYE, EYE, names="ab"), TypeError, "names must be a pair of str, got 'ab'"),
     (lambda: compare(EYE, EYE, vmin=0), ValueError, "vmin must be left ... the scale goes from"),
+    (lambda: attention(BOTH[:2]), ValueError, "attention() accepts weights ... pass the weights"),
     (lambda: compare(BOTH, EYE), TypeError, "compare() accepts weights or ... got a ... pass the"),
     (lambda: pattern(), TypeError, "q_len must be given if there is no mask"),
     (lambda: pattern(q_len=3, query_offset=2**62), ValueError, "query_offset"),

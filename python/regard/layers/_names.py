@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Parameters that a layout may have no name for, with the value that changes nothing.
 _NEUTRAL = {"b_key": 0.0, "head_gates": 1.0}
+# The option of a layer that has a parameter.
+_OPTION_OF = {"b_query": "qkv_bias=True", "b_out": "out_bias=True", "norm_query": "qk_norm"}
 
 
 class StateLayout(NamedTuple):
@@ -172,6 +174,11 @@ def read_state(
     `norm_offset` is the number that the layer's norms add to their weight.
     """
     start = _start(prefix)
+    if isinstance(state, tuple):
+        raise TypeError(
+            "state must be a mapping, got a tuple: pass the first entry of what load_safetensors() "
+            "or load_gguf() returns"
+        )
     given = {
         str(name)[len(start) :]: array
         for name, array in mapping("state", state).items()
@@ -186,7 +193,10 @@ def read_state(
     shapes = layout.shapes(parameters)
     if not given.keys() & shapes.keys():
         _refuse_unknown(fitting, given, parameters)
-    check_names(shapes, [name for name in given if not layout.knows(name)])
+    absent = {part for name in given for part in layout.arrays.get(name, ())} - parameters.keys()
+    options = [option for part, option in _OPTION_OF.items() if part in absent]
+    remedy = f"; a layer with {' and '.join(options)} has these" if options else ""
+    check_names(shapes, [name for name in given if not layout.knows(name)], remedy)
     read: dict[str, FloatArray] = {
         name: np.full(shape, _NEUTRAL[name], dtype)
         for name, shape in parameters.items()
@@ -275,7 +285,7 @@ def _differences(layout: StateLayout, given: Mapping[str, Any], parameters: Shap
     return len(names ^ layout.shapes(parameters).keys())
 
 
-def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
+def check_names(wanted: Iterable[str], given: Iterable[str], remedy: str = "") -> None:
     """Raise a ValueError that lists the differences unless both contain the same names."""
     wanted, given = list(wanted), list(given)
     missing = [name for name in wanted if name not in given]
@@ -283,7 +293,7 @@ def check_names(wanted: Iterable[str], given: Iterable[str]) -> None:
     if missing or unexpected:
         raise ValueError(
             f"state must have the keys {listed(wanted)}, "
-            f"got missing: {listed(missing)}, unexpected: {listed(unexpected)}"
+            f"got missing: {listed(missing)}, unexpected: {listed(unexpected)}{remedy}"
         )
 
 

@@ -153,6 +153,11 @@ def _source_of(
                 "joins the weights of several layers"
             )
         query, key = as_stored_arrays(query=argument[0], key=argument[1])
+        if query.shape[:-1] == key.shape[:-1] and query.shape[-1] != key.shape[-1]:
+            raise ValueError(
+                f"{name}() accepts weights or a pair (query, key), got arrays of shapes "
+                f"{query.shape} and {key.shape}: if these are (output, weights), pass the weights"
+            )
         return _Calls([check_call(query, key, None, mask, with_arrays(options))], progress)
     given = [option for option in options if option != "query_offset"]
     given += ["mask"] if mask is not None else []
