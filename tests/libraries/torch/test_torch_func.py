@@ -14,11 +14,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:Deprecatio
 
 DROPOUT = {"dropout_p": 0.4, "dropout_seed": 2**40 + 1}
 BATCHES = (2, 1, 2, 3, 2), (3, 1, 4, 2), (3, 1, 4, 3)
+OTHERS = {"float_mask": (4, 5), "alibi_slopes": 0.3, "distance_bias": 3, "sinks": 0.1}
 CASES = [
     Case("plain", (2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 2)),
     Case("two axes", (4, 3), (5, 3), (5, 2)),
     Case("groups, rows without keys", (4, 3, 3), (2, 5, 3), (2, 5, 2), is_causal=True),
     More("dropout", Case("dropout", (2, 4, 3), (2, 5, 3), (2, 5, 2)), DROPOUT),
+    *(Case(n, (2, 4, 3), (2, 5, 3), (2, 5, 2), **{n: option}) for n, option in OTHERS.items()),
     Case(
         *("everything", *BATCHES),
         float_mask=(2, 3, 4),

@@ -96,7 +96,7 @@ def test_errors_are_pytorchs(given, reason):
     before = state_of_replacing()
     with pytest.raises(RuntimeError) as wanted:
         by_another_name(*given)
-    with regard.torch.replacing_sdpa() as calls, pytest.raises(RuntimeError) as actual:
+    with pytest.raises(RuntimeError) as actual, regard.torch.replacing_sdpa() as calls:
         by_another_name(*given)
     assert str(actual.value) == str(wanted.value)
     assert calls.by_regard == 0
