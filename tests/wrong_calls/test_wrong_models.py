@@ -34,7 +34,7 @@ ROWS = [
     (lambda: packed(keys=GOOD[[0, 3]], module=CAUSAL), ValueError, "cu_seq_lens_q and ... got [0"),
     (lambda: packed(rows=2), ValueError, "cu_seq_lens_q needs one row of packed ... got a batch"),
     (lambda: attend(torch.ones(1, 5)), ValueError, "attention_mask must have one"),
-    (lambda: attend(block_indices=GOOD), NotImplementedError, "Module attends to ... use 'sdpa'"),
+    (lambda: attend(indices=GOOD.expand(1, 6, -1) - 2), ValueError, "indices must be ... got -2"),
     (lambda: attend(head_mask=GOOD), TypeError, "attn_implementation='regard' does not accept"),
     (lambda: regard.transformers.record(torch.nn.Linear(2, 2), GOOD), TypeError, "model must be"),
 ]
