@@ -209,15 +209,16 @@ def _selected(indices: Any, mask: Any, kv_len: int) -> Any:
     A graph holds no sparse mask, and a mask of numbers does not only hide.
     """
     indices = torch.where(indices < kv_len, indices, -1).long()
-    if torch.compiler.is_compiling() or (mask is not None and mask.dtype != torch.bool):
+    is_tensor = torch.is_tensor(mask)  # packed texts give a sparse mask
+    if torch.compiler.is_compiling() or (is_tensor and mask.dtype != torch.bool):
         shown = indices.new_zeros((*indices.shape[:-1], kv_len + 1), dtype=torch.bool)
         shown = shown.scatter(-1, torch.where(indices < 0, kv_len, indices), True)[..., :kv_len]
         return both(mask, shown)
-    if mask is not None:
+    if is_tensor:
         rows = torch.broadcast_shapes(indices.shape[:-1], mask.shape[:-1])
         indices, mask = indices.expand(*rows, -1), mask.expand(*rows, -1)
-        indices = torch.where(mask.gather(-1, indices.clamp(min=0)), indices, -1)
-    return regard.masks.Selected(indices.cpu().numpy(), kv_len=kv_len)
+        indices, mask = torch.where(mask.gather(-1, indices.clamp(min=0)), indices, -1), None
+    return both(mask, regard.masks.Selected(indices.cpu().numpy(), kv_len=kv_len))
 
 
 def register() -> None:

@@ -4,7 +4,7 @@ attention."""
 import pytest
 
 from outcomes import assert_alike, assert_close, in_float64, outcome
-from zoo import WITHOUT_GROUPS, Kind, add_kind, build, inputs_of, torch
+from zoo import WITHOUT_GROUPS, Kind, add_kind, build, inputs_of, torch, transformers
 
 FIVE = WITHOUT_GROUPS | {"index_topk": 5, "index_n_heads": 2}
 OF_A_LAYER = {"num_attention_heads": 4, "num_key_value_heads": 4}
@@ -66,3 +66,22 @@ def test_one_token_after_another(model_type):
 
     with in_float64(), torch.no_grad():
         assert_close(states("regard"), states("eager"))
+
+
+def test_packed_texts():
+    """A key in another text stays hidden, though an index selects it."""
+    calls = transformers.AttentionInterface()["regard"]
+    module = torch.nn.Module()
+    module.is_causal = False
+    query = torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(0)).double()
+    starts = torch.tensor([0, 2, 6], dtype=torch.int32)
+    indices = torch.tensor([[[0, 3], [1, 5], [2, 0], [4, -1], [3, 3], [5, 1]]])
+    output, _ = calls(
+        *(module, query, query, query, None),
+        **{"indices": indices, "cu_seq_lens_q": starts, "cu_seq_lens_k": starts},
+    )
+    shown = torch.zeros(6, 6, dtype=torch.bool)
+    for row, keys in enumerate([[0], [1], [2], [4], [3], [5]]):
+        shown[row, keys] = True
+    wanted = torch.nn.functional.scaled_dot_product_attention(query, query, query, shown)
+    assert_close(output.transpose(1, 2), wanted)
