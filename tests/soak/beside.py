@@ -1,4 +1,4 @@
-"""Programs that keep the processors, caches and memory busy, beside calls, until they are stopped:
+"""Programs that keep processors, caches and memory busy while calls run, until they are stopped:
 python tests/soak/beside.py numpy | memory"""
 
 import sys

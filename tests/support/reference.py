@@ -334,7 +334,7 @@ def derivatives(function, grad, arrays, most=None):
     times the derivative, since nothing is subtracted (Squire and Trapp 1998, "Using Complex
     Variables to Estimate Derivatives of Real Functions").
 
-    With `most`, it is computed for so many elements of each array, drawn, and the rest is NaN.
+    With `most`, only that many random elements of each array are computed; the others are NaN.
     """
     random = np.random.default_rng(0)
     arrays = {name: np.array(array, complex) for name, array in arrays.items()}
