@@ -327,7 +327,7 @@ emulated_cpus() { # names of CPUs; none: see .ci/emulated_cpus
   in_venv venv .ci/emulated_cpus "$work/venv" "$@"
 }
 
-aarch64() { # kernels; or module N: run one in N quick tests
+aarch64() { # kernels or module
   step "AArch64 under emulation: $1"
   have aarch64-linux-gnu-g++ && have qemu-aarch64 ||
     { skip "AArch64: no aarch64-linux-gnu-g++ or no qemu-aarch64"; return; }

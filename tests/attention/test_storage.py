@@ -42,9 +42,10 @@ def test_every_number_comes_through(half, target):
     value = np.arange(2**16, dtype=np.uint16).view(half)[None]
     one = np.ones((1, 8), half)
     output = sdpa(one, one, value)
-    nan = np.isnan(value.astype(np.float32))
+    with np.errstate(invalid="ignore"):  # which functions warn of signaling NaN depends on the CPU
+        nan = np.isnan(value)
     assert nan.any()
-    assert np.isnan(output[nan].astype(np.float32)).all()
+    assert np.isnan(output[nan]).all()
     # A zero has no sign in the output.
     assert_same_bits(output[~nan], value[~nan] + half.type(0))
 
