@@ -49,6 +49,10 @@ py::object summary_of(AttentionCall& call, py::handle lse, py::handle wanted, py
 py::object map_of(AttentionCall& call, py::handle lse, py::handle extent, py::handle pooling,
                   py::handle progress);
 
+// Returns the selected keys, an array of int64 of shape (..., kv_heads, q_len, count). `weights` has
+// one number per head and query. The values of the call are its keys.
+py::object selected_keys_of(AttentionCall& call, py::handle weights, py::handle count);
+
 extern const Layout kDense, kRagged;
 
 template <auto kFinish>

@@ -9,6 +9,7 @@
 #include "../problem/backward.hpp"
 #include "../problem/matmul.hpp"
 #include "../problem/rows.hpp"
+#include "../problem/selection.hpp"
 #include "../problem/summary.hpp"
 #include "../problem/tangent.hpp"
 #include "threads/parallel_for.hpp"
@@ -34,6 +35,9 @@ void summarize_attention(const SummaryProblem& problem, int threads, const StopS
 // Fills only the problem's map, likewise. The map has at most as many rows and columns as it shows
 // queries and keys.
 void map_attention(const SummaryProblem& problem, int threads, const StopSignal& signal, RowsDone& rows);
+
+// Fills the problem's selected keys.
+void select_keys(const SelectionProblem& problem, int threads, const StopSignal& signal);
 
 // Fills c.
 void matrix_product(const MatmulProblem& problem, int threads, const StopSignal& signal);

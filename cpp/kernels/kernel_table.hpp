@@ -6,6 +6,7 @@
 #include "../problem/backward.hpp"
 #include "../problem/matmul.hpp"
 #include "../problem/rows.hpp"
+#include "../problem/selection.hpp"
 #include "../problem/summary.hpp"
 #include "../problem/tangent.hpp"
 
@@ -26,6 +27,19 @@ struct PassKernels {
 
 // The derivative of attention along a direction.
 using TangentKernels = PassKernels<TangentProblem, TangentTask>;
+
+// The index of queries and keys, by which a call selects the keys of each query. A task consists of
+// whole queries, at most `task_queries`. After `begin`, `index` may be called for any intervals of
+// the keys that begin at whole blocks; keys outside of what `begin` returns are hidden.
+struct SelectionKernels {
+  std::int64_t (*task_queries)(const SelectionProblem&);
+  std::int64_t (*workspace_bytes)(const SelectionProblem&, std::int64_t queries);
+  SeenKeys (*begin)(const SelectionProblem&, const SelectionTask&, void* workspace);
+  // Writes to[query][key - key_begin], -inf for hidden keys, up to the end of a block. The rows of
+  // `to` are `stride` elements apart.
+  void (*index)(const SelectionProblem&, const SelectionTask&, std::int64_t key_begin,
+                std::int64_t key_end, void* to, std::int64_t stride, void* workspace);
+};
 
 // Statistics and images of attention weights. A task consists of rows of one query head; in the
 // problem, heads and kv_heads are 1.

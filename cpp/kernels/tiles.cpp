@@ -5,6 +5,7 @@
 #include "attention/forward.hpp"
 #include "backward/backward.hpp"
 #include "families.hpp"
+#include "selection/selection.hpp"
 #include "summary/summary.hpp"
 #include "tangent/tangent.hpp"
 #if defined(REGARD_X86_V3) || defined(REGARD_X86_V4) || defined(REGARD_WIDE)
@@ -20,6 +21,8 @@ constexpr PerScalar<AttentionKernels> attention = {AttentionForward<Float32>::ke
                                                    AttentionForward<Float64>::kernels()};
 constexpr PerScalar<BackwardKernels> backward = {Backward<Float32>::kernels(),
                                                  Backward<Float64>::kernels()};
+constexpr PerScalar<SelectionKernels> selection = {Selection<Float32>::kernels(),
+                                                   Selection<Float64>::kernels()};
 constexpr PerScalar<SummaryKernels> summary = {Summary<Float32>::kernels(),
                                                Summary<Float64>::kernels()};
 constexpr PerScalar<TangentKernels> tangent = {Tangent<Float32>::kernels(),

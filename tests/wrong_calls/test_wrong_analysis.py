@@ -7,7 +7,7 @@ import pytest
 
 import regard
 from messages import check, each
-from regard import KeyValueChunks, attention_map, rollout, summarize_attention
+from regard import KeyValueChunks, attention_map, rollout, select_keys, summarize_attention
 
 QUERY, KEY, VALUE = np.zeros((2, 5, 8)), np.zeros((2, 30, 8)), np.zeros((2, 30, 3))
 PAIR = (KEY, VALUE)
@@ -65,6 +65,7 @@ UNFIT = [
     ({"out": np.zeros((2, 5, 8))}, ValueError, "out must have shape (2, 5, 3), got (2, 5, 8)"),
 ]
 X, LSE = np.zeros((2, 5, 4)), np.zeros((2, 5))
+MASK = np.ones((2, 5, 5), bool)
 L = np.ones((2, 3, 5, 4))
 DENSE = summarize_attention(X, X)
 PACKED = regard.summarize_attention_ragged(X.swapaxes(0, 1)[:4], X.swapaxes(0, 1), [0, 4], [0, 5])
@@ -101,6 +102,18 @@ ANALYSIS = [
     (lambda: attention_map(X, X, regions=[(slice("a"), slice(3))]), TypeError, "regions[0]"),
     (lambda: attention_map(X, X, regions=[(slice(3), slice(0, 5, 2))]), ValueError, "regions[0]"),
     (lambda: attention_map(X, X, lse=np.zeros(5)), ValueError, "lse must have ... got shape (5,)"),
+    (lambda: select_keys(X, X, LSE, 0), ValueError, "k must be at least 1, got 0"),
+    (lambda: select_keys(X, X, LSE, 2.5), TypeError, "k must be an int, got float"),
+    (lambda: select_keys(X, X, LSE[..., :4], 2), ValueError, "weights must have ... got shape"),
+    (lambda: select_keys(X, X, "ab", 2), TypeError, "weights must be"),
+    (lambda: select_keys(X, X[..., :3], LSE, 2), ValueError, "query and key must share head_dim"),
+    (
+        lambda: select_keys(X, X, LSE, 2, np.zeros((5, 5))),
+        TypeError,
+        "mask must be bool ... got float64",
+    ),
+    (lambda: select_keys(X, X[:1], LSE, 2, MASK), ValueError, "mask must be the same ... got"),
+    (lambda: select_keys(X, X, LSE, 2, scale=2), TypeError, "no argument scale ... multiply"),
     (lambda: rollout(L[0], L[0]), ValueError, "query must have at ... got shape ... pass query["),
     (lambda: rollout(L), TypeError, "key must be an array, or ... got None"),
     (lambda: rollout([L], [L, L]), ValueError, "query and key must be lists ... got 1 and"),

@@ -70,6 +70,12 @@ class PatternOptions(
     """The options that determine which keys a query sees."""
 
 
+class SelectionOptions(PatternOptions, total=False):
+    """The options of `select_keys`."""
+
+    threads: int | None
+
+
 class RecordedOptions(
     PatternOptions,
     _ScaleOption["HeadNumbers"],
