@@ -9,12 +9,11 @@ import pytest
 
 import gradient_reference
 import reference
-from cases import Case
-from data_kinds import Drawn
+from cases import Case, build
 from drawn_problems import examples, problems
 from element_types import TYPES
-from gradient_cases import build, drawn
 from philox import philox, words
+from problem import drawn
 from reference import STEP
 
 DOUBLE = np.dtype(np.float64)
@@ -171,7 +170,7 @@ def test_magnitudes_bound_the_errors(problem):
 
 def test_magnitudes_are_a_small_part_of_gradients():
     shapes = (2, 4, 30, 16), (2, 2, 90, 16), (2, 2, 90, 8)
-    problem = build(Case("Gaussian", *shapes, is_causal=True, data=Drawn()), DOUBLE, 0.0)
+    problem = build(Case("Gaussian", *shapes, is_causal=True), DOUBLE, 0.0)
     given = problem.grad_output, *problem.arrays
     exact = gradient_reference.backward(*given, **problem.options)
     bound = gradient_reference.backward(*given, **problem.options, magnitudes=2.0**-23)

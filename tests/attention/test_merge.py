@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import regard
-from cases import LAYOUTS
 from element_types import type_named
+from layouts import LAYOUTS
 from reference import assert_same_bits
 
 merge = regard.merge_attention_states

@@ -11,7 +11,7 @@ import reference
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import type_named
-from gradient_cases import GradientProblem, drawn
+from problem import Problem, drawn
 from reference import arithmetic, assert_same_bits, half_ulp
 
 sdpa = regard.scaled_dot_product_attention
@@ -176,7 +176,7 @@ def test_two_halves_are_the_whole(problem, target, share):
         for (arrays, options), *state, own, own_lse in zip(
             parts, outputs, lses, *grads, strict=True
         ):
-            part = GradientProblem(*arrays, options, own, own_lse)
+            part = Problem(*arrays, options, own, own_lse)
             gradients.append(part.gradients(state, with_respect_to=("query", "key", "value")))
     whole = reference.expected(*problem.arrays, **problem.options)
     limits = [reference.expected(*arrays, **options).limit for arrays, options in parts]

@@ -5,7 +5,7 @@ import pytest
 
 import reference
 import regard
-from gradient_cases import drawn
+from problem import drawn
 from reference import assert_same_bits
 
 LAYERS, BATCH, HEADS, KV_HEADS, N, DIM = 3, 2, 4, 2, 19, 8

@@ -9,6 +9,7 @@ import pytest
 import cases
 import regard
 import sparse_cases
+from layouts import LAYOUTS
 from reference import assert_same_bits, error, largest, wider
 
 SIZES = [1, 2, 3, *cases.AROUND_LANES[3:]]
@@ -222,13 +223,13 @@ def test_softmax_far_from_zero(shift, dtype, target):
     assert error(regard.softmax(x)[top], 1 / top.sum()) <= 4 * np.finfo(dtype).eps
 
 
-WRITEABLE = ["contiguous", *(n for n in cases.LAYOUTS if n not in ("read_only", "byte_swapped"))]
+WRITEABLE = ["contiguous", *(n for n in LAYOUTS if n not in ("read_only", "byte_swapped"))]
 
 
 @pytest.mark.parametrize("layout", WRITEABLE)
 def test_out_of_every_stage(layout, dtype, target):
     """`out` may be the scores themselves, if the result has their shape."""
-    lay = cases.LAYOUTS.get(layout, np.array)
+    lay = LAYOUTS.get(layout, np.array)
     x, y, mask = normal((9, 21), dtype), normal((21, 9), dtype), np.tri(9, 21, 5, dtype=bool)
     for call in (
         lambda **o: regard.matmul(x, y, **o),

@@ -16,7 +16,7 @@ import pytest
 import gradient_reference
 import reference
 import regard
-from gradient_cases import GradientProblem, drawn
+from problem import Problem, drawn
 from reference import judge
 
 Shape = tuple[int, ...]
@@ -118,7 +118,7 @@ def problem_of(mode):
     if "query_seq_lengths" in options:
         rows &= np.arange(rows.shape[-1]) < options["query_seq_lengths"][:, None, None]
     grad_output = rows[..., None] * drawn(arrays[0].shape, np.float32)
-    return GradientProblem(*arrays, words, grad_output, np.zeros(rows.shape, np.float32)), rows
+    return Problem(*arrays, words, grad_output, np.zeros(rows.shape, np.float32)), rows
 
 
 def swapped(array):

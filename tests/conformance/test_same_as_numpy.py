@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import regard
+from cases import build
 from element_types import each_in_one_type
-from gradient_cases import GradientProblem, build, drawn
 from option_cases import FEW, MIXES
+from problem import Problem, drawn
 from reference import assert_matches, assert_same_bits, assert_within, expected
 from sparse_cases import NAMES, dense, in_turn, sparse_masks
 
@@ -233,7 +234,7 @@ def test_a_sparse_mask_has_the_bits_of_the_dense_mask(library, name, scores, wit
     for mask in (MASKS[name], dense(MASKS[name], KV_LEN)):
         if with_bias:
             mask = mask, drawn((HEADS, Q_LEN, KV_LEN), np.float32, 5)
-        problem = GradientProblem(*arrays, OPTIONS[scores] | {"mask": mask}, *grads)
+        problem = Problem(*arrays, OPTIONS[scores] | {"mask": mask}, *grads)
         results.append(library().results(problem))
     for key, wanted in results[1].items():  # -0 plus the zeros of a hidden pair is +0
         assert_same_bits(results[0][key] + 0, wanted + 0)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import reference
 import regard
-from cases import Problem
 from drawn_problems import TARGETS, examples, on_target, problems
+from problem import Problem
 from reference import assert_same_bits
 from streams import CHUNKS, KEY, QUERY, VALUE, WHOLE, normal, stream
 

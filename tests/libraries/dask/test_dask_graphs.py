@@ -16,8 +16,8 @@ from dask.base import tokenize
 import regard
 import regard.dask
 from dask_chunks import cut
-from gradient_cases import drawn
 from option_cases import MIXES
+from problem import drawn
 from reference import expected
 from regard.masks import Blocks
 

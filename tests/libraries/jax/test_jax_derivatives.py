@@ -9,9 +9,10 @@ from test_jax_transforms import GIVEN, INPUTS, PROBLEM, ROLES, attend
 
 import gradient_reference
 import regard
+from cases import build
 from element_types import each_in_one_type
-from gradient_cases import build, drawn
 from option_cases import FEW, MIXES
+from problem import drawn
 from reference import assert_same_bits, assert_within, judge
 
 jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import regard
-from cases import Case
-from gradient_cases import build, drawn
+from cases import Case, build
+from problem import drawn
 from reference import assert_same_bits
 from sparse_cases import NAMES as MASK_NAMES
 from sparse_cases import dense, sparse_masks

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from gradient_cases import drawn
+from problem import drawn
 from sparse_cases import NAMES, dense, sparse_masks
 from torch_problems import scaled_dot_product_attention, torch
 
