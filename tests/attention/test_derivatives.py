@@ -15,18 +15,10 @@ import regard
 from cases import Case, build
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import each_in_one_type
+from error_limits import assert_within, half_ulp, judge
 from option_cases import LONG
 from problem import Problem, drawn
-from reference import (
-    arithmetic,
-    assert_same_bits,
-    assert_within,
-    half_ulp,
-    judge,
-    largest,
-    result_type,
-    solve,
-)
+from reference import arithmetic, assert_same_bits, largest, result_type, solve
 
 sdpa = regard.scaled_dot_product_attention
 sdpa_backward = regard.scaled_dot_product_attention_backward

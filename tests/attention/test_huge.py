@@ -6,7 +6,8 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import regard
-from reference import assert_matches, assert_same_bits, error, expected
+from error_limits import assert_matches, expected
+from reference import assert_same_bits, error
 
 sdpa = regard.scaled_dot_product_attention
 BEYOND = 2**31 + 5

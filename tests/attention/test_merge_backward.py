@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import error_limits
 import gradient_reference
 import reference
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import type_named
+from error_limits import half_ulp
 from problem import Problem, drawn
-from reference import arithmetic, assert_same_bits, half_ulp
+from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 merge = regard.merge_attention_states
@@ -178,8 +180,8 @@ def test_two_halves_are_the_whole(problem, target, share):
         ):
             part = Problem(*arrays, options, own, own_lse)
             gradients.append(part.gradients(state, with_respect_to=("query", "key", "value")))
-    whole = reference.expected(*problem.arrays, **problem.options)
-    limits = [reference.expected(*arrays, **options).limit for arrays, options in parts]
+    whole = error_limits.expected(*problem.arrays, **problem.options)
+    limits = [error_limits.expected(*arrays, **options).limit for arrays, options in parts]
     eps = float(np.finfo(problem.query.dtype).eps)
     finite = whole.exact.lse[np.isfinite(whole.exact.lse)]
     allowed = sum(limit.lse for limit in limits) + 4 * eps * (1 + reference.largest(finite))

@@ -11,8 +11,9 @@ import gradient_reference
 import regard
 from drawn_problems import TARGETS, examples, laid_out, on_target
 from element_types import TYPES, type_named
+from error_limits import Judged, assert_within, judge
 from problem import Problem, drawn
-from reference import Judged, arithmetic, assert_same_bits, assert_within, judge
+from reference import arithmetic, assert_same_bits
 
 ragged = regard.scaled_dot_product_attention_ragged
 ragged_backward = regard.scaled_dot_product_attention_ragged_backward

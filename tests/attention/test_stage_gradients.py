@@ -6,8 +6,9 @@ import pytest
 
 import regard
 import sparse_cases
+from error_limits import assert_within
 from problem import Problem, drawn
-from reference import assert_same_bits, assert_within, derivatives
+from reference import assert_same_bits, derivatives
 
 INF, NAN = float("inf"), float("nan")
 

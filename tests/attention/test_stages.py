@@ -160,7 +160,7 @@ def softmax(x, axis, dtype):
 
 def assert_softmax(x, axis, dtype, **options):
     """Allow twice NumPy's own error, and the errors of regard's exp: log2(e) is rounded (eps |x|,
-    in numerator and denominator), and 4 eps for the rest, as in `reference.expected`."""
+    in numerator and denominator), and 4 eps for the rest, as in `error_limits.expected`."""
     actual = regard.softmax(x, axis, **options)
     assert actual.dtype == dtype
     exact = softmax(x, axis, wider(dtype))

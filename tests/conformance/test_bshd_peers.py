@@ -13,11 +13,12 @@ import zlib
 import numpy as np
 import pytest
 
+import error_limits
 import gradient_reference
 import reference
 import regard
+from error_limits import judge
 from problem import Problem, drawn
-from reference import judge
 
 Shape = tuple[int, ...]
 
@@ -178,7 +179,7 @@ def test_jax(mode, target):
     """JAX's lse has no derivatives."""
     output, lse, gradients, tangent = of_jax(mode)
     problem, rows = problem_of(mode)
-    want, attended = reference.expected(*problem.arrays, **problem.options), problem.attend()
+    want, attended = error_limits.expected(*problem.arrays, **problem.options), problem.attend()
     assert want.seen.any(axis=-1).all()
     assert_alike("output", attended[0][rows], output[rows], want.limit.output)
     assert_alike("lse", attended[1][rows], lse[rows], want.limit.lse)

@@ -14,9 +14,10 @@ import pytest
 import regard
 from cases import build
 from element_types import each_in_one_type
+from error_limits import assert_matches, assert_within, expected
 from option_cases import FEW, MIXES
 from problem import Problem, drawn
-from reference import assert_matches, assert_same_bits, assert_within, expected
+from reference import assert_same_bits
 from sparse_cases import NAMES, dense, in_turn, sparse_masks
 
 ROLES = ("query", "key", "value")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import error_limits
 import reference
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
@@ -36,13 +37,13 @@ MEASURED = st.one_of(
 @examples(200)
 def test_any_cut_gives_what_a_single_call_may(problem, length, target):
     options = dict(problem.options)
-    expected = reference.expected(*problem.arrays, **options)
+    expected = error_limits.expected(*problem.arrays, **options)
     mask = options.pop("mask", None)
     with on_target(target):
         output, lse = stream(
             problem.query, cut(*problem.arrays[1:], length), mask, return_lse=True, **options
         )
-    reference.assert_matches(expected, output=output, lse=lse)
+    error_limits.assert_matches(expected, output=output, lse=lse)
 
 
 def merge(first, second):

@@ -7,6 +7,7 @@ from itertools import count, cycle, product, starmap
 
 import numpy as np
 
+import error_limits
 import reference
 from data_kinds import KINDS, SCALES, Drawn
 from problem import Problem
@@ -88,7 +89,7 @@ def solved(case, dtype):
     """Return a problem and the oracle's result, computed once for all targets, which follow one
     another."""
     problem = case.build(dtype)
-    return problem, reference.expected(*problem.arrays, **problem.options)
+    return problem, error_limits.expected(*problem.arrays, **problem.options)
 
 
 @functools.lru_cache(maxsize=16)

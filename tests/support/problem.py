@@ -6,7 +6,7 @@ import numpy as np
 
 import gradient_reference
 import regard
-from reference import judge
+from error_limits import judge
 
 
 def drawn(shape, dtype, seed=0):

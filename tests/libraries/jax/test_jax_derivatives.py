@@ -11,9 +11,10 @@ import gradient_reference
 import regard
 from cases import build
 from element_types import each_in_one_type
+from error_limits import assert_within, judge
 from option_cases import FEW, MIXES
 from problem import drawn
-from reference import assert_same_bits, assert_within, judge
+from reference import assert_same_bits
 
 jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 import jax.numpy as jnp  # noqa: E402
