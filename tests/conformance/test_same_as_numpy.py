@@ -7,6 +7,7 @@ with the reference implementation.
 
 import dataclasses
 import importlib
+import itertools
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from error_limits import assert_matches, assert_within, expected
 from option_cases import FEW, MIXES
 from problem import Problem, drawn
 from reference import assert_same_bits
-from sparse_cases import NAMES, dense, in_turn, sparse_masks
+from sparse_cases import NAMES, dense, sparse_masks
 
 ROLES = ("query", "key", "value")
 RESULTS = ("output", "lse")
@@ -223,7 +224,8 @@ OPTIONS = {
     },
     "dropout": {"dropout_p": 0.3, "dropout_seed": 5},
 }
-EACH_MASK = in_turn([OfPyTorch, OfJAX, OfDask], NAMES, OPTIONS)
+PAIRS = itertools.product([OfPyTorch, OfJAX, OfDask], NAMES)
+EACH_MASK = [(*pair, name) for pair, name in zip(PAIRS, itertools.cycle(OPTIONS), strict=False)]
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
