@@ -132,14 +132,18 @@ class Problem:
         grads = grad_output, self.grad_lse[..., start:stop]
         return Problem(query, self.key, self.value, options, *grads)
 
-    def keys(self, count):
-        """Return only the first keys, for rows that see no others."""
+    def keys(self, start, stop):
+        """Return some consecutive keys, and the queries at the same distance from them."""
 
         def select(mask):
-            return mask[..., :count] if mask.ndim > 0 and mask.shape[-1] > 1 else mask
+            return mask[..., start:stop] if mask.ndim and mask.shape[-1] > 1 else mask
 
         options = self.with_masks(select)
+        options["query_offset"] = np.asarray(options.get("query_offset", 0)) - start
         for name in ("key_lengths", "left_padding"):
             if options.get(name) is not None:
-                options[name] = np.minimum(options[name], count)
-        return Problem(self.query, self.key[..., :count, :], self.value[..., :count, :], options)
+                options[name] = np.clip(np.asarray(options[name]) - start, 0, stop - start)
+        if "dropout_p" in options:
+            *origin, position = options.get("dropout_origin", (0, 0, 0))
+            options["dropout_origin"] = (*origin, position + start)
+        return Problem(self.query, *(x[..., start:stop, :] for x in self.arrays[1:]), options)
