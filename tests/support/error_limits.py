@@ -57,34 +57,32 @@ def judge(function, problem, *arrays, **extra):
 
     Slopes, sinks and a float mask are read in the precision of the arithmetic.
     """
-    size = problem.query.size + problem.key.size
-    tiny = np.finfo(arithmetic(result_type(*problem.arrays))).tiny
-    options = problem.options | extra
+    dtype = result_type(*problem.arrays)
+    inner = arithmetic(dtype)
+    options = _as_read(problem.options | extra, inner)
+    exact = function(*arrays, **options, precision=wider(dtype))
+    plain = function(*arrays, **options, precision=inner.type, stored=dtype)
+    bound = function(*arrays, **options, change=partial(magnitudes, float(np.finfo(inner).eps)))
+    least = float(np.finfo(inner).tiny) * (problem.query.size + problem.key.size)
+    parts = zip(exact, plain, bound, strict=True)
+    judged = (None if e is None else Judged(e, _limit(e, p, b) + least) for e, p, b in parts)
+    return type(exact)(*judged)
 
-    def bound(eps, **options):
-        return function(*arrays, **options, change=partial(magnitudes, eps))
 
-    return _judged(function, bound, problem.arrays, options, arrays, float(tiny) * size)
+def _limit(exact, plain, bound):
+    return 2 * error(plain, exact) + largest(bound)
 
 
-def _judged(function, bound_of, inputs, options, arrays, least):
-    dtype = result_type(*inputs)
-    inner, mask = arithmetic(dtype), options.get("mask")
+def _as_read(options, inner):
+    """Return options with arrays in the type in which attention reads them."""
+    options, mask = dict(options), options.get("mask")
+    for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
+        options[name] = np.asarray(options[name]).astype(inner)
     if mask is not None:
         parts = mask if isinstance(mask, tuple) else (mask,)
         parts = tuple(part if part.dtype == bool else part.astype(inner) for part in parts)
-        options = options | {"mask": parts if isinstance(mask, tuple) else parts[0]}
-    for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
-        options = options | {name: np.asarray(options[name]).astype(inner)}
-    exact = function(*arrays, **options, precision=wider(dtype))
-    plain = function(*arrays, **options, precision=inner.type, stored=dtype)
-    bound = bound_of(eps=float(np.finfo(inner).eps), **options)
-    return type(exact)(
-        *(
-            None if e is None else Judged(e, 2 * error(p, e) + largest(b) + least)
-            for e, p, b in zip(exact, plain, bound, strict=True)
-        )
-    )
+        options["mask"] = parts if isinstance(mask, tuple) else parts[0]
+    return options
 
 
 def expected(query, key, value, mask=None, **options):
@@ -96,17 +94,14 @@ def expected(query, key, value, mask=None, **options):
     """
     arrays, dtype = (query, key, value), result_type(query, key, value)
     inner = arithmetic(dtype)
+    options = _as_read(options | {"mask": mask}, inner)
+    exact = attention(*arrays, **options, precision=wider(dtype))
+    plain = attention(*arrays, **options, precision=inner.type)
+    bound = _bound(*arrays, **options, eps=float(np.finfo(inner).eps))
     least = float(np.finfo(inner).smallest_subnormal) * (np.shape(key)[-2] + 1)
-    judged = _judged(
-        _unrounded, partial(_bound, *arrays), arrays, options | {"mask": mask}, arrays, least
-    )
-    exact, limit = (Result(*parts) for parts in zip(*judged, strict=True))
-    seen = lay_out(*arrays, mask, **options, precision=np.float64).seen
+    limit = Result(*(_limit(*parts) + least for parts in zip(exact, plain, bound, strict=True)))
+    seen = lay_out(*arrays, **options, precision=np.float64).seen
     return Expected(exact, seen.reshape(exact.weights.shape), limit, dtype, inner)
-
-
-def _unrounded(*arrays, stored=None, **options):
-    return attention(*arrays, **options)
 
 
 def _bound(*arrays, eps, **options):
