@@ -11,6 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 
+def normal(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
 def _integers(most, divisor=1):
     def draw(random, shape, role):
         return random.integers(-most, most + 1, shape) / divisor

@@ -9,7 +9,7 @@ import regard
 from error_limits import judge
 
 
-def drawn(shape, dtype, seed=0):
+def drawn(shape, dtype=np.float64, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
