@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import regard
 from drawn_problems import problems
-from gradient_cases import drawn
+from problem import drawn
 
 sdpa = regard.scaled_dot_product_attention
 LSE = {"return_lse": True}

@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cases
-import reference
+import error_limits
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import each_in_one_type
-from reference import assert_matches, assert_same_bits
+from error_limits import assert_matches
+from reference import assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 
@@ -45,7 +46,7 @@ def test_oracle_of_axes(case, dtype, target):
 @examples(400)
 def test_oracle_of_drawn_problems(problem, target, threads):
     with on_target(target):
-        check(problem, reference.expected(*problem.arrays, **problem.options), threads)
+        check(problem, error_limits.expected(*problem.arrays, **problem.options), threads)
 
 
 def plain(dtype, *, seed=0, q_len=19, kv_len=30):
@@ -56,7 +57,7 @@ def plain(dtype, *, seed=0, q_len=19, kv_len=30):
 
 def test_extra_results_come_in_one_order(dtype, target):
     arrays = plain(dtype)
-    want = reference.expected(*arrays)
+    want = error_limits.expected(*arrays)
     output = sdpa(*arrays)
     assert_matches(want, output=output)
     with_weights = sdpa(*arrays, return_weights=True)
@@ -78,7 +79,7 @@ def test_out_is_filled_and_returned(dtype, target):
     out[...] = np.nan
     output, _weights, _lse = sdpa(*arrays, out=out, return_weights=True, return_lse=True)
     assert output is out
-    assert_matches(reference.expected(*arrays), output=out)
+    assert_matches(error_limits.expected(*arrays), output=out)
 
 
 def test_out_is_cleared_where_nothing_is_seen(dtype, target):
@@ -87,7 +88,7 @@ def test_out_is_cleared_where_nothing_is_seen(dtype, target):
     mask[[0, 7, 18]] = False
     out = np.full((2, 4, 19, 12), np.nan, dtype)
     sdpa(query, key, value, mask, out=out)
-    assert_matches(reference.expected(query, key, value, mask), output=out)
+    assert_matches(error_limits.expected(query, key, value, mask), output=out)
     out = np.full((2, 4, 19, 12), np.nan, dtype)
     sdpa(query, key[..., :0, :], value[..., :0, :], out=out)
     assert_same_bits(out, np.zeros_like(out))
@@ -106,13 +107,13 @@ def test_mask_does_not_set_the_precision(target):
     for dtype, other in [(np.float32, np.float64), (np.float64, np.float32)]:
         arrays = plain(dtype)
         output = sdpa(*arrays, mask.astype(other))
-        assert_matches(reference.expected(*arrays, mask.astype(dtype)), output=output)
+        assert_matches(error_limits.expected(*arrays, mask.astype(dtype)), output=output)
 
 
 def test_integers_bools_and_lists_become_float64(target):
     random = np.random.default_rng(3)
     arrays = [random.integers(-3, 4, shape) for shape in ((5, 4), (6, 4), (6, 3))]
-    want = reference.expected(*(x.astype(np.float64) for x in arrays))
+    want = error_limits.expected(*(x.astype(np.float64) for x in arrays))
     assert_matches(want, output=sdpa(*arrays))
     assert_matches(want, output=sdpa(*(x.astype(np.int8) for x in arrays)))
     assert_matches(want, output=sdpa(*(x.tolist() for x in arrays)))
@@ -121,7 +122,7 @@ def test_integers_bools_and_lists_become_float64(target):
     for each in (mask, np.where(mask, 0.5, -np.inf)):
         assert_same_bits(sdpa(*arrays, each.tolist()), sdpa(*arrays, each))
     arrays = [x > 0 for x in arrays]
-    want = reference.expected(*(x.astype(np.float64) for x in arrays))
+    want = error_limits.expected(*(x.astype(np.float64) for x in arrays))
     assert_matches(want, output=sdpa(*arrays))
 
 

@@ -1,11 +1,14 @@
 """Test `attention_map` against pictures computed from all weights."""
 
+from functools import partial
+
 import hypothesis
 import numpy as np
 import pytest
 
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
+from error_limits import magnitudes
 from reference import arithmetic, assert_same_bits, largest, result_type, solve
 
 POOLINGS = "max", "sum", "mean"
@@ -22,8 +25,8 @@ def pooled(weights, height, width, reduce):
     return pixels
 
 
-def weights_of(problem, options, *, precision, magnitudes=None, **_):
-    s = solve(*problem.arrays, **options, precision=precision, magnitudes=magnitudes)
+def weights_of(problem, options, **how):
+    s = solve(*problem.arrays, **options, **how)
     return s.shaped(np.where(s.seen, s.weights * s.share, 0))
 
 
@@ -36,9 +39,7 @@ def test_pictures_of_all_weights(problem, target):
         query = np.broadcast_to(query, (*problem.batch, *inner))
     inner = arithmetic(result_type(problem.query, problem.key))
     exact = weights_of(problem, options, precision=np.longdouble)
-    moved = weights_of(
-        problem, options, precision=np.float64, magnitudes=float(np.finfo(inner).eps)
-    )
+    moved = weights_of(problem, options, change=partial(magnitudes, float(np.finfo(inner).eps)))
     *_, q_len, kv_len = exact.shape
     if 0 in exact.shape:
         return

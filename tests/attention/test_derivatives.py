@@ -12,21 +12,13 @@ from hypothesis import strategies as st
 
 import gradient_reference
 import regard
-from cases import Case
+from cases import Case, build
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import each_in_one_type
-from gradient_cases import GradientProblem, build, drawn
+from error_limits import assert_within, half_ulp, judge
 from option_cases import LONG
-from reference import (
-    arithmetic,
-    assert_same_bits,
-    assert_within,
-    half_ulp,
-    judge,
-    largest,
-    result_type,
-    solve,
-)
+from problem import Problem, drawn
+from reference import arithmetic, assert_same_bits, largest, result_type, solve
 
 sdpa = regard.scaled_dot_product_attention
 sdpa_backward = regard.scaled_dot_product_attention_backward
@@ -299,7 +291,7 @@ def yardstick(name, dtype, spread=1.0):
     query, key, value, grad_output = (x.astype(dtype) for x in arrays)
     options = {k: np.array(v) if isinstance(v, list) else v for k, v in options.items()}
     grad_lse = np.zeros((heads, q_len), arithmetic(dtype))
-    return GradientProblem(query, key, value, options, grad_output, grad_lse)
+    return Problem(query, key, value, options, grad_output, grad_lse)
 
 
 def root_mean_square(x):

@@ -6,12 +6,13 @@ import pytest
 
 import reference
 import regard
-from cases import Case
+from cases import Case, build
 from element_types import each_in_one_type
-from gradient_cases import build, drawn
+from error_limits import half_ulp
 from int8_model import rounded_problem
 from philox import dropout_factors, words
-from reference import arithmetic, assert_same_bits, half_ulp
+from problem import drawn
+from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 EVERYTHING = {"return_weights": True, "return_lse": True}

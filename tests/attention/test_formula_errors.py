@@ -249,18 +249,18 @@ def excess(family, drawn, dim, seed):
 # Kinds of numbers, head_dim and seed.
 SETTINGS = [
     (Drawn("gaussian"), 64, 0),
-    (Drawn("gaussian", "0.3"), 64, 1),
+    (Drawn("gaussian", 0.3), 64, 1),
     (Drawn("integers to 16"), 64, 18),
-    (Drawn("integers to 16", "1"), 64, 2),
+    (Drawn("integers to 16", 1.0), 64, 2),
     (Drawn("integers to 100"), 16, 7),
     (Drawn("halves to 32"), 16, 2),
-    (Drawn("halves to 32", "0.3"), 64, 21),
-    (Drawn("one-hot", "1"), 16, 4),
-    (Drawn("one-hot", "1/3"), 16, 0),
+    (Drawn("halves to 32", 0.3), 64, 21),
+    (Drawn("one-hot", 1.0), 16, 4),
+    (Drawn("one-hot", 1 / 3), 16, 0),
     (Drawn("keys + 100"), 64, 23),
-    (Drawn("keys + 100", "1/3"), 16, 11),
+    (Drawn("keys + 100", 1 / 3), 16, 11),
     (Drawn("scores around 1000"), 64, 0),
-    (Drawn("scores around 1000", "3.7"), 64, 1),
+    (Drawn("scores around 1000", 3.7), 64, 1),
 ]
 CASES = [
     pytest.param(family, *setting, marks=[pytest.mark.slow] if number % 3 else [])

@@ -2,6 +2,7 @@
 numbers, and derivatives by imaginary steps."""
 
 import dataclasses
+from functools import partial
 
 import hypothesis
 import numpy as np
@@ -9,12 +10,12 @@ import pytest
 
 import gradient_reference
 import reference
-from cases import Case
-from data_kinds import Drawn
+from cases import Case, build
 from drawn_problems import examples, problems
 from element_types import TYPES
-from gradient_cases import build, drawn
+from error_limits import magnitudes
 from philox import philox, words
+from problem import drawn
 from reference import STEP
 
 DOUBLE = np.dtype(np.float64)
@@ -156,12 +157,12 @@ def test_gradients_of_gradients_are_derivatives(problem):
 @examples(60)
 def test_magnitudes_bound_the_errors(problem):
     """The formula in float32 is within the limits for its own precision, so they are not too
-    narrow. Keys whose weights are below eps^2 may move further (see `reference.movement`)."""
+    narrow. Keys whose weights are below eps^2 may move further (see `error_limits.movement`)."""
     given, options = (problem.grad_output, *problem.arrays), problem.options
     options = options | {"grad_lse": problem.grad_lse}
     exact, plain, bound = (
         gradient_reference.backward(*given, **options, **how)
-        for how in ({}, {"precision": np.float32}, {"magnitudes": 2.0**-23})
+        for how in ({}, {"precision": np.float32}, {"change": partial(magnitudes, 2.0**-23)})
     )
     for want, mine, limit in zip(exact, plain, bound, strict=True):
         if want is not None:
@@ -171,9 +172,11 @@ def test_magnitudes_bound_the_errors(problem):
 
 def test_magnitudes_are_a_small_part_of_gradients():
     shapes = (2, 4, 30, 16), (2, 2, 90, 16), (2, 2, 90, 8)
-    problem = build(Case("Gaussian", *shapes, is_causal=True, data=Drawn()), DOUBLE, 0.0)
+    problem = build(Case("Gaussian", *shapes, is_causal=True), DOUBLE, 0.0)
     given = problem.grad_output, *problem.arrays
     exact = gradient_reference.backward(*given, **problem.options)
-    bound = gradient_reference.backward(*given, **problem.options, magnitudes=2.0**-23)
+    bound = gradient_reference.backward(
+        *given, **problem.options, change=partial(magnitudes, 2.0**-23)
+    )
     for want, limit in zip(exact[:3], bound[:3], strict=True):
         assert reference.largest(limit) < 1e-4 * reference.largest(want)

@@ -6,15 +6,13 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import regard
-from reference import assert_matches, assert_same_bits, error, expected
+from data_kinds import normal
+from error_limits import assert_matches, expected
+from reference import assert_same_bits, error
 
 sdpa = regard.scaled_dot_product_attention
 BEYOND = 2**31 + 5
 GIB = 2**30
-
-
-def normal(*shape, dtype=np.float32, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def spread(value, length, axis=-2):

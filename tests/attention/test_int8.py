@@ -11,8 +11,10 @@ import regard
 import regard._core
 from drawn_problems import examples, problems
 from element_types import TYPES
-from int8_model import allowed_by_steps, expected_of_integers, group_of, mean_of, rotated, rounded
-from reference import assert_matches, assert_same_bits, attention
+from error_limits import assert_matches
+from fewer_bits import group_of, rotated
+from int8_model import allowed_by_steps, expected_of_integers, mean_of, rounded
+from reference import assert_same_bits, attention
 
 sdpa = regard.scaled_dot_product_attention
 EVERYTHING = {"return_weights": True, "return_lse": True}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import regard
-from cases import LAYOUTS
+from layouts import LAYOUTS
 from reference import assert_same_bits
 
 ROLES = ["query", "key", "value", "bool_mask", "float_mask"]

@@ -13,7 +13,7 @@ from drawn_calls import calls, statistics
 from drawn_masks import drawn_mask
 from drawn_problems import TARGETS, examples, on_target
 from element_types import type_named
-from gradient_cases import drawn
+from problem import drawn
 from reference import assert_same_bits
 from regard import masks
 

@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 
 import regard
-from cases import LAYOUTS
 from element_types import type_named
+from layouts import LAYOUTS
+from problem import drawn
 from reference import assert_same_bits
 
 merge = regard.merge_attention_states
 INF, NAN = np.inf, np.nan
-
-
-def normal(shape, dtype="float64", seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def exactly(outputs, lses):
@@ -33,8 +30,8 @@ def test_merge_is_the_formula(dtype, parts, spread, target):
     of `parts` products and sums is rounded, and then the output is rounded to its type."""
     dtype = type_named(dtype)
     wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
-    outputs = normal((parts, 2, 40, 6)).astype(dtype)
-    lses = (spread * normal((parts, 2, 40), seed=1)).astype(wide)
+    outputs = drawn((parts, 2, 40, 6)).astype(dtype)
+    lses = (spread * drawn((parts, 2, 40), seed=1)).astype(wide)
     output, lse = merge(outputs, lses)
     assert output.dtype == dtype
     assert lse.dtype == wide
@@ -90,8 +87,8 @@ def test_rows_of_special_numbers(name, dtype, target):
 
 
 def several(dtype, parts=5, rows=(3, 4, 11), value_dim=7):
-    outputs = normal((parts, *rows, value_dim), dtype)
-    lses = normal((parts, *rows), dtype, seed=1) * 5
+    outputs = drawn((parts, *rows, value_dim), dtype)
+    lses = drawn((parts, *rows), dtype, seed=1) * 5
     lses[np.random.default_rng(2).random(lses.shape) < 0.3] = -INF
     outputs[lses == -INF] = 0
     return outputs, lses
@@ -121,7 +118,7 @@ def test_the_number_of_threads_changes_no_bit(dtype, target):
 
 
 def test_results_of_one_part_are_copies(dtype):
-    output, lse = normal((2, 5, 3), dtype), normal((2, 5), dtype)
+    output, lse = drawn((2, 5, 3), dtype), drawn((2, 5), dtype)
     merged = merge([output], [lse])
     assert_same_bits(merged, (output, lse))
     assert not any(np.shares_memory(*pair) for pair in zip(merged, (output, lse), strict=True))
@@ -154,8 +151,8 @@ def test_any_layout(layout, value_dim, dtype, target):
     ],
 )
 def test_parts_broadcast(states, sums, dtype, target):
-    outputs = [normal(shape, dtype, i) for i, shape in enumerate(states)]
-    lses = [normal(shape, dtype, i + 9) for i, shape in enumerate(sums)]
+    outputs = [drawn(shape, dtype, i) for i, shape in enumerate(states)]
+    lses = [drawn(shape, dtype, i + 9) for i, shape in enumerate(sums)]
     rows = np.broadcast_shapes(*(shape[:-1] for shape in states), *sums)
     full = [np.broadcast_to(o, (*rows, o.shape[-1])).copy() for o in outputs]
     actual = merge(outputs, lses)
@@ -178,8 +175,8 @@ def test_parts_broadcast(states, sums, dtype, target):
     ],
 )
 def test_types(outputs, lses, output, lse):
-    states = [normal((5, 2), seed=i).astype(type_named(name)) for i, name in enumerate(outputs)]
-    sums = [normal((5,), seed=i).astype(type_named(name)) for i, name in enumerate(lses)]
+    states = [drawn((5, 2), seed=i).astype(type_named(name)) for i, name in enumerate(outputs)]
+    sums = [drawn((5,), seed=i).astype(type_named(name)) for i, name in enumerate(lses)]
     actual = merge(states, sums)
     assert actual[0].dtype == type_named(output)
     assert actual[1].dtype == type_named(lse)

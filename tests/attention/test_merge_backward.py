@@ -1,18 +1,22 @@
 """Test the gradients of merged attention states against the formula, and attention over two sets of
 keys, merged and differentiated, against one call."""
 
+import dataclasses
+
 import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import error_limits
 import gradient_reference
 import reference
 import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import type_named
-from gradient_cases import GradientProblem, drawn
-from reference import arithmetic, assert_same_bits, half_ulp
+from error_limits import half_ulp
+from problem import drawn
+from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 merge = regard.merge_attention_states
@@ -137,18 +141,9 @@ def test_nan_in_a_row_shows_in_its_gradients_alone(dtype):
 
 def halves(problem, split):
     """Return the keys before and from `split` on as two problems; the first has the sinks."""
-
-    def select(mask):
-        return mask[..., split:] if mask.ndim and mask.shape[-1] > 1 else mask
-
-    first, options = problem.keys(split), problem.with_masks(select)
-    options["query_offset"] = np.asarray(options.get("query_offset", 0)) - split
-    for name in ("key_lengths", "left_padding"):
-        if options.get(name) is not None:
-            options[name] = np.maximum(np.asarray(options[name]) - split, 0)
-    options.pop("sinks", None)
-    arrays = problem.query, problem.key[..., split:, :], problem.value[..., split:, :]
-    return (first.arrays, first.options), (arrays, options)
+    first, second = problem.keys(0, split), problem.keys(split, problem.key.shape[-2])
+    second.options.pop("sinks", None)
+    return first, second
 
 
 @hypothesis.given(
@@ -165,21 +160,19 @@ def test_two_halves_are_the_whole(problem, target, share):
     split = int(share * problem.key.shape[-2])
     parts, outputs, lses, gradients = halves(problem, split), [], [], []
     with on_target(target):
-        for arrays, options in parts:
-            output, lse = sdpa(*arrays, **options, return_lse=True)
+        for part in parts:
+            output, lse = sdpa(*part.arrays, **part.options, return_lse=True)
             outputs.append(output)
             lses.append(lse)
         merged = merge(outputs, lses)
         grads = merge_backward(
             problem.grad_output, outputs, lses, *merged, grad_lse=problem.grad_lse
         )
-        for (arrays, options), *state, own, own_lse in zip(
-            parts, outputs, lses, *grads, strict=True
-        ):
-            part = GradientProblem(*arrays, options, own, own_lse)
+        for part, *state, own, own_lse in zip(parts, outputs, lses, *grads, strict=True):
+            part = dataclasses.replace(part, grad_output=own, grad_lse=own_lse)
             gradients.append(part.gradients(state, with_respect_to=("query", "key", "value")))
-    whole = reference.expected(*problem.arrays, **problem.options)
-    limits = [reference.expected(*arrays, **options).limit for arrays, options in parts]
+    whole = error_limits.expected(*problem.arrays, **problem.options)
+    limits = [error_limits.expected(*part.arrays, **part.options).limit for part in parts]
     eps = float(np.finfo(problem.query.dtype).eps)
     finite = whole.exact.lse[np.isfinite(whole.exact.lse)]
     allowed = sum(limit.lse for limit in limits) + 4 * eps * (1 + reference.largest(finite))

@@ -7,10 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
+import error_limits
 import reference
 import regard
 from element_types import each_in_one_type
-from reference import assert_matches, attention, error, largest
+from error_limits import assert_matches
+from reference import attention, error, largest
 
 sdpa = regard.scaled_dot_product_attention
 KV_LEN = 205
@@ -45,7 +47,7 @@ def test_scores_of_minus_infinity_are_not_a_mask(dtype, target):
     want = attention(query, key[..., 1::2, :], value[..., 1::2, :])
     output, weights = sdpa(query, key, value, return_weights=True)
     assert not weights[..., ::2].any()
-    limit = reference.expected(query, key[..., 1::2, :], value[..., 1::2, :]).limit
+    limit = error_limits.expected(query, key[..., 1::2, :], value[..., 1::2, :]).limit
     assert error(output, want.output) <= limit.output
 
 
@@ -58,7 +60,7 @@ def with_scores(scores, dtype):
 
 def check(*arrays, **options):
     """Check the call with weights and the call without, which takes another code path."""
-    want = reference.expected(*arrays, **options)
+    want = error_limits.expected(*arrays, **options)
     output, weights, lse = sdpa(*arrays, **options, return_weights=True, return_lse=True)
     assert_matches(want, output=output, weights=weights, lse=lse)
     output, lse = sdpa(*arrays, **options, return_lse=True)
@@ -141,7 +143,7 @@ def test_a_mask_of_the_most_negative_number(extra, dtype, target):
     mean = value.astype(reference.wider(dtype)).mean(axis=-2)
     allowed = np.finfo(dtype).eps * KV_LEN / 2 * largest(value)
     assert error(output[:, :, 4], np.repeat(mean, 2, axis=1)) <= allowed
-    want = reference.expected(query[..., 7:8, :], key[..., 1::2, :], value[..., 1::2, :])
+    want = error_limits.expected(query[..., 7:8, :], key[..., 1::2, :], value[..., 1::2, :])
     assert_matches(want, output=output[..., 7:8, :])
 
 
@@ -166,7 +168,7 @@ def test_subnormal_inputs(dtype, target):
     query, key, value = arrays(dtype)
     tiny = np.trunc(value * 4000) * least
     assert largest(tiny) < np.finfo(dtype).tiny
-    want = reference.expected(query, key, tiny)
+    want = error_limits.expected(query, key, tiny)
     assert want.exact.output.any()
     assert_matches(want, output=sdpa(query, key, tiny))
     assert want.limit.output < largest(want.exact.output), "zeros would pass"
@@ -174,7 +176,7 @@ def test_subnormal_inputs(dtype, target):
     wanted = np.repeat(tiny[..., :1, :], 2, axis=1)
     assert error(one, wanted) <= 2 * least
     query, key = query * least * 1000, key * least * 1000
-    assert_matches(reference.expected(query, key, value), output=sdpa(query, key, value))
+    assert_matches(error_limits.expected(query, key, value), output=sdpa(query, key, value))
 
 
 def root_mean_square(x):

@@ -5,12 +5,8 @@ import numpy as np
 import pytest
 
 import regard
-from reference import (
-    arithmetic,
-    assert_matches,
-    assert_same_bits,
-    expected,
-)
+from error_limits import assert_matches, expected
+from reference import arithmetic, assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
 EVERYTHING = {"return_weights": True, "return_lse": True}

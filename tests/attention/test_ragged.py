@@ -11,8 +11,9 @@ import gradient_reference
 import regard
 from drawn_problems import TARGETS, examples, laid_out, on_target
 from element_types import TYPES, type_named
-from gradient_cases import GradientProblem, drawn
-from reference import Judged, arithmetic, assert_same_bits, assert_within, judge
+from error_limits import Judged, assert_within, judge
+from problem import Problem, drawn
+from reference import arithmetic, assert_same_bits
 
 ragged = regard.scaled_dot_product_attention_ragged
 ragged_backward = regard.scaled_dot_product_attention_ragged_backward
@@ -76,7 +77,7 @@ class Packed:
                 options["dropout_origin"] = (s, 0, 0)
             arrays = self.query[rows], self.key[keys], self.value[keys]
             grads = self.grad_output[rows], self.grad_lse[rows]
-            yield rows, keys, GradientProblem(*map(turned, arrays), options, *map(turned, grads))
+            yield rows, keys, Problem(*map(turned, arrays), options, *map(turned, grads))
 
 
 @st.composite

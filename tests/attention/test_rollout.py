@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+import error_limits
 import reference
 import regard
-from gradient_cases import drawn
+from problem import drawn
 from reference import assert_same_bits
 
 LAYERS, BATCH, HEADS, KV_HEADS, N, DIM = 3, 2, 4, 2, 19, 8
@@ -27,7 +28,7 @@ def dense(layers, mask=None, *, residual=0.5, shares=None, **options):
     """
     product, limit = None, 0.0
     for number, (query, key) in enumerate(layers):
-        want = reference.expected(query, key, key, mask, **options)
+        want = error_limits.expected(query, key, key, mask, **options)
         weights = want.exact.weights.astype(float)
         heads, length = weights.shape[-3:-1]
         each = np.full(heads, 1 / heads) if shares is None else np.asarray(shares[number], float)

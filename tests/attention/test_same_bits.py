@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import regard
 from drawn_calls import attend, calls, gradients, tangents, tangents_of, weights
 from drawn_problems import TARGETS, examples, laid_out, on_target
-from gradient_cases import GradientProblem
+from problem import Problem
 from reference import assert_same_bits, solve
 
 
@@ -214,7 +214,7 @@ def test_other_entries_may_hold_anything(call, target, filling, data):
     loud = {name: getattr(problem, name).copy() for name in names}
     for array in loud.values():
         array[others] = filling
-    spoiled = GradientProblem(options=problem.options, **loud)
+    spoiled = Problem(options=problem.options, **loud)
     with on_target(target), np.errstate(all="ignore"):
         if family is gradients:
             asked = {"with_respect_to": ("query", "key", "value")}

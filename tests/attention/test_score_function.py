@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import regard
-from gradient_cases import drawn
+from problem import drawn
 from reference import assert_same_bits
 
 HEADS, KV_HEADS, Q_LEN, KV_LEN, DIM = 4, 2, 9, 21, 8

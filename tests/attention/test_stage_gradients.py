@@ -6,8 +6,9 @@ import pytest
 
 import regard
 import sparse_cases
-from gradient_cases import GradientProblem, drawn
-from reference import assert_same_bits, assert_within, derivatives
+from error_limits import assert_within
+from problem import Problem, drawn
+from reference import assert_same_bits, derivatives
 
 INF, NAN = float("inf"), float("nan")
 
@@ -150,7 +151,7 @@ def test_the_stages_backward_give_the_fused_gradients(name, dtype, target):
     options |= {} if factor is None else {"scale": factor}
     grad = drawn((*query.shape[:-1], value.shape[-1]), dtype, 9)
     grad_lse = np.zeros(query.shape[:-1], dtype)
-    problem = GradientProblem(query, key, value, options, grad, grad_lse)
+    problem = Problem(query, key, value, options, grad, grad_lse)
 
     factor = factor or query.shape[-1] ** -0.5
     keys = key.swapaxes(-1, -2)

@@ -9,13 +9,11 @@ import pytest
 import cases
 import regard
 import sparse_cases
+from layouts import LAYOUTS
+from problem import drawn
 from reference import assert_same_bits, error, largest, wider
 
 SIZES = [1, 2, 3, *cases.AROUND_LANES[3:]]
-
-
-def normal(shape, dtype, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def assert_product(a, b, dtype, **options):
@@ -49,7 +47,7 @@ LONG = [(24, 3000, 40), (3, 1030, 700), (1, 3000, 500), (400, 3000, 1), (410, 70
 
 @pytest.mark.parametrize(("m", "k", "n"), LONG)
 def test_matmul_of_long_shapes(m, k, n, dtype, target):
-    assert_product(normal((m, k), dtype, 1), normal((k, n), dtype, 2), dtype)
+    assert_product(drawn((m, k), dtype, 1), drawn((k, n), dtype, 2), dtype)
 
 
 def test_matmul_of_few_rows_so_deep_that_it_pauses(dtype, target):
@@ -86,8 +84,8 @@ def test_matmul_of_few_rows_so_deep_that_it_pauses(dtype, target):
     ids=str,
 )
 def test_matmul_has_numpys_shapes(a, b, dtype, target):
-    assert_product(normal(a, dtype, 1), normal(b, dtype, 2), dtype)
-    assert_product(normal(a, dtype, 1), normal(b, dtype, 2), dtype, threads=2)
+    assert_product(drawn(a, dtype, 1), drawn(b, dtype, 2), dtype)
+    assert_product(drawn(a, dtype, 1), drawn(b, dtype, 2), dtype, threads=2)
 
 
 def test_matmul_result_types(target):
@@ -95,12 +93,12 @@ def test_matmul_result_types(target):
     for left, right in [(a, b), (np.array(a), np.array(b)), (np.array(a), np.array(b, np.float32))]:
         assert_same_bits(regard.matmul(left, right), np.array([[17.0], [39.0]]))
     assert_same_bits(regard.matmul(np.array(a) > 1, np.array(a) > 1), np.array([[1.0, 1], [1, 2]]))
-    mixed = regard.matmul(normal((3, 4), np.float32), normal((4, 2), np.float64))
+    mixed = regard.matmul(drawn((3, 4), np.float32), drawn((4, 2), np.float64))
     assert mixed.dtype == np.float64
 
 
 def test_matmul_shows_nan_and_infinity_where_they_belong(dtype, target):
-    a, b = normal((37, 41), dtype, 1), normal((41, 70), dtype, 2)
+    a, b = drawn((37, 41), dtype, 1), drawn((41, 70), dtype, 2)
     wanted = regard.matmul(a, b)
     a[5, 7], b[3, 9], b[40, 69] = np.nan, np.inf, np.nan
     with np.errstate(invalid="ignore"):
@@ -112,7 +110,7 @@ def test_matmul_shows_nan_and_infinity_where_they_belong(dtype, target):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_scale_is_numpys_product(size, dtype, target):
-    x = normal((3, size), dtype, size)
+    x = drawn((3, size), dtype, size)
     x[0, 0] = -0.0
     x[1, -1], x[2, size // 2] = np.inf, np.nan
     for factor in (0.3, 2, -1.0, 0.0, 1e-30):
@@ -126,7 +124,7 @@ def test_scale_is_numpys_product(size, dtype, target):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_apply_mask_hides_or_adds(size, dtype, target):
-    scores = normal((2, 3, size), dtype, size)
+    scores = drawn((2, 3, size), dtype, size)
     scores[0, 0, 0] = np.nan
     random = np.random.default_rng(size)
     for shape in [(2, 3, size), (3, 1), (size,), (2, 1, 1), ()]:
@@ -143,7 +141,7 @@ def test_apply_mask_hides_or_adds(size, dtype, target):
 
 
 def test_apply_mask_keeps_the_precision_of_the_scores(target):
-    scores = normal((3, 5), np.float32)
+    scores = drawn((3, 5), np.float32)
     assert regard.apply_mask(scores, np.zeros((3, 5), np.float64)).dtype == np.float32
     assert regard.apply_mask([[1, 2]], [[True, False]]).tolist() == [[1.0, -np.inf]]
     assert regard.apply_mask([[1, 2]], [[0.5, -np.inf]]).tolist() == [[1.5, -np.inf]]
@@ -159,7 +157,7 @@ def softmax(x, axis, dtype):
 
 def assert_softmax(x, axis, dtype, **options):
     """Allow twice NumPy's own error, and the errors of regard's exp: log2(e) is rounded (eps |x|,
-    in numerator and denominator), and 4 eps for the rest, as in `reference.expected`."""
+    in numerator and denominator), and 4 eps for the rest, as in `error_limits.expected`."""
     actual = regard.softmax(x, axis, **options)
     assert actual.dtype == dtype
     exact = softmax(x, axis, wider(dtype))
@@ -171,20 +169,20 @@ def assert_softmax(x, axis, dtype, **options):
 def test_softmax_of_any_rank(dtype, target):
     for shape in ((1,), (7,), (2, 3, 2, 1, 2, 5), (0,), (3, 0), (0, 3)):
         for axis in range(-len(shape), len(shape)):
-            assert_softmax(normal(shape, dtype), axis, dtype)
+            assert_softmax(drawn(shape, dtype), axis, dtype)
 
 
 @pytest.mark.parametrize("size", [*SIZES, 1000])
 def test_softmax_of_rows(size, dtype, target):
-    assert_softmax(normal((3, size), dtype, size) * 3, -1, dtype)
-    x = normal((2, size, 5), dtype, size) * 3
+    assert_softmax(drawn((3, size), dtype, size) * 3, -1, dtype)
+    x = drawn((2, size, 5), dtype, size) * 3
     x[np.random.default_rng(size).random(x.shape) < 0.3] = -np.inf
     for axis in (-1, 1, 0, 2, -2, -3):
         assert_softmax(x, axis, dtype, threads=1 + size % 3)
 
 
 def test_softmax_of_a_row_without_keys_is_zero(dtype, target):
-    x = normal((40, 70), dtype)
+    x = drawn((40, 70), dtype)
     x[[0, 17, 39]] = -np.inf
     actual = regard.softmax(x)
     assert_same_bits(actual[[0, 17, 39]], np.zeros((3, 70), dtype))
@@ -193,7 +191,7 @@ def test_softmax_of_a_row_without_keys_is_zero(dtype, target):
 
 
 def test_softmax_shows_nan_in_its_row_only(dtype, target):
-    x = normal((40, 70), dtype)
+    x = drawn((40, 70), dtype)
     clean = regard.softmax(x)
     x[3, 69], x[20, 0] = np.nan, np.nan
     x[20, 1:] = -np.inf
@@ -222,14 +220,14 @@ def test_softmax_far_from_zero(shift, dtype, target):
     assert error(regard.softmax(x)[top], 1 / top.sum()) <= 4 * np.finfo(dtype).eps
 
 
-WRITEABLE = ["contiguous", *(n for n in cases.LAYOUTS if n not in ("read_only", "byte_swapped"))]
+WRITEABLE = ["contiguous", *(n for n in LAYOUTS if n not in ("read_only", "byte_swapped"))]
 
 
 @pytest.mark.parametrize("layout", WRITEABLE)
 def test_out_of_every_stage(layout, dtype, target):
     """`out` may be the scores themselves, if the result has their shape."""
-    lay = cases.LAYOUTS.get(layout, np.array)
-    x, y, mask = normal((9, 21), dtype), normal((21, 9), dtype), np.tri(9, 21, 5, dtype=bool)
+    lay = LAYOUTS.get(layout, np.array)
+    x, y, mask = drawn((9, 21), dtype), drawn((21, 9), dtype), np.tri(9, 21, 5, dtype=bool)
     for call in (
         lambda **o: regard.matmul(x, y, **o),
         lambda **o: regard.scale(x, 0.5, **o),
@@ -263,7 +261,7 @@ def test_out_of_every_stage(layout, dtype, target):
 def test_the_order_of_axes_in_memory_changes_no_bit(shape, order, dtype, target):
     """Rows that are next to each other are computed in SIMD lanes, and results have the same memory
     layout as NumPy's."""
-    x = normal(shape, dtype) * 3
+    x = drawn(shape, dtype) * 3
     x[0, 1, :2] = -np.inf
     bits = np.random.default_rng(1).random(shape) < 0.5
     bias = np.where(bits, x, -np.inf).astype(dtype)
@@ -291,7 +289,7 @@ def test_the_order_of_axes_in_memory_changes_no_bit(shape, order, dtype, target)
 
 
 def test_one_long_row_is_shared_out(dtype, target):
-    x = normal(100_003, dtype)
+    x = drawn(100_003, dtype)
     assert_same_bits(regard.scale(x, 3.0, threads=3), x * dtype.type(3))
     bits = np.arange(len(x)) % 3 == 0
     wanted = np.where(bits, x, dtype.type(-np.inf))
@@ -302,7 +300,7 @@ def test_one_long_row_is_shared_out(dtype, target):
 def test_sparse_masks_are_applied_as_dense_ones():
     """The mask is applied some rows at a time, in any layout, in place, and with missing keys."""
     for name, mask in sparse_cases.sparse_masks(2, 3, 500, 800).items():
-        scores = normal((2, 3, 500, 800), np.float32).swapaxes(0, 1).copy().swapaxes(0, 1)
+        scores = drawn((2, 3, 500, 800), np.float32).swapaxes(0, 1).copy().swapaxes(0, 1)
         scores[..., 7, :] = np.nan
         wanted = regard.apply_mask(scores, sparse_cases.dense(mask, 800))
         for out in (None, np.empty_like(scores), scores):
@@ -326,8 +324,8 @@ def test_a_sparse_mask_takes_little_memory():
 
 
 def test_threads_of_the_stages(dtype, target, layer):
-    a, b = normal((3, 130, 300), dtype), normal((300, 210), dtype, 1)
-    wide, mask = normal((40, 5003), dtype, 2), normal((40, 1), dtype) > 0
+    a, b = drawn((3, 130, 300), dtype), drawn((300, 210), dtype, 1)
+    wide, mask = drawn((40, 5003), dtype, 2), drawn((40, 1), dtype) > 0
     for call in (
         lambda n: regard.matmul(a, b, threads=n),
         lambda n: regard.matmul(a[0, 0], b, threads=n),
@@ -344,7 +342,7 @@ def test_threads_of_the_stages(dtype, target, layer):
 
 
 def test_every_entry_of_the_stages_alone(dtype, target):
-    a, b = normal((4, 37, 61), dtype), normal((4, 61, 45), dtype, 1)
+    a, b = drawn((4, 37, 61), dtype), drawn((4, 61, 45), dtype, 1)
     product, weights = regard.matmul(a, b), regard.softmax(a * 3)
     for i in range(4):
         assert_same_bits(regard.matmul(a[i], b[i]), product[i])

@@ -11,7 +11,8 @@ import regard
 import sparse_cases
 import summary_reference
 from drawn_problems import TARGETS, examples, on_target, problems
-from reference import arithmetic, assert_same_bits, assert_within, judge, result_type, solve
+from error_limits import assert_within, judge
+from reference import arithmetic, assert_same_bits, result_type, solve
 
 ALL = regard.AttentionSummary._fields
 HEAD = "previous_token", "induction"

@@ -3,7 +3,8 @@
 import numpy as np
 
 import regard
-from cache_model import Model, packed_tokens, tokens
+from cache_model import Model
+from cache_tokens import packed_tokens, tokens
 
 WINDOW = {"keep_last": 20, "keep_first": 3, "page_size": 16}
 KINDS = {

@@ -7,7 +7,8 @@ import pytest
 
 import regard
 from cache_kinds import loaded, new_cache
-from cache_model import Model, assert_alike, assert_answers, normal, packed_tokens, tokens
+from cache_model import Model, assert_alike, assert_answers
+from cache_tokens import normal, packed_tokens, tokens
 from element_types import each_in_one_type
 from inside_cache import assert_owners_are_right
 from messages import says

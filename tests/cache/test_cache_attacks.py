@@ -10,7 +10,7 @@ import pytest
 
 import inside_cache
 from cache_kinds import CHANGES, KINDS, make, own_tokens
-from cache_model import told
+from cache_tokens import told
 
 LONGEST = 12e-3  # seconds until a kill; most changes and saves take less
 ROUNDS = [2, pytest.param(130, marks=pytest.mark.exhaustive)]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import normal
+from cache_tokens import normal
+from error_limits import assert_matches, expected
 from fewer_bits import (
     ALL,
     groups_of,
@@ -21,7 +22,7 @@ from fewer_bits import (
 )
 from inside_cache import stored_rows
 from messages import says
-from reference import assert_matches, assert_same_bits, expected
+from reference import assert_same_bits
 from test_cache import OPTIONS
 
 INT8, FLOAT8, FOUR = ALL

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 import regard
-from cache_model import normal, tokens, told
+from cache_tokens import normal, tokens, told
 from inside_cache import assert_owners_are_right, page_bytes, taken
 
 

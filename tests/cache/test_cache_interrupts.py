@@ -10,7 +10,8 @@ import pytest
 
 from cache_kinds import CHANGES as ALL_CHANGES
 from cache_kinds import KINDS, make, own_tokens
-from cache_model import assert_alike, told
+from cache_model import assert_alike
+from cache_tokens import told
 from inside_cache import assert_owners_are_right
 from interrupts import Instructions
 

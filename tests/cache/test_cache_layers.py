@@ -7,7 +7,8 @@ import pytest
 
 import regard
 from cache_kinds import loaded, make, new_cache
-from cache_model import assert_alike, normal, packed_tokens, tokens
+from cache_model import assert_alike
+from cache_tokens import normal, packed_tokens, tokens
 from inside_cache import assert_owners_are_right
 from messages import says
 from test_cache_interrupts import Moments, Stop, stop_at

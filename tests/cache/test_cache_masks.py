@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import normal, packed_tokens, tokens
+from cache_tokens import normal, packed_tokens, tokens
 from element_types import type_named
 from reference import assert_same_bits
 from sparse_cases import NAMES, dense, sparse_masks

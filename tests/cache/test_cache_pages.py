@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import normal, tokens
+from cache_tokens import normal, tokens
 from inside_cache import arrays_of, page_bytes, table_of, taken
 from reference import assert_same_bits
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import regard
 from cache_kinds import loaded, new_cache, own_tokens
-from cache_model import assert_alike, assert_answers, normal, packed_tokens, told
+from cache_model import assert_alike, assert_answers
+from cache_tokens import normal, packed_tokens, told
 from inside_cache import assert_owners_are_right
 from reference import assert_same_bits
 

@@ -5,7 +5,8 @@ import pytest
 
 import regard
 from cache_kinds import new_cache
-from cache_model import assert_answers, normal, tokens
+from cache_model import assert_answers
+from cache_tokens import normal, tokens
 from inside_cache import page_bytes
 
 

@@ -6,9 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import error_limits
 import reference
 import regard
-from cache_model import normal
+from cache_tokens import normal
 
 LENGTHS = np.array([37, 1, 100, 64])
 KV_HEADS, HEADS, DIM, VALUE_DIM = 2, 6, 32, 48
@@ -79,8 +80,8 @@ def test_the_answer_is_the_oracles(size, layout, dtype, target):
         for entry, first in enumerate(offset.tolist()):
             key, value = pool.text(entry, query.dtype if dtype == "int8" else dtype)
             options = {"is_causal": True, "query_offset": first}
-            want = reference.expected(query[entry], key, value, None, **options)
-            reference.assert_matches(want, output=output[entry], lse=lse[entry])
+            want = error_limits.expected(query[entry], key, value, None, **options)
+            error_limits.assert_matches(want, output=output[entry], lse=lse[entry])
 
 
 @pytest.mark.parametrize("dtype", TYPES[:4])

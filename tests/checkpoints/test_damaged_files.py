@@ -4,7 +4,6 @@ import struct
 
 import numpy as np
 import pytest
-from test_safetensors import one, safetensors_file
 
 import regard
 from gguf_files import (
@@ -20,6 +19,7 @@ from gguf_files import (
     u32,
     u64,
 )
+from test_safetensors import one, safetensors_file
 
 pytest.importorskip("gguf")
 pytest.importorskip("safetensors")

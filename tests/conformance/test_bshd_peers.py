@@ -13,11 +13,12 @@ import zlib
 import numpy as np
 import pytest
 
+import error_limits
 import gradient_reference
 import reference
 import regard
-from gradient_cases import GradientProblem, drawn
-from reference import judge
+from error_limits import judge
+from problem import Problem, drawn
 
 Shape = tuple[int, ...]
 
@@ -118,7 +119,7 @@ def problem_of(mode):
     if "query_seq_lengths" in options:
         rows &= np.arange(rows.shape[-1]) < options["query_seq_lengths"][:, None, None]
     grad_output = rows[..., None] * drawn(arrays[0].shape, np.float32)
-    return GradientProblem(*arrays, words, grad_output, np.zeros(rows.shape, np.float32)), rows
+    return Problem(*arrays, words, grad_output, np.zeros(rows.shape, np.float32)), rows
 
 
 def swapped(array):
@@ -178,7 +179,7 @@ def test_jax(mode, target):
     """JAX's lse has no derivatives."""
     output, lse, gradients, tangent = of_jax(mode)
     problem, rows = problem_of(mode)
-    want, attended = reference.expected(*problem.arrays, **problem.options), problem.attend()
+    want, attended = error_limits.expected(*problem.arrays, **problem.options), problem.attend()
     assert want.seen.any(axis=-1).all()
     assert_alike("output", attended[0][rows], output[rows], want.limit.output)
     assert_alike("lse", attended[1][rows], lse[rows], want.limit.lse)

@@ -7,16 +7,19 @@ with the reference implementation.
 
 import dataclasses
 import importlib
+import itertools
 
 import numpy as np
 import pytest
 
 import regard
+from cases import build
 from element_types import each_in_one_type
-from gradient_cases import GradientProblem, build, drawn
+from error_limits import assert_matches, assert_within, expected
 from option_cases import FEW, MIXES
-from reference import assert_matches, assert_same_bits, assert_within, expected
-from sparse_cases import NAMES, dense, in_turn, sparse_masks
+from problem import Problem, drawn
+from reference import assert_same_bits
+from sparse_cases import NAMES, dense, sparse_masks
 
 ROLES = ("query", "key", "value")
 RESULTS = ("output", "lse")
@@ -221,7 +224,8 @@ OPTIONS = {
     },
     "dropout": {"dropout_p": 0.3, "dropout_seed": 5},
 }
-EACH_MASK = in_turn([OfPyTorch, OfJAX, OfDask], NAMES, OPTIONS)
+PAIRS = itertools.product([OfPyTorch, OfJAX, OfDask], NAMES)
+EACH_MASK = [(*pair, name) for pair, name in zip(PAIRS, itertools.cycle(OPTIONS), strict=False)]
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -233,7 +237,7 @@ def test_a_sparse_mask_has_the_bits_of_the_dense_mask(library, name, scores, wit
     for mask in (MASKS[name], dense(MASKS[name], KV_LEN)):
         if with_bias:
             mask = mask, drawn((HEADS, Q_LEN, KV_LEN), np.float32, 5)
-        problem = GradientProblem(*arrays, OPTIONS[scores] | {"mask": mask}, *grads)
+        problem = Problem(*arrays, OPTIONS[scores] | {"mask": mask}, *grads)
         results.append(library().results(problem))
     for key, wanted in results[1].items():  # -0 plus the zeros of a hidden pair is +0
         assert_same_bits(results[0][key] + 0, wanted + 0)

@@ -2,7 +2,8 @@
 
 PyTorch's float64 result stands for the exact one, and its float32 result on the same numbers shows
 the precision of float32. regard may be twice as far away, plus the eps terms of
-`reference.expected`, because PyTorch may be exact by luck where the form of the fused call is not.
+`error_limits.expected`, because PyTorch may be exact by luck where the form of the fused call is
+not.
 """
 
 import hypothesis
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import error_limits
 import reference
 import regard
 
@@ -37,10 +39,10 @@ def as_torch_says(query, key, value, mask=None, *, precision, lower_right=False,
 
 
 def floor(*arrays, **options):
-    """Return what `reference.expected` allows in addition to twice the error of a plain float32
+    """Return what `error_limits.expected` allows in addition to twice the error of a plain float32
     formula."""
     arrays = [array.astype(np.float32) for array in arrays]
-    want = reference.expected(*arrays, **options)
+    want = error_limits.expected(*arrays, **options)
     plain = reference.naive(*arrays, **options, precision=np.float32)
     errors = (reference.error(p, e) for p, e in zip(plain, want.exact, strict=True))
     return reference.Result(*(limit - 2 * e for limit, e in zip(want.limit, errors, strict=True)))
@@ -54,7 +56,7 @@ def assert_as_close(name, actual, *, exact, plain, least):
     allowed = 2 * reference.error(plain.astype(np.float64), exact) + least
     with np.errstate(invalid="ignore"):
         off = np.where(actual == exact, 0, np.abs(actual.astype(np.float64) - exact))
-        off = off - reference.half_ulp(np.abs(exact) + allowed, actual.dtype)
+        off = off - error_limits.half_ulp(np.abs(exact) + allowed, actual.dtype)
     off = np.max(off, initial=0)
     assert off <= allowed, f"{name}: error {off:.3g}, allowed {allowed:.3g}"
 
@@ -66,7 +68,7 @@ def check(arrays, ours, theirs):
     assert actual.dtype == arrays[0].dtype
     exact = as_torch_says(*arrays, **theirs, precision=np.float64)
     if actual.dtype == np.float64:  # nothing here is wider: both are near the exact result
-        limit = reference.expected(*arrays, **ours).limit.output
+        limit = error_limits.expected(*arrays, **ours).limit.output
         assert actual.shape == exact.shape
         assert reference.error(actual, exact) <= 2 * limit
         return

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import cuda_emulation
-from cases import AXES, SIZES, solved
-from cuda_emulation import flattened
+from cases import AXES, SIZES
+from cuda_emulation import flattened, gpu_problem
 from element_types import each_in_one_type
-from option_cases import GPU_OPTIONS as OPTIONS
-from reference import assert_matches, assert_same_bits
+from error_limits import assert_matches
+from option_cases import LONG, MIXES
+from reference import assert_same_bits
 
 # .ci/run runs them; without a GPU, few people need to.
 pytestmark = pytest.mark.exhaustive
@@ -37,22 +38,16 @@ def arrays(random, dtype, batch, heads, lengths, dims):
     )
 
 
-@each_in_one_type(
-    [case for case in OPTIONS if not case.name.startswith("long")], "single_or_half", quick=8
-)
+@each_in_one_type(MIXES, "single_or_half", quick=8)
 def test_options(case, single_or_half, emulation):
-    problem, _ = solved(case, single_or_half)
-    query, key, value, options = flattened(problem)
+    query, key, value, options = flattened(gpu_problem(case, single_or_half))
     check(emulation, query, key, value, **options)
 
 
 @pytest.mark.slow
-@each_in_one_type(
-    [*SIZES, *AXES, *(case for case in OPTIONS if case.name.startswith("long"))], "single_or_half"
-)
+@each_in_one_type([*SIZES, *AXES, *LONG], "single_or_half")
 def test_sizes_axes_and_long_rows(case, single_or_half, emulation):
-    problem, _ = solved(case, single_or_half)
-    query, key, value, options = flattened(problem)
+    query, key, value, options = flattened(gpu_problem(case, single_or_half))
     check(emulation, query, key, value, **options)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cuda_emulation
-from reference import assert_matches
+from error_limits import assert_matches
 
 RACE = "data race"
 OVERFLOW = "heap-buffer-overflow"

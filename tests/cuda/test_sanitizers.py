@@ -4,10 +4,10 @@ ThreadSanitizer."""
 import pytest
 
 import cuda_emulation
-from cases import SIZES, solved
-from cuda_emulation import Runner, flattened
+from cases import SIZES
+from cuda_emulation import Runner, flattened, gpu_problem
 from element_types import each_in_one_type
-from option_cases import GPU_MIXES as MIXES
+from option_cases import MIXES
 from test_kernels import DIMS, arrays, check
 
 pytestmark = pytest.mark.exhaustive
@@ -22,8 +22,7 @@ def sanitized():
 
 @each_in_one_type([*MIXES, *SIZES], "single_or_half")
 def test_tables_with_sanitized_memory(case, single_or_half, sanitized):
-    problem, _ = solved(case, single_or_half)
-    query, key, value, options = flattened(problem)
+    query, key, value, options = flattened(gpu_problem(case, single_or_half))
     check(sanitized, query, key, value, **options)
 
 

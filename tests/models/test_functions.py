@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from cache_model import normal
+from cache_tokens import normal
 from regard.layers import rms_norm
 from regard.models import sample, silu, swiglu
 

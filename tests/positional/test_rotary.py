@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from cases import LAYOUTS
 from drawn_problems import examples
+from layouts import LAYOUTS
 from reference import assert_same_bits
 from regard import positional
 

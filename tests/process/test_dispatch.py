@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import regard
-from reference import assert_matches, expected
+from error_limits import assert_matches, expected
 
 LIST = Path(__file__).parent.parent.parent / "cpp/kernels/targets/targets.inc"
 TARGETS = regard.cpu_targets()

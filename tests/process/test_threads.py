@@ -10,6 +10,7 @@ import pytest
 
 import regard
 from call_families import with_families
+from data_kinds import normal
 from reference import assert_same_bits
 
 sdpa = regard.scaled_dot_product_attention
@@ -17,10 +18,6 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="as Linux counts o
 has_affinity = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="the system has no affinity"
 )
-
-
-def normal(*shape, seed=0, dtype=np.float32):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 # Number of threads

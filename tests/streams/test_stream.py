@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import error_limits
 import reference
 import regard
-from cases import Problem
 from drawn_problems import TARGETS, examples, on_target, problems
+from problem import Problem
 from reference import assert_same_bits
 from streams import CHUNKS, KEY, QUERY, VALUE, WHOLE, normal, stream
 
@@ -36,13 +37,13 @@ MEASURED = st.one_of(
 @examples(200)
 def test_any_cut_gives_what_a_single_call_may(problem, length, target):
     options = dict(problem.options)
-    expected = reference.expected(*problem.arrays, **options)
+    expected = error_limits.expected(*problem.arrays, **options)
     mask = options.pop("mask", None)
     with on_target(target):
         output, lse = stream(
             problem.query, cut(*problem.arrays[1:], length), mask, return_lse=True, **options
         )
-    reference.assert_matches(expected, output=output, lse=lse)
+    error_limits.assert_matches(expected, output=output, lse=lse)
 
 
 def merge(first, second):
@@ -56,25 +57,10 @@ def documented(problem, length):
         query = query.astype(np.float32)
     states, kv_len = [], problem.key.shape[-2]
     for start in range(0, kv_len, length):
-        keys = slice(start, min(start + length, kv_len))
-
-        def of_chunk(mask, keys=keys):
-            return mask[..., keys] if mask.ndim and mask.shape[-1] == kv_len else mask
-
-        options = problem.with_masks(of_chunk)
-        options.pop("sinks", None)
-        for name in options.keys() & {"key_lengths", "left_padding"}:
-            options[name] = np.clip(np.asarray(options[name]) - start, 0, keys.stop - start)
-        options["query_offset"] = np.asarray(options.get("query_offset", 0)) - start
-        if "dropout_p" in options:
-            *origin, position = options.get("dropout_origin", (0, 0, 0))
-            options["dropout_origin"] = (*origin, position + start)
-        state = attend(
-            *(query, problem.key[..., keys, :], problem.value[..., keys, :]),
-            **options,
-            return_lse=True,
-            _wide_lse=True,
-        )
+        chunk = problem.keys(start, min(start + length, kv_len))
+        chunk.options.pop("sinks", None)
+        how = chunk.options | {"return_lse": True, "_wide_lse": True}
+        state = attend(query, chunk.key, chunk.value, **how)
         states.append(tuple(each.astype(float) for each in state))
     while len(states) > 1:
         states = [functools.reduce(merge, states[i : i + 16]) for i in range(0, len(states), 16)]

@@ -1,16 +1,18 @@
-"""The problems that the tests share, and the layouts that an array can have in memory."""
+"""The problems that the tests share."""
 
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable
-from itertools import count, cycle
+from itertools import count, cycle, product, starmap
 
 import numpy as np
 
+import error_limits
 import reference
-from data_kinds import Drawn, drawn_for
+from data_kinds import KINDS, SCALES, Drawn
+from problem import Problem
 
+GAUSSIAN = Drawn()
 Shape = tuple[int, ...]
 
 LANES = (4, 8, 16, 24, 48, 64)
@@ -18,94 +20,6 @@ AROUND_LANES = sorted({n for w in LANES for n in (1, w - 1, w, w + 1, 2 * w + 3)
 KV_LENGTHS = (1, 2, 7, 8, 9, 15, 16, 17, 33, 64, 95, 96, 97, 191, 192, 193, 287, 288, 289)
 DIMS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65)
 DIMS += (79, 80, 95, 96, 97, 127, 128, 129, 191, 192, 255, 256)
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """Arrays and options, and the smaller problems within, whose results are parts of the whole
-    result."""
-
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    options: dict
-
-    @property
-    def arrays(self):
-        return self.query, self.key, self.value
-
-    @property
-    def batch(self):
-        return np.broadcast_shapes(*(x.shape[:-3] for x in self.arrays))
-
-    def with_masks(self, change):
-        """Return the options in use with a function applied to the mask, or to both masks."""
-        mask = self.options.get("mask")
-        if mask is None:
-            return dict(self.options)
-        is_pair = isinstance(mask, tuple)
-        changed = tuple(change(np.asarray(part)) for part in (mask if is_pair else (mask,)))
-        return self.options | {"mask": changed if is_pair else changed[0]}
-
-    def entry(self, index):
-        """Return one batch entry by itself, as arrays of three axes."""
-
-        def select(array):
-            array = array.reshape((1,) * (3 - array.ndim) + array.shape)
-            return np.broadcast_to(array, self.batch + array.shape[-3:])[index]
-
-        options = self.with_masks(select)
-        for name in ("query_offset", "key_lengths", "left_padding"):
-            if options.get(name) is not None:
-                options[name] = int(np.broadcast_to(options[name], self.batch)[index])
-        slopes = options.get("alibi_slopes")
-        if np.ndim(slopes) > 1:
-            slopes = np.broadcast_to(slopes, (*self.batch, slopes.shape[-1]))
-            options["alibi_slopes"] = slopes[index]
-        if "dropout_p" in options and self.batch:
-            number = int(np.ravel_multi_index(index, self.batch))
-            first, *others = options.get("dropout_origin", (0, 0, 0))
-            options["dropout_origin"] = (first + number, *others)
-        return Problem(*map(select, self.arrays), options)
-
-    def head(self, h):
-        """Return one head of a problem without batch, as arrays of two axes."""
-        heads, kv_h = len(self.query), h // (len(self.query) // len(self.key))
-
-        def select(mask):
-            return np.broadcast_to(mask, (heads, *mask.shape[1:]))[h] if mask.ndim > 2 else mask
-
-        options = self.with_masks(select)
-        for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
-            options[name] = options[name][h : h + 1]
-        for name in options.keys() & {"scale", "softcap"}:
-            options[name] = np.broadcast_to(options[name], heads)[h]
-        if options.get("softcap") == np.inf:  # no number, but an array, may contain it
-            options["softcap"] = None
-        return Problem(self.query[h], self.key[kv_h], self.value[kv_h], options)
-
-    def rows(self, start, stop):
-        """Return some consecutive queries, at their original positions."""
-
-        def select(mask):
-            has_rows = mask.ndim > 1 and mask.shape[-2] > 1
-            return mask[..., start:stop, :] if has_rows else mask
-
-        offset = np.asarray(self.options.get("query_offset", 0)) + start
-        options = self.with_masks(select) | {"query_offset": offset}
-        return Problem(self.query[..., start:stop, :], self.key, self.value, options)
-
-    def keys(self, count):
-        """Return only the first keys, for rows that see no others."""
-
-        def select(mask):
-            return mask[..., :count] if mask.ndim > 0 and mask.shape[-1] > 1 else mask
-
-        options = self.with_masks(select)
-        for name in ("key_lengths", "left_padding"):
-            if options.get(name) is not None:
-                options[name] = np.minimum(options[name], count)
-        return Problem(self.query, self.key[..., :count, :], self.value[..., :count, :], options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +31,7 @@ class Case:
     bool_mask: Shape | None = None
     float_mask: Shape | None = None
     is_causal: bool = False
-    query_offset: int | tuple = 0
+    query_offset: int | str | tuple = 0
     window: tuple | None = None
     key_lengths: int | tuple | None = None
     left_padding: int | tuple | None = None
@@ -126,16 +40,12 @@ class Case:
     alibi_slopes: float | None = None  # slopes are drawn around 0, with about this magnitude
     distance_bias: int | None = None  # a table for distances smaller than this
     sinks: float | None = None  # drawn around this number
-    data: Drawn | None = None  # by the name
-
-    @property
-    def drawn(self):
-        return drawn_for(self.name) if self.data is None else self.data
+    data: Drawn = GAUSSIAN
 
     def build(self, dtype):
         """Draw the same numbers in any precision, read-only: a call must not write to its
         inputs."""
-        random, drawn = np.random.default_rng(zlib.crc32(self.name.encode())), self.drawn
+        random, drawn = np.random.default_rng(zlib.crc32(self.name.encode())), self.data
         arrays = drawn.arrays(random, self.query, self.key, self.value)
         options = {"is_causal": self.is_causal}
         if self.bool_mask is not None:
@@ -161,19 +71,40 @@ class Case:
         if self.sinks is not None:
             sinks = self.sinks + random.standard_normal(heads)
             options["sinks"] = sinks.astype(inner)
-        arrays = [array.astype(dtype) for array in arrays]
+        rows = np.broadcast_shapes(*(shape[:-3] for shape in (self.query, self.key, self.value)))
+        if any(len(shape) > 2 for shape in (self.query, self.key, self.value)):
+            rows = *rows, heads
+        rows = *rows, self.query[-2]
+        arrays += random.standard_normal((*rows, self.value[-1])), random.standard_normal(rows)
+        kinds = dtype, dtype, dtype, dtype, inner
+        arrays = [array.astype(kind) for array, kind in zip(arrays, kinds, strict=True)]
         for array in (*arrays, *options.values()):
             if isinstance(array, np.ndarray):
                 array.setflags(write=False)
-        return Problem(*arrays, options)
+        return Problem(*arrays[:3], options, *arrays[3:])
 
 
 @functools.lru_cache(maxsize=16)
 def solved(case, dtype):
     """Return a problem and the oracle's result, computed once for all targets, which follow one
-    another (see `pytest_collection_modifyitems`)."""
+    another."""
     problem = case.build(dtype)
-    return problem, reference.expected(*problem.arrays, **problem.options)
+    return problem, error_limits.expected(*problem.arrays, **problem.options)
+
+
+@functools.lru_cache(maxsize=16)
+def build(case, dtype, dropout=None):
+    """Build the problem of a case, in which every third problem has dropout, unless `dropout`
+    specifies the probability."""
+    problem, number = case.build(dtype), zlib.crc32(case.name.encode())
+    if dropout is None:
+        dropout = (0.0, 0.0, 0.35)[number % 3]
+    if not dropout:
+        return problem
+    options = problem.options | {"dropout_p": dropout, "dropout_seed": number * 2**30 + 7}
+    if number % 2:
+        options["dropout_origin"] = (number % 7, number % 5, number % 2**34)
+    return dataclasses.replace(problem, options=options)
 
 
 def _sizes():
@@ -190,6 +121,7 @@ def _sizes():
         ]
     )
     heads = cycle([(1, 1), (2, 1), (2, 2), (4, 2)])
+    data = cycle(starmap(Drawn, product(KINDS, SCALES)))
     number = count()
     for walked, sizes in lists.items():
         for size in sizes:
@@ -201,6 +133,8 @@ def _sizes():
             )
             h, kv_h = next(heads)
             extra = next(options)(q, kv, h)
+            if i % 2:
+                extra["data"] = next(data)
             name = f"size{i}-{h}of{kv_h}-{q}x{kv}x{d}x{dv}-{'-'.join(extra) or 'plain'}"
             yield Case(name, (h, q, d), (kv_h, kv, d), (kv_h, kv, dv), **extra)
     for q, kv, extra in [
@@ -264,73 +198,3 @@ def _empty():
 
 SIZES = list(_sizes())
 AXES = [*_ranks(), *_broadcasts(), *_offsets(), *_empty()]
-
-
-# Layouts: the same values elsewhere in memory. The memory in between is NaN, so that reading it
-# shows.
-
-
-def _within(array, shape, index):
-    room = np.full(shape, True if array.dtype == bool else np.nan, array.dtype)
-    room[index] = array
-    return room[index]
-
-
-def _swapped_storage(array, first, second):
-    return array.swapaxes(first, second).copy(order="C").swapaxes(first, second)
-
-
-def _misaligned(array):
-    memory = np.zeros(array.nbytes + 1, np.uint8)
-    moved = np.frombuffer(memory.data, array.dtype, array.size, offset=1).reshape(array.shape)
-    moved[...] = array
-    return moved
-
-
-def _record_field(array):
-    """Return an array with strides that are not multiples of the item size."""
-    records = np.zeros(array.shape, [("before", "u1"), ("x", array.dtype), ("after", "u2")])
-    records["x"] = array
-    return records["x"]
-
-
-def _read_only(array):
-    copy = array.copy()
-    copy.setflags(write=False)
-    return copy
-
-
-def _byte_swapped(array):
-    # bfloat16 has only one byte order.
-    swapped = array.dtype.newbyteorder("S")
-    return array.copy() if array.dtype.name == "bfloat16" else array.astype(swapped)
-
-
-def _explicit_order(array):
-    """Return an array whose dtype spells out the machine's byte order, as from HDF5 and Zarr."""
-    return array.copy().view(array.dtype.newbyteorder("<"))
-
-
-LAYOUTS: dict[str, Callable] = {
-    "fortran": lambda a: a.copy(order="F"),
-    "heads_after_length": lambda a: _swapped_storage(a, -3 if a.ndim > 2 else -1, -2),
-    "columns_before_rows": lambda a: _swapped_storage(a, -1, -2),
-    "batch_last": lambda a: _swapped_storage(a, 0, -1),
-    "every_second_column": lambda a: _within(
-        a, (*a.shape[:-1], 2 * a.shape[-1] + 1), np.s_[..., 1 : 2 * a.shape[-1] + 1 : 2]
-    ),
-    "every_third_row": lambda a: _within(
-        a, (*a.shape[:-2], 3 * a.shape[-2], a.shape[-1]), np.s_[..., ::3, :]
-    ),
-    "reversed_columns": lambda a: a[..., ::-1].copy()[..., ::-1],
-    "reversed_rows": lambda a: a[..., ::-1, :].copy()[..., ::-1, :],
-    "reversed": lambda a: np.flip(np.flip(a).copy()),
-    "padded": lambda a: _within(
-        a, tuple(n + 3 for n in a.shape), tuple(slice(1, n + 1) for n in a.shape)
-    ),
-    "misaligned": _misaligned,
-    "record_field": _record_field,
-    "read_only": _read_only,
-    "byte_swapped": _byte_swapped,
-    "explicit_order": _explicit_order,
-}

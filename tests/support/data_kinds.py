@@ -4,15 +4,15 @@ Gaussian numbers hide errors: NumPy's products are rounded too, and their errors
 those of a program that rounds too often. For integers, halves and one-hot vectors, NumPy's products
 are exact. A large offset that all scores share cancels in the softmax, but its rounding errors do
 not.
-
-A case takes one kind and one scale by a hash of its name, as it takes a target (see `rotation.py`):
-every second case is Gaussian with the default scale.
 """
 
-import zlib
 from typing import NamedTuple
 
 import numpy as np
+
+
+def normal(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def _integers(most, divisor=1):
@@ -55,22 +55,18 @@ KINDS = {
     "keys + 100": _keys_far_from_zero,
     "scores around 1000": _scores_around_1000,
 }
-SCALES = {"default": None, "1": 1.0, "0.3": 0.3, "1/3": 1 / 3, "3.7": 3.7}
+SCALES = (None, 1.0, 0.3, 1 / 3, 3.7)
 
 
 class Drawn(NamedTuple):
-    """A kind of numbers and a scale, by name."""
+    """A kind of numbers, by name, and a scale, None for the default one."""
 
     kind: str = "gaussian"
-    scale: str = "default"
-
-    def __str__(self):
-        return f"{self.kind}, scale {self.scale}"
+    scale: float | None = None
 
     @property
     def options(self):
-        scale = SCALES[self.scale]
-        return {} if scale is None else {"scale": scale}
+        return {} if self.scale is None else {"scale": self.scale}
 
     def array(self, random, shape, role="value"):
         return KINDS[self.kind](random, shape, role)
@@ -79,13 +75,3 @@ class Drawn(NamedTuple):
         """Draw arrays of these shapes."""
         shapes = {"query": query, "key": key, "value": value}
         return [self.array(random, shape, role) for role, shape in shapes.items()]
-
-
-def drawn_for(name):
-    """Return the kind and the scale for a case of this name."""
-    number = zlib.crc32(f"data {name}".encode())
-    if number % 2:
-        return Drawn()
-    number //= 2
-    kinds, scales = list(KINDS), list(SCALES)
-    return Drawn(kinds[number % len(kinds)], scales[number // len(kinds) % len(scales)])

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import reference
 import regard
 import regard._core
-from cases import LAYOUTS
 from data_kinds import KINDS, SCALES, Drawn
-from gradient_cases import GradientProblem
+from layouts import LAYOUTS
+from problem import Problem
 
 Q_LENGTHS = (1, 2, 3, 8, 17, 24, 33, 48, 49, 70, 130)
 KV_LENGTHS = (1, 2, 7, 8, 9, 33, 64, 95, 96, 97, 150, 191, 192, 193, 300, 700)
@@ -83,7 +83,7 @@ def problems(draw, *, types=TYPES, mixed=True, dropout=True, gaussian=False, end
     inner = reference.arithmetic(reference.result_type(*(np.empty(0, t) for t in kinds)))
     drawn = Drawn()
     if not gaussian and draw(st.booleans()):
-        drawn = Drawn(draw(st.sampled_from(list(KINDS))), draw(st.sampled_from(list(SCALES))))
+        drawn = Drawn(draw(st.sampled_from(list(KINDS))), draw(st.sampled_from(SCALES)))
 
     head_dim, value_dim = draw(st.sampled_from(DIMS)), draw(st.sampled_from(DIMS))
     inner_shapes = (
@@ -108,7 +108,7 @@ def problems(draw, *, types=TYPES, mixed=True, dropout=True, gaussian=False, end
     grad_lse = random.standard_normal(shapes.scores[:-1]).astype(inner)
     if draw(st.booleans()):
         grad_lse[...] = 0
-    return GradientProblem(*arrays, options, grad_output, grad_lse)
+    return Problem(*arrays, options, grad_output, grad_lse)
 
 
 @st.composite

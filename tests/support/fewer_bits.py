@@ -1,15 +1,33 @@
 """How caches store rows in fewer bits, in NumPy: the stored numbers, and the values that they stand
 for.
 
-Keys are rotated first. `int8_model.rotated`, which int8 uses, divides by the size of a group. The
-other types divide by the power of two nearest to its root instead, which is exact.
+Keys are rotated first. `rotated`, which int8 uses, divides by the size of a group. The other types
+divide by the power of two nearest to its root instead, which is exact.
 """
 
 import numpy as np
 
-from int8_model import group_of, rotated
-
 ALL = ("int8", "float8_e4m3fn", "q4_1")
+
+
+def group_of(dim):
+    """Return how many dimensions are rotated together: the largest power of two that divides
+    `dim`."""
+    return dim & -dim
+
+
+def rotated(rows):
+    """Multiply float32 rows by a Hadamard matrix for each group of dimensions, and divide by the
+    group's size: the product of two rotated rows is `1 / group` of the original product."""
+    dim, group = rows.shape[-1], group_of(rows.shape[-1])
+    rows = rows * np.float32(1 / group)
+    half = 1
+    while half < group:
+        pairs = rows.reshape(*rows.shape[:-1], dim // (2 * half), 2, half)
+        a, b = pairs[..., 0, :], pairs[..., 1, :]
+        rows = np.stack([a + b, a - b], -2).reshape(rows.shape)
+        half *= 2
+    return rows
 
 
 def in_8_bits(rows):
@@ -60,12 +78,6 @@ def is_quantized(dtype):
 def rotated_by(dtype, rows):
     """Return float32 keys in the rotation in which they are rounded."""
     return rotated(rows) * np.float32(_share(dtype, rows.shape[-1]))
-
-
-def back(dtype, rows):
-    """Rotate stored keys back."""
-    group = group_of(rows.shape[-1])
-    return rotated(rows) * rows.dtype.type(group / _share(dtype, rows.shape[-1]))
 
 
 def _share(dtype, dim):

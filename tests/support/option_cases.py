@@ -1,11 +1,9 @@
 """Problems with options as cases, for tests that Hypothesis does not draw: each has a name, and is
 built in a type that the test chooses."""
 
-import dataclasses
 from typing import NamedTuple
 
 import hypothesis
-import numpy as np
 
 from cases import SIZES, Case
 from drawn_problems import examples, problems
@@ -15,7 +13,6 @@ class Mix(NamedTuple):
     """A drawn problem with many options, the same in every run. Every second one is Gaussian."""
 
     number: int
-    is_for_gpu: bool = False  # without the options that the GPU kernels do not have
 
     @property
     def name(self):
@@ -32,24 +29,7 @@ class Mix(NamedTuple):
             found.append(problem)
 
         keep()
-        problem = max(found, key=lambda problem: len(problem.options))
-        return _for_gpu(problem) if self.is_for_gpu else problem
-
-
-def _for_gpu(problem):
-    """Return a problem without the options and the forms of options that the GPU kernels do not
-    have."""
-    kind = problem.query.dtype
-    options = problem.with_masks(lambda mask: mask if mask.dtype == bool else mask.astype(kind))
-    options.pop("distance_bias", None)
-    if isinstance(options.get("mask"), tuple):
-        options["mask"] = options["mask"][1]
-    for name in ("scale", "softcap"):
-        if np.ndim(options.get(name)):
-            del options[name]
-    if np.ndim(options.get("alibi_slopes")) > 1:
-        options["alibi_slopes"] = options["alibi_slopes"].reshape(-1, problem.query.shape[-3])[0]
-    return dataclasses.replace(problem, options=options)
+        return max(found, key=lambda problem: len(problem.options))
 
 
 def _long():
@@ -68,5 +48,3 @@ def _long():
 LONG = list(_long())
 MIXES = [Mix(number) for number in range(72)]
 FEW = [*SIZES[3::25], *MIXES[3::12]]
-GPU_MIXES = [Mix(number, is_for_gpu=True) for number in range(72)]
-GPU_OPTIONS = [*LONG, *GPU_MIXES]

@@ -1,9 +1,9 @@
-"""The right results of attention, and how far a computed result may be from them.
+"""The right results of attention.
 
 `attention` is the oracle, if it computes in a type that is wider than the arrays. In their own type
-it is the formula as NumPy users write it, on whole arrays: the yardstick for errors. Everything is
-laid out in full first (one key head for each query head, one batch, all scores). Hidden elements
-are removed by selection: they may be NaN and change nothing.
+it is the formula as NumPy users write it, on whole arrays: the yardstick for errors (see
+`error_limits`). Everything is laid out in full first (one key head for each query head, one batch,
+all scores). Hidden elements are removed by selection: they may be NaN and change nothing.
 
 float16 and bfloat16 are storage types: their numbers are computed with in float32, and the results
 are rounded to them once.
@@ -25,19 +25,6 @@ class Result(NamedTuple):
     output: np.ndarray
     weights: np.ndarray
     lse: np.ndarray
-
-
-class Judged(NamedTuple):
-    exact: np.ndarray
-    limit: float  # the largest error allowed before the result is stored
-
-
-class Expected(NamedTuple):
-    exact: Result
-    seen: np.ndarray
-    limit: Result  # the largest error allowed in each part before it is stored
-    dtype: np.dtype  # of output and weights
-    arithmetic: np.dtype  # of lse too
 
 
 class Laid(NamedTuple):
@@ -153,9 +140,8 @@ def lay_out(
 class Solved:
     """A forward pass with every score. Arrays of rows have shape (..., q_len, 1).
 
-    Values subtract, and count unchanged. Magnitudes are the same arrays without their signs, and
-    the same formulas with a plus for every minus; the contribution of a row to a sum counts by the
-    share of it that rounding may move. The result then bounds the errors of any program.
+    `less` subtracts, and `share` is the part of a weight that counts in a sum (see
+    `error_limits.Magnitudes`).
     """
 
     laid: Laid
@@ -167,8 +153,9 @@ class Solved:
     lse: np.ndarray
     sink_weight: np.ndarray
     is_flat: bool
-    less: np.ufunc = np.subtract
     share: np.ndarray | float = 1.0
+    less = np.subtract
+    is_magnitude = False
 
     @property
     def seen(self):
@@ -178,20 +165,14 @@ class Solved:
     def sees_any(self):
         return self.seen.any(axis=-1, keepdims=True)
 
-    @property
-    def is_magnitude(self):
-        return self.less is np.add
-
     def read(self, array, columns=1):
         """Return an array with a row for each query: the gradient of the output, or of lse."""
         array = np.asarray(array).astype(self.weights.dtype)
-        array = array.reshape((*self.seen.shape[:-1], columns))
-        return np.abs(array) if self.is_magnitude else array
+        return array.reshape((*self.seen.shape[:-1], columns))
 
     def read_like_inputs(self, query, key, value):
         """Return arrays with the shapes of the inputs, laid out like the inputs."""
-        three = lay_out(query, key, value, precision=self.weights.dtype.type)[:3]
-        return map(np.abs, three) if self.is_magnitude else three
+        return lay_out(query, key, value, precision=self.weights.dtype.type)[:3]
 
     def over_keys(self, a, b):
         return sum_of_seen(self.seen, a * self.share, b)
@@ -227,16 +208,15 @@ def solve(
     entries=None,
     precision=np.float64,
     stored=None,
-    magnitudes=None,
+    change=lambda solved: solved,
     is_from_lse=True,
     **options,
 ):
     """Compute the forward pass in this precision, with the output rounded to the type `stored`, if
-    any. A sink is one more term in the sum of a row, without a value. Gradients are computed with
-    the weights that follow from lse, which is rounded.
+    any, and return what `change` makes of it. A sink is one more term in the sum of a row, without
+    a value. Gradients are computed with the weights that follow from lse, which is rounded.
 
-    `entries` are the numbers by which dropout identifies the batch entries. With `magnitudes`, the
-    eps of the judged arithmetic, everything is a magnitude (see `Solved`). Complex numbers are
+    `entries` are the numbers by which dropout identifies the batch entries. Complex numbers are
     allowed, for derivatives (see `derivatives`).
     """
     laid = lay_out(query, key, value, mask, **options, precision=precision)
@@ -269,57 +249,13 @@ def solve(
     if stored is not None:
         output = output.astype(stored).astype(precision)
     is_flat = all(np.ndim(x) == 2 for x in (query, key, value))
-    solved = Solved(laid, weights, factors, slope, bend, output, lse, sink_weight, is_flat)
-    return solved if magnitudes is None else _magnitudes(solved, magnitudes)
+    return change(Solved(laid, weights, factors, slope, bend, output, lse, sink_weight, is_flat))
 
 
-def _magnitudes(solved, eps):
-    """Return the share of each row's weights that rounding may move: twice the movement of the
-    scores (see `movement`), since lse moves with them; 2 eps of lse, which is a float, and from
-    which the scores are subtracted; and 8 eps for exp, the products, differences and sums.
-
-    The derivatives of the cap move with its argument (see `score_movement`), and lose 4 eps in 1 -
-    tanh^2.
-    """
-    laid, precision = solved.laid, solved.weights.dtype.type
-    moved = movement(laid, solved.weights, eps)[..., None]
-    share = 2 * moved + eps * (8 + 2 * np.nan_to_num(np.abs(solved.lse), posinf=0))
-    query, key, value = (np.abs(x) for x in (laid.query, laid.key, laid.value))
-    factor, slope, bend = np.abs(laid.factor), np.abs(solved.slope), np.abs(solved.bend)
-    if np.isfinite(laid.softcap).any():
-        moved = score_movement(laid, eps)
-        turn = (2 * slope**2 + 4 * (1 - slope) * slope) / laid.softcap**2
-        slope = slope + (bend * moved + 4 * eps) / share
-        bend = bend + (turn * moved + 4 * eps / laid.softcap) / share
-    return dataclasses.replace(
-        solved,
-        laid=laid._replace(query=query, key=key, value=value, factor=factor.astype(precision)),
-        slope=slope,
-        bend=bend,
-        output=sum_of_seen(laid.seen, solved.weights * solved.factors, value),
-        lse=np.ones_like(solved.lse),
-        less=np.add,
-        share=share,
-    )
-
-
-def attention(query, key, value, mask=None, *, magnitudes=None, **options):
-    """Compute output, weights and lse. Dropout changes the weights, but not lse.
-
-    For magnitudes, if a row's scores move by at most m, its weights move by 2m of themselves, since
-    the scores enter the numerator and the denominator, and its lse moves by m. exp, the division
-    and the final rounding are worth 4 eps, and a block's sum of tiles, in which equal numbers round
-    in one direction, 2 eps.
-    """
+def attention(query, key, value, mask=None, **options):
+    """Compute output, weights and lse. Dropout changes the weights, but not lse."""
     s = solve(query, key, value, mask, **options, is_from_lse=False)
-    output, weights, lse = s.output, s.weights * s.factors, s.lse[..., 0]
-    if magnitudes is not None:
-        moved = movement(s.laid, s.weights, magnitudes)
-        relative = (6 * magnitudes + 2 * moved)[..., None]
-        output = relative * sum_of_seen(s.seen, weights, np.abs(s.laid.value))
-        lse = magnitudes * (4 + np.where(np.isfinite(lse), np.abs(lse), 0)) + moved
-        weights = relative * weights
-    return Result(*map(s.shaped, (output, weights, lse)))
+    return Result(*map(s.shaped, (s.output, s.weights * s.factors, s.lse[..., 0])))
 
 
 def naive(query, key, value, mask=None, *, precision=None, **options):
@@ -382,145 +318,6 @@ def differences(actual, exact):
 
 def error(actual, exact):
     return largest(differences(actual, exact))
-
-
-def half_ulp(numbers, dtype):
-    """Return half the distance between neighbors of `dtype` at positive numbers, including
-    subnormals, or 0 for types that are stored as they are computed."""
-    if dtype.name not in STORED:
-        return np.zeros(np.shape(numbers))
-    bits, lowest = STORED[dtype.name]
-    _, above = np.frexp(np.asarray(numbers, np.float64))  # 2^(above - 1) <= number < 2^above
-    return np.ldexp(0.5, np.maximum(above - 1, lowest) - bits)
-
-
-def judge(function, problem, *arrays, **extra):
-    """Return the result of a function for arrays and a problem's options, part by part, and the
-    error allowed around it, for finite inputs.
-
-    The limit is twice the error of the same formula in NumPy, in the precision of the arithmetic
-    and with the output rounded as it is stored. Added are errors that are due to the form of the
-    fused call and not to carelessness, because the naive result may be exact by luck (one key: its
-    weight is 1): what rounding may do to sums of magnitudes (see `Solved`). Below the normal range
-    every term of a sum may be lost.
-
-    Slopes, sinks and a float mask are read in the precision of the arithmetic.
-    """
-    size = problem.query.size + problem.key.size
-    tiny = np.finfo(arithmetic(result_type(*problem.arrays))).tiny
-    return _judged(function, problem.arrays, problem.options | extra, arrays, float(tiny) * size)
-
-
-def _judged(function, inputs, options, arrays, least):
-    dtype = result_type(*inputs)
-    inner, mask = arithmetic(dtype), options.get("mask")
-    if mask is not None:
-        parts = mask if isinstance(mask, tuple) else (mask,)
-        parts = tuple(part if part.dtype == bool else part.astype(inner) for part in parts)
-        options = options | {"mask": parts if isinstance(mask, tuple) else parts[0]}
-    for name in options.keys() & {"alibi_slopes", "distance_bias", "sinks"}:
-        options = options | {name: np.asarray(options[name]).astype(inner)}
-    exact = function(*arrays, **options, precision=wider(dtype))
-    plain = function(*arrays, **options, precision=inner.type, stored=dtype)
-    bound = function(*arrays, **options, magnitudes=float(np.finfo(inner).eps))
-    return type(exact)(
-        *(
-            None if e is None else Judged(e, 2 * error(p, e) + largest(b) + least)
-            for e, p, b in zip(exact, plain, bound, strict=True)
-        )
-    )
-
-
-def expected(query, key, value, mask=None, **options):
-    """Return the oracle's result and the error allowed around it, for finite inputs (see `judge`
-    and `attention`). Below the normal range each of kv_len terms may lose one smallest subnormal.
-
-    Results stored in 16 bits are rounded once more, by half an ulp: `assert_matches` adds it
-    element by element.
-    """
-    arrays, dtype = (query, key, value), result_type(query, key, value)
-    inner = arithmetic(dtype)
-    least = float(np.finfo(inner).smallest_subnormal) * (np.shape(key)[-2] + 1)
-    judged = _judged(_unrounded, arrays, options | {"mask": mask}, arrays, least)
-    exact, limit = (Result(*parts) for parts in zip(*judged, strict=True))
-    seen = lay_out(*arrays, mask, **options, precision=np.float64).seen
-    return Expected(exact, seen.reshape(exact.weights.shape), limit, dtype, inner)
-
-
-def _unrounded(*arrays, stored=None, **options):
-    return attention(*arrays, **options)
-
-
-def score_movement(laid, eps):
-    """Return how far another order of a product's terms may move each score, before the cap: a
-    score moves by at most e = 1.5 eps |scale| sum |q||k|, unless NumPy computes all scores
-    exactly."""
-    keys = laid.key.swapaxes(-1, -2)
-    dtype = np.dtype(np.float32 if eps > 1e-10 else np.float64)
-
-    def scores_in(dtype):
-        return laid.query.astype(dtype) @ keys.astype(dtype) * laid.factor.astype(dtype)
-
-    if (scores_in(dtype) == scores_in(wider(dtype))).all():
-        return np.zeros(laid.seen.shape)
-    return 1.5 * eps * np.abs(laid.factor) * (np.abs(laid.query) @ np.abs(keys))
-
-
-def movement(laid, weights, eps):
-    """Return how far rounding may move the scores of each row that have weight, among its keys.
-
-    - The cap takes x +- e to somewhere between cap(x - e) and cap(x + e), so x hardly moves if it
-      saturates. tanh is within 2 eps of itself, its factor is rounded, and so is the product: 3 eps
-      of the capped score in addition.
-    - A mask and slope |p - j| are added to each other before they are added to x: eps / 2 of each.
-    """
-    with np.errstate(all="ignore"):
-        moved = score_movement(laid, eps)
-        if np.isfinite(laid.softcap).any():
-            scores = laid.factor * (laid.query @ laid.key.swapaxes(-1, -2))
-            capped = laid.cap(scores)
-            up, down = laid.cap(scores + moved) - capped, capped - laid.cap(scores - moved)
-            moved = np.maximum(up, down) + 3 * eps * np.abs(capped)
-        moved = moved + eps / 2 * (np.abs(laid.alibi) + np.abs(laid.bias))
-        has_weight = weights > eps**2 * weights.max(axis=-1, keepdims=True, initial=0)
-        return np.max(moved, axis=-1, where=has_weight, initial=0)
-
-
-def assert_within(judged, actual, dtype, name=""):
-    """Check the shape and type, and that the error is within the limit and the rounding to the
-    type."""
-    exact, limit = judged
-    rounding = half_ulp(np.abs(exact) + limit, dtype)
-    if dtype.name not in STORED:
-        rounding = np.abs(exact) * np.finfo(dtype).eps / 2
-    elif dtype.name == "bfloat16" and exact.dtype == np.longdouble:
-        rounding = rounding + np.abs(exact) * 2.0**-24  # ml_dtypes casts float64 by way of float32
-    _assert_close(actual, exact, limit, rounding, dtype, name)
-
-
-def _assert_close(actual, exact, limit, rounding, dtype, name):
-    assert type(actual) is np.ndarray, name
-    assert actual.dtype == dtype, name
-    assert actual.shape == exact.shape, name
-    off = np.max(differences(actual.astype(exact.dtype), exact) - rounding, initial=0)
-    assert off <= limit, f"{name}: error {off:.3g}, allowed {limit:.3g} of {largest(exact):.3g}"
-
-
-def assert_matches(want, **results):
-    """Check output, weights and lse: shape and type, that hidden elements are exactly hidden, and
-    that the rest is within limits."""
-    blind = ~want.seen.any(axis=-1)
-    for name, actual in results.items():
-        exact, limit = getattr(want.exact, name), getattr(want.limit, name)
-        dtype = want.arithmetic if name == "lse" else want.dtype
-        _assert_close(actual, exact, limit, half_ulp(np.abs(exact) + limit, dtype), dtype, name)
-        if name == "weights":
-            assert not actual[~want.seen].any(), "a hidden key has weight"
-        elif name == "output":
-            assert not actual[blind].any(), "a fully masked row has output"
-        else:
-            alike = np.isclose(actual[blind], exact[blind], rtol=np.finfo(dtype).eps, atol=0)
-            assert alike.all(), "lse of a fully masked row"
 
 
 def assert_same_bits(actual, wanted):

@@ -1,7 +1,5 @@
 """Sparse masks for the calls that accept them, and the same masks as dense arrays."""
 
-from itertools import product
-
 import numpy as np
 
 from regard import masks
@@ -55,12 +53,3 @@ def sparse_masks(batch, heads, q_len, kv_len):
 
 # The names of the masks, for parametrization.
 NAMES = tuple(sparse_masks(1, 1, 1, 16))
-
-
-def in_turn(first, second, third):
-    """Return every pair from two tables, with the elements of a third table in rotation."""
-    third = list(third)
-    return [
-        (*pair, third[(number + number // len(third)) % len(third)])
-        for number, pair in enumerate(product(first, second))
-    ]

@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 
 import regard
+from data_kinds import normal
 from messages import check, each
 from regard.masks import Ranges, stack
 
 pytestmark = pytest.mark.usefixtures("silence")
 ATTEND = regard.scaled_dot_product_attention
 RAGGED = regard.scaled_dot_product_attention_ragged
-
-
-def normal(*shape, dtype=np.float32):
-    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
 # A problem whose sizes are all different: batch 2, 14 heads of 7, 5 queries, 11 keys.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import regard
-from cache_model import normal, packed_tokens, tokens, told
+from cache_tokens import normal, packed_tokens, tokens, told
 from messages import check, each
 from reference import assert_same_bits
 from rotation import Rotation

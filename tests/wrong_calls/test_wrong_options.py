@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import regard
+from data_kinds import normal
 from messages import check, each
 
 pytestmark = pytest.mark.usefixtures("silence")
@@ -27,10 +28,6 @@ class Tensor:
 
     def __float__(self):
         return 2.0
-
-
-def normal(*shape, dtype=np.float32):
-    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
 def with_one(value):

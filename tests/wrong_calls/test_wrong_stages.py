@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import regard
+from data_kinds import normal
 from messages import check, each
 from regard import (
     QuantizedWeight,
@@ -22,10 +23,6 @@ from regard.masks import Ranges, stack
 
 pytestmark = pytest.mark.usefixtures("silence")
 from_parts = QuantizedWeight.from_parts
-
-
-def normal(*shape, dtype=np.float32):
-    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
 BIAS, X, ONES = normal(5, 11), normal(2, 3, 4), np.ones((3, 5))

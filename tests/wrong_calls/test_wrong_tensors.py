@@ -17,9 +17,9 @@ from regard.torch import (  # noqa: E402
     scaled_dot_product_attention,
     scaled_dot_product_attention_ragged,
 )
-from torch_modules import by_another_name  # noqa: E402
 
 nn, zeros, meta = torch.nn, torch.zeros, {"device": "meta"}
+by_another_name = torch.nn.functional.scaled_dot_product_attention
 flex, bias = (pytest.importorskip(f"torch.nn.attention.{n}") for n in ("flex_attention", "bias"))
 SHAPES = {"query": (2, 4, 5, 8), "key": (2, 4, 9, 8), "value": (2, 4, 9, 6)}
 SPARSE = regard.masks.Ranges(0, np.full(5, 9))

@@ -9,10 +9,10 @@ import pytest
 import regard
 from cases import AXES, SIZES, Case
 from cuda_arrays import DLPackArray
-from cuda_emulation import expected, flattened
+from cuda_emulation import expected, flattened, gpu_problem
 from element_types import each_in_one_type, type_named
-from option_cases import GPU_OPTIONS as OPTIONS
-from reference import assert_matches
+from error_limits import assert_matches
+from option_cases import LONG, MIXES
 
 # The kernels for 16 bits multiply weights rounded to 16 bits.
 TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -48,9 +48,9 @@ def check(results, problem):
     )
 
 
-@each_in_one_type([*AXES, *SIZES, *OPTIONS], "single_or_half", quick=7)
+@each_in_one_type([*AXES, *SIZES, *LONG, *MIXES], "single_or_half", quick=7)
 def test_axes_sizes_and_options(case, single_or_half, cuda):
-    problem = case.build(single_or_half)
+    problem = gpu_problem(case, single_or_half)
     results = regard.scaled_dot_product_attention(
         *problem.arrays, **problem.options, return_lse=True, device="cuda"
     )
@@ -62,12 +62,9 @@ def on_device(cuda, array):
     return DLPackArray(cuda.to_device(array), dtype=array.dtype)
 
 
-MIXES = [case for case in OPTIONS if case.name.startswith("mix")]
-
-
 @each_in_one_type(MIXES[::6], "single_or_half")
 def test_arrays_and_numbers_on_a_device(case, single_or_half, cuda):
-    problem = case.build(single_or_half)
+    problem = gpu_problem(case, single_or_half)
     arrays = [on_device(cuda, array) for array in problem.arrays]
     options = dict(problem.options)
     if "mask" in options:
@@ -93,7 +90,7 @@ def test_every_kernel(dims, options, single_or_half, cuda):
     dim, value_dim = dims
     for q_len in (1, 40):
         case = Case("kernel", (2, 2, q_len, dim), (2, 1, 600, dim), (2, 1, 600, value_dim))
-        problem = case.build(single_or_half)
+        problem = gpu_problem(case, single_or_half)
         problem = type(problem)(*problem.arrays, options)
         results = regard.scaled_dot_product_attention(
             *problem.arrays, **options, return_lse=True, device="cuda"

@@ -5,11 +5,8 @@ import pytest
 
 import regard
 from cuda_arrays import DLPackArray
+from data_kinds import normal
 from messages import each, says
-
-
-def normal(*shape, dtype=np.float32):
-    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
 @pytest.fixture

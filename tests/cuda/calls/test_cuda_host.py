@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 
 import regard
+from data_kinds import normal
 from messages import says
-
-
-def normal(*shape, dtype=np.float32):
-    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
-
 
 X = normal(4, 9, 16)
 WANTED = regard.scaled_dot_product_attention(X, X, X)

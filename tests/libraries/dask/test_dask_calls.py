@@ -10,11 +10,11 @@ import dask.array as da
 
 import regard
 import regard.dask
-from cases import Case, Problem
+from cases import Case, build
 from dask_chunks import call, cut
 from element_types import each_in_one_type
-from gradient_cases import build, drawn
 from option_cases import MIXES
+from problem import Problem, drawn
 from reference import assert_same_bits
 
 attend = regard.dask.scaled_dot_product_attention

@@ -16,9 +16,9 @@ from dask.base import tokenize
 import regard
 import regard.dask
 from dask_chunks import cut
-from gradient_cases import drawn
+from error_limits import expected
 from option_cases import MIXES
-from reference import expected
+from problem import drawn
 from regard.masks import Blocks
 
 attend = regard.dask.scaled_dot_product_attention

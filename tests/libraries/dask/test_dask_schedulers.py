@@ -15,9 +15,8 @@ import distributed
 
 import regard
 import regard.dask
-from cases import Case
+from cases import Case, build
 from dask_chunks import call
-from gradient_cases import build
 from reference import assert_same_bits
 
 pytestmark = pytest.mark.slow

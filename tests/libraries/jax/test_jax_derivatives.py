@@ -9,10 +9,12 @@ from test_jax_transforms import GIVEN, INPUTS, PROBLEM, ROLES, attend
 
 import gradient_reference
 import regard
+from cases import build
 from element_types import each_in_one_type
-from gradient_cases import build, drawn
+from error_limits import assert_within, judge
 from option_cases import FEW, MIXES
-from reference import assert_same_bits, assert_within, judge
+from problem import drawn
+from reference import assert_same_bits
 
 jax = pytest.importorskip("jax", reason='JAX is not installed: pip install ".[jax]"')
 import jax.numpy as jnp  # noqa: E402

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import regard
-from cases import Case
-from gradient_cases import build, drawn
+from cases import Case, build
+from problem import drawn
 from reference import assert_same_bits
 from sparse_cases import NAMES as MASK_NAMES
 from sparse_cases import dense, sparse_masks
@@ -232,3 +232,15 @@ def test_sparse_masks_under_vmap_and_without_64_bits(name):
     with jax.enable_x64(False):
         call = jax.jit(lambda *x: regard.jax.scaled_dot_product_attention(*x, MASKS[name]))
         assert_same_bits(np.asarray(call(*several)), deep)
+
+
+@pytest.mark.parametrize("name", ["ranges", "blocks of all heads"])
+def test_second_derivatives_with_sparse_masks(name):
+    def penalty(mask):
+        def total(*arrays):
+            return (regard.jax.scaled_dot_product_attention(*arrays, mask) ** 2).sum()
+
+        return jax.grad(lambda *arrays: (jax.grad(total)(*arrays) ** 2).sum())(*ARRAYS)
+
+    wanted = penalty(dense(MASKS[name], 60))
+    assert_same_bits(np.asarray(penalty(MASKS[name])), np.asarray(wanted))

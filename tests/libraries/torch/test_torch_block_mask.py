@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from gradient_cases import drawn
+from problem import drawn
 from torch_problems import torch
 
 from regard.torch import block_mask  # isort: skip

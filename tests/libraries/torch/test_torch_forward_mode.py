@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import regard
-from gradient_cases import drawn
+from problem import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch.autograd import forward_ad  # isort: skip

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gradient_cases import drawn
+from problem import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip

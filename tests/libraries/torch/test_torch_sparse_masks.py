@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from gradient_cases import drawn
+from problem import drawn
 from sparse_cases import NAMES, dense, sparse_masks
 from torch_problems import scaled_dot_product_attention, torch
 
@@ -53,14 +53,14 @@ def test_second_derivatives_and_tangents(mask):
     query, *others = tensors(np.float64)
 
     def derivatives(attn_mask):
-        def gradient(query):
-            output = torch.func.grad(
-                lambda x: (scaled_dot_product_attention(x, *others, attn_mask) ** 2).sum()
-            )
-            return output(query)
+        def loss(query):
+            return (scaled_dot_product_attention(query, *others, attn_mask) ** 2).sum()
 
+        gradient, leaf = torch.func.grad(loss), query.clone().requires_grad_()
+        (eager,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
         pulled = torch.func.vjp(gradient, query)[1](query)
-        return *pulled, torch.func.jvp(gradient, (query,), (query,))[1]
+        moved = torch.func.jvp(gradient, (query,), (query,))[1]
+        return *pulled, moved, *torch.autograd.grad(eager, leaf, query)
 
     assert_equal(derivatives(mask), derivatives(torch.from_numpy(dense(mask, KV_LEN))))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradient_cases import drawn
+from problem import drawn
 from torch_problems import scaled_dot_product_attention, torch
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # isort: skip

@@ -19,17 +19,6 @@ class Page:
     def __init__(self, explorer, folder):
         self.path = folder / "page.html"
         explorer.save(self.path, overwrite=True)
-        self._read()
-
-    @classmethod
-    def of_file(cls, path):
-        """Return a page that something else wrote."""
-        page = cls.__new__(cls)
-        page.path = path
-        page._read()
-        return page
-
-    def _read(self):
         self.bytes = self.path.read_bytes()
         self.facts = json.loads(FACTS.search(self.bytes)[1])
         self._blobs = dict(BLOB.findall(self.bytes))
@@ -48,18 +37,19 @@ class Page:
         assert start == len(raw)
         return found
 
+    def head(self, layer, head):
+        return self.facts["layers"][layer]["heads"][head]
+
     def map(self, layer, head):
-        described = self.facts["layers"][layer]["heads"][head]["map"]
-        return self.arrays(f"map-{layer}.{head}", described)
+        return self.arrays(f"map-{layer}.{head}", self.head(layer, head)["map"])
 
     def rows(self, layer, head):
-        described = self.facts["layers"][layer]["heads"][head]["rows"]
-        return self.arrays(f"rows-{layer}.{head}", described)
+        return self.arrays(f"rows-{layer}.{head}", self.head(layer, head)["rows"])
 
     def tiles(self, layer, head):
         """Return the bounds and the arrays of each tile."""
         found = []
-        for number, entry in enumerate(self.facts["layers"][layer]["heads"][head]["tiles"]):
+        for number, entry in enumerate(self.head(layer, head)["tiles"]):
             (first, end, first_key, end_key), rest = entry[:4], entry[4:]
             if len(rest) == 1:
                 described = [("weights", "f16", (end - first, end_key - first_key), *rest)]

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reference import Result, attention, expected, lay_out, result_type
+from error_limits import expected
+from fewer_bits import group_of, rotated
+from reference import Result, attention, lay_out, result_type
 
 
 class Rounded(NamedTuple):
@@ -20,26 +22,6 @@ class Rounded(NamedTuple):
     @property
     def numbers(self):
         return self.integers * self.step.astype(np.float64)
-
-
-def group_of(dim):
-    """Return how many dimensions are rotated together: the largest power of two that divides
-    `dim`."""
-    return dim & -dim
-
-
-def rotated(rows):
-    """Multiply float32 rows by a Hadamard matrix for each group of dimensions, and divide by the
-    group's size: the product of two rotated rows is `1 / group` of the original product."""
-    dim, group = rows.shape[-1], group_of(rows.shape[-1])
-    rows = rows * np.float32(1 / group)
-    half = 1
-    while half < group:
-        pairs = rows.reshape(*rows.shape[:-1], dim // (2 * half), 2, half)
-        a, b = pairs[..., 0, :], pairs[..., 1, :]
-        rows = np.stack([a + b, a - b], -2).reshape(rows.shape)
-        half *= 2
-    return rows
 
 
 def rounded(rows):
