@@ -7,7 +7,7 @@ SIMD = "cpp/simd/"
 OPTIONS = ("tests/attention/test_options.py", "tests/attention/test_attention.py")
 DROPOUT = ("tests/attention/test_dropout.py", "tests/streams/test_stream.py")
 CACHE = ("tests/cache",)
-SPARSE = ("tests/attention/test_mask_forms.py",)
+SPARSE = ("tests/attention/test_mask_forms.py", "tests/cache/test_cache_masks.py")
 FUNCTION = ("tests/attention/test_score_function.py",)
 
 BUGS = [

@@ -94,7 +94,7 @@ def drawn_mask(draw, q, k, depth=3):
         return mask[rows:, keys:], dense[rows:, keys:]
     if way == "fewer keys" and k > 1:  # a mask of unknown width: the other keys are hidden
         last = draw(st.integers(1, k))
-        seen = np.broadcast_to(np.arange(k) < last, (q, k))
+        seen = np.tile(np.arange(k) < last, (q, 1))
         return masks.Ranges(0, np.full(q, last), kv_len=k), seen
     mask, dense = drawn_mask(draw, q, k, depth - 1)
     if way == "~":
