@@ -1,14 +1,18 @@
 """Kill processes at random moments while they save a cache, and let threads change one cache."""
 
+import contextlib
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import inside_cache
+import regard
 from cache_kinds import CHANGES, KINDS, make, own_tokens
 from cache_tokens import told
 
@@ -130,3 +134,26 @@ print("over")
 def test_threads_that_change_one_cache(output_of):
     """A call fails if another thread has changed the entries meanwhile. Memory stays intact."""
     assert output_of(THREADS) == "over"
+
+
+def test_a_change_during_a_long_append_is_not_lost():
+    """The append raises, or comes first or last. Each try changes the cache at another moment."""
+    key = np.ones((1, 8, 10_000, 64), np.float32)
+    for delay in np.linspace(0, 4e-3, 9):
+        cache = regard.KVCache(1, 8, 64, dtype="float16")
+        cache.append(key[:, :, :16], key[:, :, :16])
+        begins = threading.Event()
+
+        def shorten(cache=cache, begins=begins, delay=delay):
+            begins.wait()
+            time.sleep(delay)
+            cache.truncate(8)
+
+        other = threading.Thread(target=shorten)
+        other.start()
+        begins.set()
+        with contextlib.suppress(ValueError):
+            cache.append(key, key)
+        other.join()
+        assert cache.lengths[0] in (8, 8 + key.shape[2])
+        inside_cache.assert_owners_are_right([cache])

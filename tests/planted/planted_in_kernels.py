@@ -70,7 +70,7 @@ BUGS = [
         "gradients of slopes are computed after the cap",
         KERNELS + "backward/backward.hpp",
         "    if (task.slope_terms) {\n",
-        "    if (work.softcap != T(0)) Scores::apply_cap(work, number, runs);\n"
+        "    if (work.score_factors) Scores::apply_factors(work, number, runs);\n"
         "    if (task.slope_terms) {\n",
         DERIVATIVES,
         "the gradient of alibi_slopes with a softcap",
