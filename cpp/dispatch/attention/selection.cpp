@@ -26,28 +26,41 @@ struct IndexedKey {
   std::int64_t key;
 };
 
-// By index, and equal ones by key.
-bool is_better(const IndexedKey& a, const IndexedKey& b) {
+// By index, and equal ones by key. An object, so that calls are inlined.
+constexpr auto is_better = [](const IndexedKey& a, const IndexedKey& b) {
   return a.index > b.index || (a.index == b.index && a.key < b.key);
-}
+};
 
 // The best keys of one query among those seen so far, which are passed in ascending order. The
-// memory holds twice as many, and half of them are dropped when it is full, so that a key costs a
-// constant time. A NaN, or -inf, is never among the best.
+// memory has room for kRoom times as many: the others are dropped when it is full, so that a key
+// costs a constant time. A NaN, or -inf, is never among the best.
 class BestKeys {
  public:
+  static constexpr std::int64_t kRoom = 3;
+
   BestKeys() = default;
   BestKeys(IndexedKey* memory, std::int64_t count) : keys_(memory), count_(count) {}
 
   template <class T>
   void add(const T* indices, std::int64_t first_key, std::int64_t keys) {
-    for (std::int64_t i = 0; i < keys; ++i)
-      if (indices[i] > static_cast<T>(least_)) add({static_cast<double>(indices[i]), first_key + i});
+    for (std::int64_t i = 0; i < keys;) {
+      const std::int64_t end = std::min(keys, i + kRoom * count_ - size_);
+      const auto least = static_cast<T>(least_);
+      // Without branches, which the processor could not predict.
+      for (; i < end; ++i) {
+        keys_[size_] = {static_cast<double>(indices[i]), first_key + i};
+        size_ += indices[i] > least ? 1 : 0;
+      }
+      if (size_ == kRoom * count_) drop_worst();
+    }
   }
 
   void add(const BestKeys& others) {
-    for (std::int64_t i = 0; i < others.size_; ++i)
-      if (others.keys_[i].index > least_) add(others.keys_[i]);
+    for (std::int64_t i = 0; i < others.size_; ++i) {
+      if (!(others.keys_[i].index > least_)) continue;
+      keys_[size_++] = others.keys_[i];
+      if (size_ == kRoom * count_) drop_worst();
+    }
   }
 
   // Leaves at most `count` keys, in ascending order.
@@ -61,11 +74,6 @@ class BestKeys {
   }
 
  private:
-  void add(const IndexedKey& key) {
-    keys_[size_++] = key;
-    if (size_ == 2 * count_) drop_worst();
-  }
-
   void drop_worst() {
     if (size_ < count_) return;
     std::nth_element(keys_, keys_ + count_ - 1, keys_ + size_, is_better);
@@ -136,7 +144,7 @@ void select_keys_in(const SelectionProblem& problem, const Kernels& kernels, int
   const std::int64_t lists = (tasks.key_parts > 1 ? parts : threads) * queries;
   const Scratch workspace(threads, kernel.workspace_bytes(problem, queries));
   const Scratch indices(threads, queries * interval * static_cast<std::int64_t>(sizeof(T)));
-  const Scratch memory(lists, 2 * most * static_cast<std::int64_t>(sizeof(IndexedKey)));
+  const Scratch memory(lists, BestKeys::kRoom * most * static_cast<std::int64_t>(sizeof(IndexedKey)));
   std::vector<BestKeys> best(static_cast<std::size_t>(lists));
 
   const auto write = [&](const SelectionTask& task, const BestKeys* lists_of_task) {

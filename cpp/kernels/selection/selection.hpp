@@ -11,6 +11,7 @@
 
 #include "../../problem/selection.hpp"
 #include "../../simd/transpose.hpp"
+#include "../ahead.hpp"
 #include "../kernel_table.hpp"
 #include "../strips/lanes.hpp"
 #include "../strips/scores.hpp"
@@ -89,26 +90,31 @@ struct Selection {
     for (std::int64_t query = 0; query < rows / group_of(forward); ++query)
       for (std::int64_t i = 0; i < keys; i += kWidth)
         store(indices + query * stride + i, broadcast(-kInfinity<T>));
-    over_blocks_seen<Shape>(forward, work.strips, work.strip_count, key_begin, key_end,
-                            [&](std::int64_t key, std::int64_t) {
-                              const KeySpan block = span_at<Shape>(key, task.forward.kv_len);
-                              if (block.count == 0) return;
-                              TileRows<T> rows{};
-                              for (int s = 0; s < work.strip_count; ++s) {
-                                const SelectionStrip<T>& strip = work.strips[s];
-                                if (!sees_block<Shape>(strip, key)) continue;
-                                const SeenTiles<Shape> tiles = see_tiles<Shape>(
-                                    forward, task.forward, strip, block, work.bias);
-                                if (tiles.end == 0) continue;
-                                if (!rows.from)
-                                  rows = provide_rows<T, kRows>(
-                                      keys_of(forward, task.forward), block.begin, block.count,
-                                      forward.head_dim, forward.head_dim, work.keys);
-                                find_terms(forward, task.forward, work, block, rows, tiles, strip);
-                                add_heads(forward, task.forward, work, block, strip,
-                                          indices + (key - key_begin), stride);
-                              }
-                            });
+    const auto add_block = [&](std::int64_t key, std::int64_t next_key) {
+      const KeySpan block = span_at<Shape>(key, task.forward.kv_len);
+      if (block.count == 0) return;
+      const KvRows keys_of_task = keys_of(forward, task.forward);
+      // A key takes so little time with few heads that it would be waited for.
+      Ahead ahead;
+      const KeySpan next = span_at<Shape>(next_key, task.forward.kv_len);
+      if (forward.key.column_stride == 1 && next.count > 0)
+        ahead.add(keys_of_task, next.begin, next.count, forward.head_dim);
+      TileRows<T> rows{};
+      for (int s = 0; s < work.strip_count; ++s) {
+        const SelectionStrip<T>& strip = work.strips[s];
+        if (!sees_block<Shape>(strip, key)) continue;
+        const SeenTiles<Shape> tiles =
+            see_tiles<Shape>(forward, task.forward, strip, block, work.bias);
+        if (tiles.end == 0) continue;
+        if (!rows.from)
+          rows = provide_rows<T, kRows>(keys_of_task, block.begin, block.count, forward.head_dim,
+                                        forward.head_dim, work.keys);
+        find_terms(forward, task.forward, work, block, rows, tiles, strip,
+                   s == 0 ? &ahead : nullptr);
+        add_heads(forward, task.forward, work, block, strip, indices + (key - key_begin), stride);
+      }
+    };
+    over_blocks_seen<Shape>(forward, work.strips, work.strip_count, key_begin, key_end, add_block);
   }
 
  private:
@@ -166,23 +172,38 @@ struct Selection {
   REGARD_NOINLINE void find_terms(const AttentionProblem& problem, const AttentionTask& task,
                                   const SelectionWorkspace<T>& work, const KeySpan& block,
                                   const TileRows<T>& rows, const SeenTiles<Shape>& tiles,
-                                  const SelectionStrip<T>& strip) {
+                                  const SelectionStrip<T>& strip, Ahead* ahead) {
+    const std::int64_t dim = problem.head_dim;
+    const int lines = static_cast<int>(dim * bytes_of(problem.key.element) / kLineBytes) + 1;
     if (!tiles.all || tiles.begin > 0 || tiles.end < Shape::kBlockKeys)
       for (int i = 0; i < Shape::kBlockKeys * kPitch; i += kWidth)
         store(work.terms + i, broadcast(-kInfinity<T>));
+    SeenTiles<Shape> left = tiles;
+    constexpr int kTwo = 2 * kRows;
+    if (kTwo <= 8 && strip.vectors == 1 && tiles.all) {
+      // Four sums are too few to hide the latency of a multiply-add.
+      const std::int64_t end = rows.whole < tiles.end ? rows.whole : tiles.end;
+      for (; left.begin + kTwo <= end; left.begin += kTwo) {
+        const Tile<Bias::none, 1> two{{left.begin, left.begin + kTwo, 0}};
+        if (ahead) ahead->ask_lines(kTwo * lines);
+        find_terms_of_keys<kTwo>(two, work, strip,
+                                 product_of<Shape>(two, rows, strip.queries, dim));
+      }
+    }
     const NextMask<T> next{strip, block.begin + Shape::kBlockKeys};
     KeyRuns<Shape> runs;
-    over_tiles<Shape, false>(problem, task, strip, block, tiles, next, runs, [&](const auto& tile) {
-      find_terms_of_tile(tile, work, strip,
-                         product_of<Shape>(tile, rows, strip.queries, problem.head_dim));
+    over_tiles<Shape, false>(problem, task, strip, block, left, next, runs, [&](const auto& tile) {
+      if (ahead) ahead->ask_lines(kRows * lines);
+      find_terms_of_keys<kRows>(tile, work, strip,
+                                product_of<Shape>(tile, rows, strip.queries, dim));
     });
   }
 
-  template <class Tile, class Product>
-  REGARD_INLINE void find_terms_of_tile(const Tile& tile, const SelectionWorkspace<T>& work,
+  template <int kKeys, class Tile, class Product>
+  REGARD_INLINE void find_terms_of_keys(const Tile& tile, const SelectionWorkspace<T>& work,
                                         const SelectionStrip<T>& strip, const Product& product) {
-    Accumulators<T, kRows, Tile::kVectors> acc;
-    product.template multiply<kRows, Tile::kVectors>(acc, tile.lane);
+    Accumulators<T, kKeys, Tile::kVectors> acc;
+    product.template multiply<kKeys, Tile::kVectors>(acc, tile.lane);
     T* const terms = work.terms + tile.begin * kPitch;
     const T* const bias = work.bias + tile.begin * kPitch;
 #pragma GCC unroll 8
@@ -190,7 +211,7 @@ struct Selection {
       const int lane = tile.lane + v * kWidth;
       const Vec<T> weight = load(strip.head_weights + lane);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kKeys; ++r) {
         Vec<T> term = maximum<T>(Vec<T>{}, acc[r][v]) * weight;  // NaN stays
         if constexpr (Tile::kBias == Bias::hides)
           term = unless_hidden<T>(term, load(bias + r * kPitch + lane), broadcast(-kInfinity<T>));
