@@ -236,7 +236,7 @@ py::object AttentionCall::explain() {
 
   const Kernels& kernels = *plan.kernels;
   const bool is_decode = plan.kernel == &kernels.decode.kernel, has_tasks = plan.tasks.has_value();
-  const bool shares_chunks = plan.method == AttentionMethod::decode_chunks && tiles.chunks > 0;
+  const bool shares_chunks = plan.shares_chunks && tiles.chunks > 0;
   const std::int64_t group_rows =
       problem.kv_heads ? problem.heads / problem.kv_heads * problem.q_len : 0;
   const std::int64_t task_rows = has_tasks ? std::min(plan.tasks->most_rows(), group_rows) : 0;

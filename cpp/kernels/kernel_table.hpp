@@ -65,6 +65,9 @@ struct AttentionKernel {
   // Writes the weights of an interval of keys. Call it after `finish`. Null in decode.
   void (*write_weights)(const AttentionProblem&, const AttentionTask&, std::int64_t key_begin,
                         std::int64_t key_end, void* workspace);
+  // Merges the chunk that `part` has accumulated with the earlier chunks in `workspace`. Call
+  // `begin` on both first.
+  void (*merge)(const void* part, void* workspace);
 };
 
 struct AttentionKernels {
@@ -81,9 +84,6 @@ struct AttentionKernels {
 // forward kernel returns the same bits.
 struct DecodeKernels {
   AttentionKernel kernel;
-  // Merges the chunk that `part` has accumulated with the earlier chunks in `workspace`. Call
-  // `begin` on both first.
-  void (*merge)(const void* part, void* workspace);
   std::int64_t most_rows;  // maximum number of rows in a task
   bool reads_four_bits;    // whether keys and values may be q4_1
 };

@@ -11,8 +11,8 @@ BUGS = [
     Bug(
         "chunks are merged from the last to the first",
         DISPATCH + "attention/chunks.cpp",
-        "for (std::size_t i = 0; i < chunks.size(); ++i)\n      kernels.decode.merge",
-        "for (std::size_t i = chunks.size(); i-- > 0;)\n      kernels.decode.merge",
+        "for (std::size_t i = 0; i < chunks.size(); ++i)\n      kernel.merge",
+        "for (std::size_t i = chunks.size(); i-- > 0;)\n      kernel.merge",
         ("tests/attention/test_decode.py", "tests/process/test_threads.py"),
         "bits of a decode whose keys several threads share",
     ),

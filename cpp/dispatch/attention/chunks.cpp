@@ -40,7 +40,7 @@ std::int64_t chunk_workspaces(const AttentionProblem& problem, const Kernels& ke
   return tasks.count() + gathered_chunks(problem, kernels, tasks, threads);
 }
 
-void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
+void attention_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
   const AttentionProblem& problem = *plan.problem;
   const Kernels& kernels = *plan.kernels;
   const AttentionKernel& kernel = *plan.kernel;
@@ -65,7 +65,7 @@ void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal) {
                                     parts.at(index));
                  });
     for (std::size_t i = 0; i < chunks.size(); ++i)
-      kernels.decode.merge(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
+      kernel.merge(parts.at(static_cast<std::int64_t>(i)), totals.at(chunks[i].task));
     chunks.clear();
   };
 

@@ -1,5 +1,5 @@
-// Decoding with few key heads that cannot be divided evenly among the threads: threads share the
-// keys of one head.
+// Few rows of few key heads, which cannot be divided evenly among the threads: threads share the
+// keys of a task.
 #pragma once
 
 #include "plan.hpp"
@@ -14,8 +14,8 @@ bool shares_chunks(const AttentionProblem& problem, const Kernels& kernels,
 std::int64_t chunk_workspaces(const AttentionProblem& problem, const Kernels& kernels, const AttentionTasks& tasks,
                               int threads);
 
-// Runs a plan of AttentionMethod::decode_chunks. Threads compute chunks of keys in any order. The
+// Runs a plan that shares chunks. Threads compute chunks of keys in any order. The
 // chunks are merged in key order, so that the result has the same bits as with one thread.
-void decode_in_chunks(const AttentionPlan& plan, const StopSignal& signal);
+void attention_in_chunks(const AttentionPlan& plan, const StopSignal& signal);
 
 }  // namespace regard

@@ -165,8 +165,9 @@ AttentionPlan plan_attention(const AttentionProblem& problem, int threads) {
                                static_cast<double>(kernels.attention.block_keys);
   plan.interval = interval_of(kernels.attention.block_keys, work_of_block);
   plan.bytes_of_workspace = workspace_of_task(plan, problem);
-  if (plan.method == AttentionMethod::decode && shares_chunks(problem, kernels, tasks, threads)) {
-    plan.method = AttentionMethod::decode_chunks;
+  plan.shares_chunks = plan.method != AttentionMethod::int8 && !plan.kernel_of_few_rows && !problem.weights.data &&
+                       shares_chunks(problem, kernels, tasks, threads);
+  if (plan.shares_chunks) {
     plan.threads = threads;
     plan.workspaces = chunk_workspaces(problem, kernels, tasks, threads);
     return plan;
@@ -232,6 +233,7 @@ void run_tasks(const AttentionPlan& plan, const StopSignal& signal) {
 }  // namespace
 
 void run_attention(const AttentionPlan& plan, const StopSignal& signal) {
+  if (plan.shares_chunks) return attention_in_chunks(plan, signal);
   switch (plan.method) {
     case AttentionMethod::none:
       return;
@@ -239,8 +241,6 @@ void run_attention(const AttentionPlan& plan, const StopSignal& signal) {
     case AttentionMethod::decode:
     case AttentionMethod::bfloat16:
       return run_tasks(plan, signal);
-    case AttentionMethod::decode_chunks:
-      return decode_in_chunks(plan, signal);
     case AttentionMethod::int8:
       return attention_in_int8(plan, signal);
   }

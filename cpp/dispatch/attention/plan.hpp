@@ -16,7 +16,6 @@ enum class AttentionMethod {
   none,           // nothing to compute: the result is empty
   forward,        // queries in lanes
   decode,         // few rows: keys and values are streamed once for all of them
-  decode_chunks,  // as decode, but threads share the keys of one head
   int8,           // queries in lanes, keys rounded to int8 first
   bfloat16,       // queries in lanes, bfloat16 products
 };
@@ -31,6 +30,7 @@ struct AttentionPlan {
   // Ragged: the kernel that decodes the entries with few rows while others have more; null if one
   // kernel serves all.
   const AttentionKernel* kernel_of_few_rows;
+  bool shares_chunks;  // threads share the keys of a task (chunks.hpp)
   // The rows that one thread computes at a time; none if there is nothing to compute.
   std::optional<AttentionTasks> tasks;
   std::optional<Int8Waves> waves;  // only for int8

@@ -15,7 +15,10 @@ REGARD_NOINLINE SeenKeys begin_count(const AttentionProblem& problem, const Atte
   lay_out_forward<Shape>(problem, task.row_end - task.row_begin, memory);
   const ForwardWorkspace<T>& work = *static_cast<const ForwardWorkspace<T>*>(memory);
   counts.all += work.strip_count * ((problem.kv_len + Shape::kRows - 1) / Shape::kRows);
-  return from_whole_blocks<Shape>(locate_strips(problem, task, work.strips, work.strip_count));
+  const SeenKeys seen =
+      from_whole_blocks<Shape>(locate_strips(problem, task, work.strips, work.strip_count));
+  counts.chunks += chunks_of<Shape>(seen);
+  return seen;
 }
 
 template <class Shape, class T = typename Shape::Element>

@@ -56,6 +56,7 @@ struct AttentionForward {
         .tile_rows = Shape::kStripLanes,
         .tile_keys = kRows,
         .write_weights = write_weights,
+        .merge = merge,
     };
   }
 
@@ -108,6 +109,13 @@ struct AttentionForward {
     over_blocks_seen<Shape>(problem, work.strips, work.strip_count, key_begin, key_end, add_block);
   }
 
+  static void merge(const void* part, void* memory) {
+    const Workspace& from = *static_cast<const Workspace*>(part);
+    const Workspace& work = *static_cast<const Workspace*>(memory);
+    for (int s = 0; s < work.strip_count; ++s)
+      if (!from.strips[s].is_fresh) merge_part<Shape>(from.strips[s], work.strips[s]);
+  }
+
   // Divides by the sums and writes the output and lse.
   static void finish(const AttentionProblem& problem, const AttentionTask& task, void* memory) {
     const Workspace& work = *static_cast<const Workspace*>(memory);
@@ -150,11 +158,12 @@ struct AttentionForward {
     const std::int64_t left = (key_end < task.kv_len ? key_end : task.kv_len) - key;
     const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
     const bool is_window = problem.window_left != kUnbounded && problem.window_right != kUnbounded;
-    if (count <= 0 || !(is_window || problem.sparse_mask)) return false;
+    const bool has_few_rows = task.row_end - task.row_begin <= 3 * Shape::kStripLanes;
+    if (count <= 0 || !(is_window || problem.sparse_mask || has_few_rows)) return false;
     if (problem.sparse_mask && problem.sparse_mask->is_scattered) return false;
     if (problem.key.column_stride == 1 && !task.int8_keys)
       ahead.add(keys_of(problem, task), key, count, problem.head_dim);
-    if (problem.value.column_stride == 1)
+    if (problem.value.column_stride == 1 && task.value != task.key)
       ahead.add(values_of(problem, task), key, count, problem.value_dim);
     return true;
   }

@@ -58,6 +58,16 @@ REGARD_NOINLINE void add_values_by_group(const AttentionProblem& problem,
   }
 }
 
+// Whether values are the first columns of the keys, as in multi-head latent attention (MLA), and
+// tiles of them do not reach beyond a key. What has been copied of keys then serves both products.
+template <class Shape>
+REGARD_INLINE bool values_are_in_keys(const AttentionProblem& problem, const AttentionTask& task) {
+  const Operand &key = problem.key, &value = problem.value;
+  return task.value == task.key && value.element == key.element && !task.key_scales &&
+         value.row_stride == key.row_stride && value.column_stride == key.column_stride &&
+         round_up(problem.value_dim, Shape::kRows) <= problem.head_dim;
+}
+
 template <class Shape>
 struct PlainValues {
   using T = typename Shape::Element;
@@ -69,6 +79,10 @@ struct PlainValues {
   REGARD_INLINE void provide(const AttentionProblem& problem, const AttentionTask& task,
                              const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
     if (block.values.from) return;
+    if (block.keys.from && values_are_in_keys<Shape>(problem, task)) {
+      block.values = block.keys;
+      return;
+    }
     block.values = provide_rows<T, Shape::kRows>(
         values_of(problem, task), block.begin, block.count, problem.value_dim,
         round_up(problem.value_dim, Shape::kRows), work.values);

@@ -39,8 +39,8 @@ struct AttentionDecode {
                 .tile_rows = kDecodeRows,
                 .tile_keys = kDecodeStep,
                 .write_weights = nullptr,
+                .merge = merge,
             },
-        .merge = merge,
         .most_rows = kDecodeRows,
         .reads_four_bits = kDecodesOtherTypes,
     };
@@ -99,7 +99,6 @@ struct AttentionDecode {
     over_blocks_seen<DecodeShape>(problem, &work, 1, key_begin, key_end, add_block);
   }
 
-  // Merges the single chunk that `part` has accumulated with the earlier chunks in `memory`.
   static void merge(const void* part, void* memory) {
     const DecodeWorkspace& gathered = *static_cast<const DecodeWorkspace*>(part);
     if (!gathered.is_fresh) merge_part(gathered, *static_cast<DecodeWorkspace*>(memory));
@@ -136,10 +135,7 @@ struct AttentionDecode {
     lay_out_decode(problem, memory);
     const SeenKeys seen = locate(problem, task, *static_cast<DecodeWorkspace*>(memory));
     counts.all += (problem.kv_len + kDecodeStep - 1) / kDecodeStep;
-    for (const KeyInterval& keys : {seen.keep_first, seen.window})
-      if (!is_empty(keys))
-        counts.chunks +=
-            (keys.end - 1) / DecodeShape::kChunkKeys - keys.begin / DecodeShape::kChunkKeys + 1;
+    counts.chunks += chunks_of<DecodeShape>(seen);
     return seen;
   }
 

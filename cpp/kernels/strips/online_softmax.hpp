@@ -85,20 +85,26 @@ REGARD_NOINLINE void start_online(const AttentionProblem& problem, const Attenti
   if (problem.sinks) start_with_sinks(problem, task, strip.first_row, strip.total, lanes);
 }
 
-// Merges a strip's chunk with the earlier chunks and starts the next chunk.
+// Merges the chunk of `part`, the same rows, with the earlier chunks of a strip.
 template <class Shape, class T = typename Shape::Element>
-REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
+REGARD_NOINLINE void merge_part(const OnlineStrip<T>& part, OnlineStrip<T>& strip) {
   const int lanes = strip.vectors * kLanes<T>;
   for (int lane = 0; lane < lanes; lane += kLanes<T>) {
-    const Shares<T> shares = merge_lanes(strip.total, strip.state, lane);
+    const Shares<T> shares = merge_lanes(strip.total, part.state, lane);
     for (std::int64_t row = 0; row < strip.all_rows; ++row) {
       const std::int64_t at = row * Shape::kStripLanes + lane;
       T* const to = strip.total_gathered + at;
-      const Vec<T> part = load(strip.gathered + at) * shares.part;
-      store(to, strip.total_is_fresh ? part : load<T>(to) * shares.total + part);
+      const Vec<T> added = load(part.gathered + at) * shares.part;
+      store(to, strip.total_is_fresh ? added : load<T>(to) * shares.total + added);
     }
   }
   strip.total_is_fresh = false;
+}
+
+// Merges a strip's chunk with the earlier chunks and starts the next chunk.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void merge_chunk(OnlineStrip<T>& strip) {
+  merge_part<Shape>(strip, strip);
   start_chunk<Shape>(strip);
 }
 

@@ -13,6 +13,16 @@ namespace {
 // milliseconds.
 constexpr std::int64_t kBlocksBetweenLooks = 64;
 
+// The number of chunks that contain keys of `seen`.
+template <class Shape>
+REGARD_INLINE std::int64_t chunks_of(const SeenKeys& seen) {
+  std::int64_t chunks = 0;
+  for (const KeyInterval& keys : {seen.keep_first, seen.window})
+    if (!is_empty(keys))
+      chunks += (keys.end - 1) / Shape::kChunkKeys - keys.begin / Shape::kChunkKeys + 1;
+  return chunks;
+}
+
 // The first block between `key` and `end` in which a key is seen, or may be.
 template <class Shape>
 REGARD_INLINE std::int64_t next_block_seen(const SeenKeys& seen, std::int64_t key,
