@@ -37,8 +37,8 @@ BUGS = [
     Bug(
         "a merged output keeps its reference",
         KERNELS + "strips/online_softmax.hpp",
-        "part : load<T>(to) * shares.total + part",
-        "part : load<T>(to) + part",
+        "added : load<T>(to) * shares.total + added",
+        "added : load<T>(to) + added",
         (*OPTIONS, "tests/attention/test_decode.py"),
         "more than 1536 keys, or a sink, and a later chunk with a greater score",
     ),

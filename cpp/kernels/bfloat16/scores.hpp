@@ -20,9 +20,8 @@ struct PairScores {
 
   static bool copies_keys(const AttentionProblem& problem) {
     const Operand& key = problem.key;
-    const std::int64_t bytes = key.row_stride * 2;
     return key.element != Element::bfloat16 || key.column_stride != 1 || key.row_stride % 2 != 0 ||
-           problem.head_dim % 2 != 0 || bytes >= kFarRowBytes || bytes <= -kFarRowBytes;
+           problem.head_dim % 2 != 0 || are_far_apart(key.row_stride * 2);
   }
 
   // strip.queries[d / 2][kStripLanes] = pairs.

@@ -46,9 +46,8 @@ REGARD_INLINE TileRows<T> rows_from(const TileRows<T>& rows, std::int64_t first)
 
 template <class T>
 REGARD_INLINE bool reads_in_place(const Operand& operand) {
-  const std::int64_t bytes = operand.row_stride * static_cast<std::int64_t>(sizeof(T));
   return is_stored_as<T>(operand.element) && operand.column_stride == 1 &&
-         (bytes < 0 ? -bytes : bytes) < kFarRowBytes;
+         !are_far_apart(operand.row_stride * static_cast<std::int64_t>(sizeof(T)));
 }
 
 // Provides `count` rows starting at row `first`. Null if there is no array.
