@@ -44,7 +44,8 @@ py::array_t<std::int32_t> table_of(const CacheState& state, std::size_t pool) {
       entries.pages->data());
 }
 
-// `layers` are tuples (pool, [(dtype, shape)], (key_scales, value_scales) or None); `pools` are tuples
+// `layers` are tuples (pool, [(dtype, shape)], (key_scales, value_scales) or None, (items of values in
+// keys, and of their scales) or None); `pools` are tuples
 // (page_rows, keep_last or -1, keep_first, number of pages that are allocated at once).
 std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, const py::list& layers,
                                       std::int64_t capacity, std::int64_t most_bytes) {
@@ -59,7 +60,8 @@ std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, 
   auto all = std::make_shared<PagePools>();
   auto forms = std::make_shared<std::vector<LayerForm>>();
   for (const py::handle layer : layers) {
-    const auto [pool, arrays, scales] = layer.cast<std::tuple<std::size_t, py::list, py::object>>();
+    const auto [pool, arrays, scales, in_keys] =
+        layer.cast<std::tuple<std::size_t, py::list, py::object, py::object>>();
     PoolLayout& layout = layouts.at(pool);
     LayerForm& form = forms->emplace_back();
     for (const py::handle array : arrays) {
@@ -69,6 +71,8 @@ std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, 
       form.arrays.push_back({dtype, shape, layout.stride});
       layout.stride += (shape[0] * shape[1] * row_bytes + kLine - 1) / kLine * kLine;
     }
+    if (!in_keys.is_none())
+      std::tie(form.value_items, form.value_scale_items) = in_keys.cast<std::pair<std::int64_t, std::int64_t>>();
     if (!scales.is_none()) form.scales = scales.cast<std::vector<py::array_t<float>>>();
     all->pool_of_layer.push_back(static_cast<std::int64_t>(pool));
   }
@@ -206,8 +210,16 @@ std::shared_ptr<const PageRows> LayerPages::rows_in(const Block& block) const {
   }
   const LayerForm& form = (*cache_->layers)[static_cast<std::size_t>(layer_)];
   std::array<py::object, 4> arrays{py::none(), py::none(), py::none(), py::none()};
+  const bool are_in_keys = form.value_items > 0;
   for (std::size_t part = 0; part < form.arrays.size(); ++part)
-    arrays[part] = form.arrays[part].in(block, layout_->stride);
+    arrays[are_in_keys ? 2 * part : part] = form.arrays[part].in(block, layout_->stride);
+  const auto first = [](const py::object& array, std::int64_t items) {
+    return py::object(array[py::make_tuple(py::ellipsis(), py::slice(0, items, 1))]);
+  };
+  if (are_in_keys) {
+    arrays[1] = first(arrays[0], form.value_items);
+    arrays[3] = form.value_scale_items > 0 ? first(arrays[2], form.value_scale_items) : arrays[2];
+  }
   for (std::size_t part = 0; part < form.scales.size(); ++part) {  // rows share the number of their head
     const py::array_t<float>& scales = form.scales[part];
     const std::vector<py::ssize_t> sizes{block ? block->pages() : 0, scales.shape(0), layout_->page_rows};
@@ -215,7 +227,7 @@ std::shared_ptr<const PageRows> LayerPages::rows_in(const Block& block) const {
                                  scales.data(), scales);
   }
   std::shared_ptr<const PageRows> made = std::make_shared<PageRows>(arrays[0], arrays[1], arrays[2],
-                                                                    arrays[3], false),
+                                                                    arrays[3], are_in_keys),
                                   old = made;
   const std::lock_guard guard(lock_);  // not while Python objects are created or destroyed
   rows_.swap(old);
@@ -234,14 +246,15 @@ py::object append_rows(py::handle pages_object, py::handle key, py::handle value
   const py::handle objects[] = {key, value, key_scales, value_scales};
   std::array<ArrayView, 4> given;
   for (std::size_t part = 0; part < given.size(); ++part) {
-    if (part >= 2 && objects[part].is_none()) continue;
+    if (objects[part].is_none() && (part >= 2 || (part == 1 && pages.are_values_in_keys()))) continue;
+    if (part % 2 == 1 && pages.are_values_in_keys()) return py::bool_(false);
     if (!take_view(given[part], own[part]->name, objects[part], Accepts::cache) ||
         !rows->takes(given[part], *own[part], entries, is_packed))
       return py::bool_(false);
   }
   const auto tokens_of = [&](const ArrayView& view) { return is_packed ? view.shape[0] : view.size(2); };
   const std::int64_t tokens = tokens_of(given[0]);
-  if (tokens_of(given[1]) != tokens) return py::bool_(false);
+  if (given[1].array && tokens_of(given[1]) != tokens) return py::bool_(false);
   Counts counts;
   Starts starts;
   if (is_packed) {

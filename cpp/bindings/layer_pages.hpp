@@ -24,8 +24,13 @@ struct LayerArray {
   py::array in(const Block& block, std::int64_t stride) const;
 };
 
-// The arrays of a layer, and its scales of heads that never change, if it has any.
+// The arrays of a layer (keys, values, and the scales of both), and its scales of heads that never
+// change, if it has any. If values are the first columns of the keys, there are no arrays of values,
+// `value_items` is the number of items in their rows, and `value_scale_items` in rows of their scales,
+// 0 if these have no columns.
 struct LayerForm {
+  std::int64_t value_items = 0;
+  std::int64_t value_scale_items = 0;
   std::vector<LayerArray> arrays;
   std::vector<py::array_t<float>> scales;
 };
@@ -52,6 +57,11 @@ class LayerPages {
   const PoolLayout& layout() const { return *layout_; }
   std::int64_t layer() const { return layer_; }
   PageTable& table() const { return *cache_->table; }
+
+  // Whether values are the first columns of the keys.
+  bool are_values_in_keys() const {
+    return cache_ && (*cache_->layers)[static_cast<std::size_t>(layer_)].value_items > 0;
+  }
 
   // Of the pages in a block.
   std::shared_ptr<const PageRows> rows_in(const Block& block) const;

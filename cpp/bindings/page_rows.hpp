@@ -33,7 +33,7 @@ class PageRows {
   // (tokens, kv_heads, dim). Scales of rows have no last axis.
   bool takes(const ArrayView& given, const ArrayView& own, std::int64_t entries, bool is_packed) const;
 
-  // Stores `counts` rows of each entry; all views but the first two may have no array. `packed` are
+  // Stores `counts` rows of each entry; all views but the first may have no array. `packed` are
   // the first rows of the entries, or null. Returns false if a finite number became infinite.
   bool store(const PageTable::Place& place, const Counts& counts, const std::int64_t* packed,
              const std::array<ArrayView, 4>& given) const;

@@ -70,6 +70,11 @@ def in_4_bits(rows):
 _ROUNDED = {"int8": in_8_bits, "float8_e4m3fn": in_float8, "q4_1": in_4_bits}
 
 
+def rounded(dtype, rows):
+    """Return float32 rows as they are stored, if they are not rotated, as float64."""
+    return _ROUNDED[str(dtype)](rows)
+
+
 def is_quantized(dtype):
     """Return whether a cache's type, which may be a name, is one of these."""
     return str(dtype) in ALL
@@ -90,9 +95,8 @@ def _share(dtype, dim):
 
 def held_rows(dtype, key, value):
     """Return the stored values of keys and values, as float64, with keys rotated."""
-    rounded = _ROUNDED[str(dtype)]
     key, value = (array.astype(np.float32) for array in (key, value))
-    return rounded(rotated_by(dtype, key)), rounded(value)
+    return rounded(dtype, rotated_by(dtype, key)), rounded(dtype, value)
 
 
 def meeting(query, dtype="int8"):

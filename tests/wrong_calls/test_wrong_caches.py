@@ -32,6 +32,7 @@ BIAS = np.ones((4, 9, 3), bool)
 PAGES, PAGED_QUERY = np.zeros((5, 4, 2, 8), np.float32), np.zeros((2, 4, 1, 8), np.float32)
 BYTES, ONE = PAGES.astype(np.int8), {"batch": 1, "num_kv_heads": 1, "head_dim": 4}
 FLOAT8 = {"dtype": "float8_e4m3fn", "head_dim": 64}
+IN_KEYS = {"value_from_key": True, "head_dim": 8, "value_dim": 4}
 FEW = regard.masks.Ranges(0, 1, kv_len=8)
 
 
@@ -119,6 +120,9 @@ CONSTRUCTORS = [
     ({"dtype": "q4_1", "head_dim": 64, "value_dim": 33}, ValueError, "value_dim must ... got 33"),
     ({"dtype": "q4_1", "head_dim": 64, "key_scales": 1.0}, TypeError, "key_scales must be left"),
     ({"value_scales": 2}, TypeError, "value_scales must be left out with"),
+    ({"value_from_key": 1}, TypeError, "value_from_key must be True or False, got int"),
+    (IN_KEYS | {"value_dim": 9}, ValueError, "value_dim must be at most head_dim ... got 9"),
+    (IN_KEYS | FLOAT8 | {"value_scales": 2}, ValueError, "value_scales must be left out with"),
     (FLOAT8 | {"key_scales": [1, 2, 3]}, ValueError, "key_scales must be a ... got shape (3,)"),
     (FLOAT8 | {"value_scales": np.nan}, ValueError, "value_scales must be from ... got nan"),
     (FLOAT8 | {"key_scales": "large"}, TypeError, "key_scales must be an array of floats, got"),
@@ -175,6 +179,16 @@ def test_calls(wrong, error, parts, cache):
 @each(CONSTRUCTORS)
 def test_constructors(wrong, error, parts):
     check(lambda: regard.KVCache(**ONE | wrong), error, parts)
+
+
+def test_values_in_keys():
+    cache = regard.KVCache(**ONE | IN_KEYS)
+    key = np.ones((cache.batch, cache.num_kv_heads, 3, 8))
+    check(lambda: cache.append(key, key[..., :4]), TypeError, "value must be left out: the values")
+    check(lambda: cache.append(key[..., :7]), ValueError, "key must be ... got shape")
+    other = regard.KVCache(**ONE | {"head_dim": 8})
+    check(lambda: other.append(key), TypeError, "value must be an array, got None")
+    assert len(cache) == len(other) == 0
 
 
 @each(OF_LAYERS)

@@ -63,8 +63,8 @@ REGARD_NOINLINE void add_values_by_group(const AttentionProblem& problem,
 template <class Shape>
 REGARD_INLINE bool values_are_in_keys(const AttentionProblem& problem, const AttentionTask& task) {
   const Operand &key = problem.key, &value = problem.value;
-  return task.value == task.key && value.element == key.element && !task.key_scales &&
-         value.row_stride == key.row_stride && value.column_stride == key.column_stride &&
+  return task.value == task.key && value.element == key.element && key.element != Element::q4_1 &&
+         task.value_scales == task.key_scales && value.row_stride == key.row_stride && value.column_stride == key.column_stride &&
          round_up(problem.value_dim, Shape::kRows) <= problem.head_dim;
 }
 

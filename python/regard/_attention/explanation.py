@@ -55,7 +55,7 @@ class Explanation:
     task_rows : int
         The largest number of query rows of a task, which share one pass over keys and values.
     chunk_keys : int
-        The largest number of keys of a task, if a decode has too few key heads to occupy its
+        The largest number of keys of a task, if there are too few rows and key heads to occupy the
         threads evenly and threads share the keys of one head; 0 if every task has all keys.
     strip_rows, tile_keys, block_keys : int
         A tile is at most `strip_rows` query rows (in SIMD lanes, except in a decode) by `tile_keys`

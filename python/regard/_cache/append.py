@@ -27,7 +27,7 @@ def append(
     pages: _core.LayerPages,
     geometry: LayerGeometry,
     key: ArrayLike,
-    value: ArrayLike,
+    value: ArrayLike | None,
     lengths: ArrayLike | None,
 ) -> None:
     """Append tokens (batch, kv_heads, new, dim), of which the first `lengths` are real."""
@@ -45,44 +45,51 @@ def append_ragged(
     pages: _core.LayerPages,
     geometry: LayerGeometry,
     key: ArrayLike,
-    value: ArrayLike,
+    value: ArrayLike | None,
     starts: ArrayLike,
 ) -> None:
     """Append packed tokens (tokens, kv_heads, dim)."""
     batch = len(pages.lengths)
     keys, values = arguments.packed_tokens(geometry, key, value)
     counts = token_counts(starts, "key", keys.shape[2], batch)
-    rows = [each[0].swapaxes(0, 1) for each in _stored(geometry, keys, values, None)]
+    rows = [
+        None if each is None else each[0].swapaxes(0, 1)
+        for each in _stored(geometry, keys, values, None)
+    ]
     places = np.concatenate([[0], np.cumsum(counts)])
     _append(pages, geometry, rows, None, places, is_packed=True)
 
 
 def _stored(
-    geometry: LayerGeometry, keys: Array, values: Array, is_real: Array | None
-) -> list[Array]:
-    """Return the arrays that are stored: keys, values and, if they are new, the scales of both."""
+    geometry: LayerGeometry, keys: Array, values: Array | None, is_real: Array | None
+) -> list[Array | None]:
+    """Return the arrays that are stored: keys, values, and the scales of both.
+
+    Scales that never change, and values in keys, are None.
+    """
     if geometry.dtype.is_quantized:
         return quantized(geometry, keys, values, is_real)
-    both = {"key": keys, "value": values}
-    return [_as_stored(name, array, geometry, is_real) for name, array in both.items()]
+    both = (("key", keys), ("value", values))
+    stored = [
+        None if each is None else _as_stored(name, each, geometry, is_real) for name, each in both
+    ]
+    return [*stored, None, None]
 
 
 def _append(
     pages: _core.LayerPages,
     geometry: LayerGeometry,
-    rows: list[Array],
+    rows: list[Array | None],
     is_real: Array | None,
     counts: Array | None,
     *,
     is_packed: bool,
 ) -> None:
-    key, value, *scales = rows
-    of_key, of_value = scales or (None, None)
-    if not _core.append_rows(pages, key, value, of_key, of_value, counts, is_packed):
+    if not _core.append_rows(pages, *rows, counts, is_packed):
         # A finite number would become infinite.
         key, value = (
-            _converted(name, array, geometry.dtype.numbers, is_real)
-            for name, array in zip(("key", "value"), rows, strict=True)
+            None if array is None else _converted(name, array, geometry.dtype.numbers, is_real)
+            for name, array in zip(("key", "value"), rows[:2], strict=True)
         )
         _core.append_rows(pages, key, value, None, None, counts, is_packed)
 

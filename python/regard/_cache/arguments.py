@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 
 def new_tokens(
-    geometry: LayerGeometry, batch: int, key: ArrayLike, value: ArrayLike
-) -> tuple[Array, Array]:
-    """Return key and value as arrays with all four axes and storable types."""
+    geometry: LayerGeometry, batch: int, key: ArrayLike, value: ArrayLike | None
+) -> tuple[Array, Array | None]:
+    """Return key and value as arrays with all four axes and storable types.
+
+    A value is None if values are in the keys.
+    """
     keys = _with_batch(stored("key", key), batch)
+    values = _value(geometry, value)
     sizes = (batch, geometry.kv_heads)
     if keys.ndim != 4 or keys.shape[:2] != sizes or keys.shape[3] != geometry.head_dim:
         swapped = keys.ndim == 4 and (keys.shape[0], keys.shape[2]) == sizes
@@ -31,24 +35,40 @@ def new_tokens(
             f"key must be ({batch}, {geometry.kv_heads}, new, {geometry.head_dim}), got shape "
             f"{np.shape(key)}{hint if swapped else ''}"
         )
-    values = _with_batch(stored("value", value), batch)
     wanted = (*keys.shape[:3], geometry.value_dim)
-    if values.shape != wanted:
-        raise ValueError(f"value must be {wanted}, got shape {np.shape(value)}")
+    if values is not None:
+        given, values = values.shape, _with_batch(values, batch)
+        if values.shape != wanted:
+            raise ValueError(f"value must be {wanted}, got shape {given}")
     return keys, values
 
 
-def packed_tokens(geometry: LayerGeometry, key: ArrayLike, value: ArrayLike) -> tuple[Array, Array]:
+def _value(geometry: LayerGeometry, value: ArrayLike | None) -> Array | None:
+    if not geometry.value_from_key:
+        return stored("value", value)  # type: ignore[arg-type]
+    if value is not None:
+        raise TypeError(
+            f"value must be left out: the values of this cache are the first {geometry.value_dim} "
+            "numbers of its keys (value_from_key=True)"
+        )
+    return None
+
+
+def packed_tokens(
+    geometry: LayerGeometry, key: ArrayLike, value: ArrayLike | None
+) -> tuple[Array, Array | None]:
     """Return packed key and value, (tokens, kv_heads, dim), as views (1, kv_heads, tokens, dim)."""
-    keys, values = stored("key", key), stored("value", value)
+    keys, values = stored("key", key), _value(geometry, value)
     if keys.ndim != 3 or keys.shape[1:] != (geometry.kv_heads, geometry.head_dim):
         raise ValueError(
             f"key must be (tokens, {geometry.kv_heads}, {geometry.head_dim}), got shape "
             f"{np.shape(key)}"
         )
     wanted = (*keys.shape[:2], geometry.value_dim)
+    if values is None:
+        return keys.swapaxes(0, 1)[None], None
     if values.shape != wanted:
-        raise ValueError(f"value must be {wanted}, got shape {np.shape(value)}")
+        raise ValueError(f"value must be {wanted}, got shape {values.shape}")
     return keys.swapaxes(0, 1)[None], values.swapaxes(0, 1)[None]
 
 

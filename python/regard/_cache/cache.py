@@ -68,6 +68,10 @@ class KVCache(Layer, Entries):
     key_scales, value_scales : float or array_like, shape (num_kv_heads,), optional
         With ``"float8_e4m3fn"``, the factor of the stored numbers, scalar or one per head; 1 by
         default. Numbers may be up to 448 times as large.
+    value_from_key : bool, default False
+        Whether values are the first `value_dim` numbers of the keys, as in multi-head latent
+        attention (MLA), and are not stored: ``append(key)`` has no value. Keys of fewer than 16
+        bits are then not rotated.
 
     Raises
     ------
@@ -174,6 +178,7 @@ class KVCache(Layer, Entries):
         max_bytes: int | None = None,
         key_scales: ArrayLike | None = None,
         value_scales: ArrayLike | None = None,
+        value_from_key: bool = False,
     ) -> None:
         self._create(
             None,
@@ -189,6 +194,7 @@ class KVCache(Layer, Entries):
             page_size=page_size,
             key_scales=key_scales,
             value_scales=value_scales,
+            value_from_key=value_from_key,
         )
 
     def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:

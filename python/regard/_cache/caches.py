@@ -91,7 +91,7 @@ class KVCaches(Entries, Sequence[LayerCache]):
     ----------
     layers : int
         Number of layers.
-    num_kv_heads, head_dim, value_dim, dtype, keep_last, keep_first
+    num_kv_heads, head_dim, value_dim, dtype, keep_last, keep_first, value_from_key
         As for `KVCache`, or a list with one for each layer. `keep_first` applies to the layers with
         `keep_last`.
     batch, capacity
@@ -170,6 +170,7 @@ class KVCaches(Entries, Sequence[LayerCache]):
         max_bytes: int | None = None,
         key_scales: ArrayLike | None = None,
         value_scales: ArrayLike | None = None,
+        value_from_key: bool | Sequence[bool] = False,
     ) -> None:
         self._create(
             layers,
@@ -185,6 +186,7 @@ class KVCaches(Entries, Sequence[LayerCache]):
             page_size=page_size,
             key_scales=key_scales,
             value_scales=value_scales,
+            value_from_key=value_from_key,
         )
 
     def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:

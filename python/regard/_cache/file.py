@@ -29,7 +29,7 @@ _FORMAT, _VERSION = "regard.KVCache", 1
 _EARLIER = b"regardKV"  # the beginning of files that were mapped and changed in place
 _OPTIONS = (
     *("num_kv_heads", "head_dim", "value_dim", "dtype", "keep_last", "keep_first"),
-    *("page_size", "key_scales", "value_scales"),
+    *("page_size", "key_scales", "value_scales", "value_from_key"),
 )
 
 
@@ -127,7 +127,8 @@ def _described(metadata: dict[str, str], path: str) -> Geometry:
         )
     try:
         description = json.loads(metadata["description"])
-        layers = description["layers"]
+        # Files of earlier versions do not have this.
+        layers = [{"value_from_key": False, **layer} for layer in description["layers"]]
         options: dict[str, Any] = {name: [layer[name] for layer in layers] for name in _OPTIONS}
         for name in ("key_scales", "value_scales"):
             if all(scales is None for scales in options[name]):

@@ -9,7 +9,7 @@ import numpy as np
 
 from regard import _core
 from regard._arguments.arrays import as_array
-from regard._arguments.numbers import MOST, count
+from regard._arguments.numbers import MOST, count, flag
 from regard._cache.types import FLOAT8_UNITS, SCALE_TYPE, stored_type
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class LayerGeometry(NamedTuple):
     page_size: int
     key_scales: Scales | None  # of float8, one for each head
     value_scales: Scales | None
+    value_from_key: bool
+    """Whether values are the first numbers of the keys, and are not stored."""
 
     @property
     def pool(self) -> tuple[int, int | None, int]:
@@ -55,9 +57,13 @@ class LayerGeometry(NamedTuple):
 
     @property
     def forms(self) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
-        """The arrays of a page, (dtype, shape): keys, values, and the scales of both."""
+        """The arrays of a page, (dtype, shape): keys, values, and the scales of both.
+
+        If values are in the keys, they have no arrays.
+        """
         axes = self.kv_heads, self.page_size
-        of_both = (self.dtype.forms(*axes, dim) for dim in (self.head_dim, self.value_dim))
+        dims = (self.head_dim,) if self.value_from_key else (self.head_dim, self.value_dim)
+        of_both = (self.dtype.forms(*axes, dim) for dim in dims)
         return [(dtype, shape) for alike in zip(*of_both, strict=True) for shape, dtype in alike]
 
     def scale_arrays(self) -> list[Array]:
@@ -87,6 +93,7 @@ class Geometry(NamedTuple):
         page_size: Any,
         key_scales: Any,
         value_scales: Any,
+        value_from_key: Any,
     ) -> Self:
         """Check the arguments of a constructor; `layers` is None for a cache of one layer."""
         number = 1 if layers is None else count("layers", layers, 1, _MOST_LAYERS)
@@ -110,6 +117,7 @@ class Geometry(NamedTuple):
         first = each("keep_first", keep_first, lambda name, kept: count(name, kept, maximum=MOST))
         if any(first) and not any(last):
             raise ValueError(f"keep_first must be 0 without keep_last, got {max(first)}")
+        in_keys = each("value_from_key", value_from_key, flag)
         sizes = each("page_size", page_size, lambda _, tokens: tokens)
         scales = zip(
             *(
@@ -119,11 +127,24 @@ class Geometry(NamedTuple):
             strict=True,
         )
         found = []
-        columns = zip(heads, dims, of_values, types, last, first, sizes, scales, strict=True)
-        for kv_heads, dim, value_size, stored, window, kept, given, both in columns:
+        columns = zip(
+            *(heads, dims, of_values, types, last, first, sizes, scales, in_keys), strict=True
+        )
+        for kv_heads, dim, value_size, stored, window, kept, given, both, is_in_key in columns:
             value_size = dim if value_size is None else value_size
             stored.check_dim("head_dim", dim)
             stored.check_dim("value_dim", value_size)
+            if is_in_key:
+                if value_size > dim:
+                    raise ValueError(
+                        f"value_dim must be at most head_dim, {dim}, with value_from_key=True, got "
+                        f"{value_size}"
+                    )
+                if value_scales is not None and both[0] != both[1]:
+                    raise ValueError(
+                        f"value_scales must be left out with value_from_key=True, got {both[1]}"
+                    )
+                both = (both[0], both[0])
             kept = 0 if window is None else kept
             if limit is not None and window is not None and limit <= kept + window:
                 raise ValueError(
@@ -132,7 +153,18 @@ class Geometry(NamedTuple):
                 )
             tokens = _page_size(given, limit, window)
             found.append(
-                LayerGeometry(kv_heads, dim, value_size, stored, window, kept, tokens, *both)
+                LayerGeometry(
+                    kv_heads,
+                    dim,
+                    value_size,
+                    stored,
+                    window,
+                    kept,
+                    tokens,
+                    both[0],
+                    both[1],
+                    value_from_key=is_in_key,
+                )
             )
         geometry = cls(tuple(found), limit)
         geometry._check_bytes()
@@ -151,7 +183,8 @@ class Geometry(NamedTuple):
         layers = []
         for layer in self.layers:
             scales = [FLOAT8_UNITS * each for each in layer.scale_arrays()]
-            layers.append((pools.index(layer.pool), layer.forms, scales or None))
+            in_keys = layer.dtype.items(layer.value_dim) if layer.value_from_key else None
+            layers.append((pools.index(layer.pool), layer.forms, scales or None, in_keys))
         return _core.PageTable(
             batch,
             [

@@ -67,7 +67,12 @@ class Layer(Sizes):
         return stored_tokens(self._layer, self._sizes, 1)
 
     @refuses_unknown
-    def append(self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None) -> None:
+    def append(
+        self,
+        key: ArrayLike,
+        value: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
+    ) -> None:
         """Append the keys and values of new tokens.
 
         Parameters
@@ -76,7 +81,7 @@ class Layer(Sizes):
             Any floating-point type, converted to the cache's type. With a batch of 1, the batch
             axis may be omitted.
         value : array_like, shape (batch, kv_heads, new, value_dim)
-            As for `key`.
+            As for `key`. It must be omitted if the cache has ``value_from_key=True``.
         lengths : array_like of int, shape (batch,), optional
             Number of real new tokens in each entry. The tokens after them are padding and are not
             stored. All tokens are real by default.
@@ -121,7 +126,7 @@ class Layer(Sizes):
             append(self._layer, self._sizes, key, value, lengths)
 
     @refuses_unknown
-    def append_ragged(self, key: ArrayLike, value: ArrayLike, starts: ArrayLike) -> None:
+    def append_ragged(self, key: ArrayLike, value: ArrayLike | None, starts: ArrayLike) -> None:
         """Append the keys and values of new tokens, any number of them for each entry, packed.
 
         Parameters
@@ -129,7 +134,7 @@ class Layer(Sizes):
         key : array_like, shape (tokens, kv_heads, head_dim)
             The new tokens of all entries, one entry after another, of any floating-point type.
         value : array_like, shape (tokens, kv_heads, value_dim)
-            As for `key`.
+            As for `key`. None if the cache has ``value_from_key=True``.
         starts : array_like of int, shape (batch + 1,)
             Where each entry's tokens start, followed by the total number of tokens. The tokens
             ``key[starts[b]:starts[b + 1]]`` are appended to entry ``b``, and may be empty.

@@ -38,27 +38,30 @@ if TYPE_CHECKING:
 
 
 def quantized(
-    geometry: LayerGeometry, keys: Array, values: Array, is_real: Array | None
-) -> list[Array]:
+    geometry: LayerGeometry, keys: Array, values: Array | None, is_real: Array | None
+) -> list[Array | None]:
     """Return the stored form of new tokens: keys, values, and the scales of both if they are new.
 
-    Tokens that are not real are arbitrary.
+    Tokens that are not real are arbitrary. Keys that contain the values are not rotated.
     """
-    given = rows = [_as_floats(keys), _as_floats(values)]
+    rotates = not geometry.value_from_key
+    given = rows = [_as_floats(each) for each in (keys, values) if each is not None]
     if is_real is not None:
         given = rows = [np.where(is_real, each, SCALE_TYPE.type(0)) for each in rows]
     fixed = geometry.scale_arrays()
     if fixed:
         with np.errstate(over="ignore", under="ignore"):  # infinite numbers are refused
-            rows = [each / scales[:, None, None] for each, scales in zip(given, fixed, strict=True)]
-    numbers, found = [], []
-    for number, (name, each) in enumerate(zip(("key", "value"), rows, strict=True)):
-        stored, scales, are_held = _core.quantize_rows(each, geometry.dtype.form, number == 0)
+            rows = [
+                each / scales[:, None, None] for each, scales in zip(given, fixed, strict=False)
+            ]
+    parts: list[Array | None] = [None] * 4
+    for number, (name, each) in enumerate(zip(("key", "value"), rows, strict=False)):
+        is_rotated = rotates and number == 0
+        stored, scales, are_held = _core.quantize_rows(each, geometry.dtype.form, is_rotated)
         if not are_held:
-            raise ValueError(_refused(name, given[number], each, geometry.dtype))
-        numbers.append(stored)
-        found += [] if scales is None else [scales]
-    return numbers + found
+            raise ValueError(_refused(name, given[number], each, geometry.dtype, is_rotated))
+        parts[number], parts[2 + number] = stored, scales
+    return parts
 
 
 def _as_floats(rows: Array) -> Array:
@@ -68,13 +71,13 @@ def _as_floats(rows: Array) -> Array:
         return np.ascontiguousarray(rows, SCALE_TYPE)
 
 
-def _refused(name: str, given: Array, scaled: Array, stored: StoredType) -> str:
+def _refused(name: str, given: Array, scaled: Array, stored: StoredType, is_rotated: bool) -> str:
     """Return why rows, divided by their scales, cannot be stored."""
     bad = given[~np.isfinite(given)]
     if bad.size or stored.scaled == "rows":
         return f"{name} must be finite in float32 to be stored as {stored.name}, got {bad[0]}"
     where = ""
-    if name == "key":
+    if is_rotated:
         where = " after the rotation of keys"
         with np.errstate(over="ignore", invalid="ignore"):
             bits = (scaled.shape[-1] & -scaled.shape[-1]).bit_length() - 1
@@ -154,6 +157,7 @@ def _times_h(rows: Array) -> Array:
 def stored_tokens(pages: _core.LayerPages, geometry: LayerGeometry, which: int) -> Array:
     """Return keys (0) or values (1), (batch, kv_heads, longest, dim), with 0 for missing tokens."""
     dtype, arrays = geometry.dtype, pages.arrays
+    is_rotated = which == 0 and not geometry.value_from_key
     dim = (geometry.head_dim, geometry.value_dim)[which]
     shape = (len(pages.lengths), geometry.kv_heads, pages.longest, dim)
     found = np.zeros(shape, SCALE_TYPE if dtype.is_quantized else dtype.numbers)
@@ -168,6 +172,6 @@ def stored_tokens(pages: _core.LayerPages, geometry: LayerGeometry, which: int) 
             rows = arrays[which][at, :, :tokens]
             if dtype.is_quantized:
                 scales = arrays[2 + which][at, :, :tokens]
-                rows = restored(dtype, rows, scales, is_rotated=which == 0)
+                rows = restored(dtype, rows, scales, is_rotated=is_rotated)
             found[entry, :, page * size : page * size + tokens] = rows
     return found

@@ -91,6 +91,11 @@ class Sizes(ShowsOptions):
         """Factors of the stored float8 values, as for `key_scales`."""
         return self._scales(1)
 
+    @property
+    def value_from_key(self) -> Any:
+        """Whether values are the first numbers of the keys, and are not stored."""
+        return self._common("value_from_key")
+
     def _scales(self, which: int) -> Any:
         found = [layer.scale_arrays() for layer in self._shown]
         scales = [each[which] if each else None for each in found]
@@ -109,6 +114,7 @@ class Sizes(ShowsOptions):
         names = ["batch", "num_kv_heads", "head_dim", "value_dim", "dtype"]
         names += ["capacity"] * (self.capacity is not None)
         names += ["keep_last", "keep_first"] * any(layer.keep_last for layer in self._shown)
+        names += ["value_from_key"] * any(layer.value_from_key for layer in self._shown)
         lengths = self.lengths
         more = f" and {len(lengths) - _MOST_LENGTHS} more" if len(lengths) > _MOST_LENGTHS else ""
         types = tuple(layer.dtype.name for layer in self._shown)

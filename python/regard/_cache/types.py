@@ -51,11 +51,16 @@ class StoredType(NamedTuple):
         self, kv_heads: int, tokens: int, dim: int
     ) -> Iterator[tuple[tuple[int, ...], DType]]:
         """Yield shape and dtype of a page's arrays for keys or values: numbers, and scales."""
-        yield (kv_heads, tokens, dim // self.numbers_per_item), self.numbers
+        numbers, scales = self.items(dim)
+        yield (kv_heads, tokens, numbers), self.numbers
         if self.scaled == "rows":
             yield (kv_heads, tokens), SCALE_TYPE
         elif self.scaled == "groups":
-            yield (kv_heads, tokens, 2 * (dim // GROUP)), np.dtype(np.float16)
+            yield (kv_heads, tokens, scales), np.dtype(np.float16)
+
+    def items(self, dim: int) -> tuple[int, int]:
+        """Return the numbers of items of a row: of numbers, and of scales, 0 without a last axis."""
+        return dim // self.numbers_per_item, 2 * (dim // GROUP) if self.scaled == "groups" else 0
 
     def check_dim(self, name: str, dim: int) -> None:
         """Raise ValueError if rows of this length cannot be stored."""
