@@ -2,6 +2,7 @@
 
 python benchmarks/variants.py [--rounds 15] [--length 1024]
 python benchmarks/variants.py --selected           # selected keys: a sparse mask, or a dense one
+python benchmarks/variants.py --products           # indexers and latents, of their products
 
 Each recipe is timed with the NumPy code around its call. Plain attention has the same queries, keys
 and values, and is causal if the recipe is. Needs Numba for sigmoid attention.
@@ -134,14 +135,40 @@ def selected(n=4096, queries=64):
         yield f"{count} of {n} keys for {queries} queries", dense, sparse
 
 
+def products(n=8192):
+    """Yield calls, and a product of `regard.matmul` with as many multiplications."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    def product(multiplications):
+        rows, depth = normal(1024, 1024), normal(1024, max(multiplications >> 20, 1))
+        return partial(regard.matmul, rows, depth)
+
+    for heads, queries, keys in ((64, 64, n), (32, 64, n), (8, 64, n), (64, 1, 16 * n)):
+        arrays = normal(heads, queries, 128), normal(1, keys, 128), normal(heads, queries)
+        call = partial(regard.select_keys, *arrays, 2048)
+        name = f"select_keys: {heads} heads, {queries} queries, 2048 of {keys} keys"
+        yield name, product(heads * queries * keys * 128), call
+    for heads in (16, 32, 64, 128):
+        query, key = normal(heads, 1, 576), normal(1, n, 576)
+        call = partial(attend, query, key, key[..., :512])
+        name = f"latent attention: {heads} heads of one query, {n} keys of 576 numbers"
+        yield name, product(heads * n * (576 + 512)), call
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--selected", action="store_true")
+    parser.add_argument("--products", action="store_true")
     options = parser.parse_args()
     print(f"{regard.active_target()}, {regard.get_num_threads()} threads")
-    rows = selected() if options.selected else recipes(options.length)
+    rows = recipes(options.length)
+    if options.selected or options.products:
+        rows = selected() if options.selected else products()
     for name, plain, recipe in rows:
         times = medians(options.rounds, {"plain": plain, "recipe": recipe})
         print(f"| {name} | {ratios(times, 'plain')['recipe']:.2f} |")
