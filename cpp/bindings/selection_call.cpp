@@ -6,6 +6,8 @@
 namespace regard {
 
 py::object selected_keys_of(AttentionCall& call, py::handle weights_object, py::handle count) {
+  if (call.problem.heads == 0 && call.problem.kv_heads != 0)
+    throw py::value_error("query must have at least one head, got shape " + to_text(call.query.shape));
   ArrayView weights;
   if (!call.take_input(weights, "weights", weights_object, Accepts::floats)) return not_implemented();
   check_shape(weights, call.rows_shape, "one number for each head and query");

@@ -102,6 +102,7 @@ ANALYSIS = [
     (lambda: attention_map(X, X, regions=[(slice("a"), slice(3))]), TypeError, "regions[0]"),
     (lambda: attention_map(X, X, regions=[(slice(3), slice(0, 5, 2))]), ValueError, "regions[0]"),
     (lambda: attention_map(X, X, lse=np.zeros(5)), ValueError, "lse must have ... got shape (5,)"),
+    (lambda: select_keys(X[:0], X, LSE[:0], 2), ValueError, "query must have at least one head"),
     (lambda: select_keys(X, X, LSE, 0), ValueError, "k must be at least 1, got 0"),
     (lambda: select_keys(X, X, LSE, 2.5), TypeError, "k must be an int, got float"),
     (lambda: select_keys(X, X, LSE[..., :4], 2), ValueError, "weights must have ... got shape"),

@@ -75,7 +75,7 @@ class BestKeys {
 
  private:
   void drop_worst() {
-    if (size_ < count_) return;
+    if (size_ == 0 || size_ < count_) return;
     std::nth_element(keys_, keys_ + count_ - 1, keys_ + size_, is_better);
     size_ = count_;
     least_ = keys_[count_ - 1].index;  // a later key that is only equal is not better
