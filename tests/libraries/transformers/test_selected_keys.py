@@ -4,7 +4,7 @@ attention."""
 import pytest
 
 from outcomes import assert_alike, assert_close, in_float64, outcome
-from zoo import WITHOUT_GROUPS, Kind, add_kind, build, inputs_of, torch, transformers
+from zoo import WITHOUT_GROUPS, Kind, build, inputs_of, torch, transformers
 
 FIVE = WITHOUT_GROUPS | {"index_topk": 5, "index_n_heads": 2}
 OF_A_LAYER = {"num_attention_heads": 4, "num_key_value_heads": 4}
@@ -32,7 +32,6 @@ KIND = Kind(
     minimax_m3_vl_text mistral_large4_text qwen4_exp_text
     """,
 )
-add_kind(KIND)
 TYPES = [
     pytest.param(each, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, each in enumerate(KIND.types)
 ]
@@ -41,8 +40,8 @@ TYPES = [
 @pytest.mark.parametrize("padding", ["right", None])
 @pytest.mark.parametrize("model_type", TYPES)
 def test_results_and_gradients(model_type, padding, calls):
-    model = build(model_type)
-    inputs = inputs_of(model_type, model.config, padding=padding)
+    model = build(model_type, kind=KIND)
+    inputs = inputs_of(model_type, model.config, padding=padding, kind=KIND)
     with in_float64():
         wanted = outcome(model, "eager", inputs)
         assert not calls
@@ -52,8 +51,8 @@ def test_results_and_gradients(model_type, padding, calls):
 
 @pytest.mark.parametrize("model_type", TYPES)
 def test_one_token_after_another(model_type):
-    model = build(model_type)
-    tokens = inputs_of(model_type, model.config, padding=None)["input_ids"]
+    model = build(model_type, kind=KIND)
+    tokens = inputs_of(model_type, model.config, padding=None, kind=KIND)["input_ids"]
 
     def states(implementation):
         model.set_attn_implementation(implementation)

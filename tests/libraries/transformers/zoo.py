@@ -164,16 +164,12 @@ KIND_OF = {model_type: kind for kind in KINDS for model_type in kind.types}
 QUICK = {"llama", "mistral", "gemma2", "gpt_oss", "llama4_text", "bert", "t5", "vit", "whisper"}
 
 
-def add_kind(kind):
-    """Let `build` and `inputs_of` know the types of a kind, which `types` does not list."""
-    KIND_OF.update(dict.fromkeys(kind.types, kind))
-
-
-def build(model_type, dtype=torch.float64, **changes):
-    """Build a model with eager attention, in evaluation mode, identical in each call."""
+def build(model_type, dtype=torch.float64, *, kind=None, **changes):
+    """Build a model with eager attention, in evaluation mode, identical in each call. A kind that
+    is not in KINDS is passed, here and below."""
     # Weights are drawn in this type, so they are the same numbers in any other type.
     assert torch.get_default_dtype() == torch.float32
-    kind = KIND_OF[model_type]
+    kind = kind or KIND_OF[model_type]
     config = tiny_config(model_type, **kind.changes.get(model_type, {}) | changes)
     torch.manual_seed(0)
     auto = getattr(transformers, kind.auto)
@@ -184,10 +180,10 @@ def build(model_type, dtype=torch.float64, **changes):
     return model.to(dtype).eval()
 
 
-def inputs_of(model_type, config, dtype=torch.float64, *, padding="left"):
+def inputs_of(model_type, config, dtype=torch.float64, *, padding="left", kind=None):
     """Return the arguments of a model's call."""
     generator = torch.Generator().manual_seed(1)
-    kind = KIND_OF[model_type].name
+    kind = (kind or KIND_OF[model_type]).name
 
     def numbers(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
