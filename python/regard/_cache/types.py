@@ -59,7 +59,7 @@ class StoredType(NamedTuple):
             yield (kv_heads, tokens, scales), np.dtype(np.float16)
 
     def items(self, dim: int) -> tuple[int, int]:
-        """Return the numbers of items of a row: of numbers, and of scales, 0 without a last axis."""
+        """Return the number of items of a row, and of its scales, 0 without a last axis."""
         return dim // self.numbers_per_item, 2 * (dim // GROUP) if self.scaled == "groups" else 0
 
     def check_dim(self, name: str, dim: int) -> None:
