@@ -44,8 +44,8 @@ py::array_t<std::int32_t> table_of(const CacheState& state, std::size_t pool) {
       entries.pages->data());
 }
 
-// `layers` are tuples (pool, [(dtype, shape)], (key_scales, value_scales) or None, (items of values in
-// keys, and of their scales) or None); `pools` are tuples
+// `layers` are tuples (pool, [(dtype, shape)], (key_scales, value_scales) or None, None or, for values in
+// keys, (items of a row of values, items of a row of their scales)); `pools` are tuples
 // (page_rows, keep_last or -1, keep_first, number of pages that are allocated at once).
 std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, const py::list& layers,
                                       std::int64_t capacity, std::int64_t most_bytes) {

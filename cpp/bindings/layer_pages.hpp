@@ -25,14 +25,15 @@ struct LayerArray {
 };
 
 // The arrays of a layer (keys, values, and the scales of both), and its scales of heads that never
-// change, if it has any. If values are the first columns of the keys, there are no arrays of values,
-// `value_items` is the number of items in their rows, and `value_scale_items` in rows of their scales,
-// 0 if these have no columns.
+// change, if it has any.
 struct LayerForm {
-  std::int64_t value_items = 0;
-  std::int64_t value_scale_items = 0;
   std::vector<LayerArray> arrays;
   std::vector<py::array_t<float>> scales;
+  // If values are the first columns of the keys, they have no arrays, and this is the number of items
+  // in a row of values; otherwise 0. The second is the number in a row of their scales, 0 if these have
+  // no columns.
+  std::int64_t value_items = 0;
+  std::int64_t value_scale_items = 0;
 };
 
 // The pages of a cache.

@@ -89,9 +89,9 @@ REGARD_INLINE void write_row(To* to, std::int64_t stride, std::int64_t columns, 
   }
 }
 
-// Whether rows are so far apart that they are copied: each would need a separate page, or a block's
-// column, one line of 96 rows, would not fit in L1. It has 64 sets of 8 lines, of which rows that
-// are 8 lines apart use 8. Rows of latent attention (MLA), 2304 bytes apart, use 16.
+// Whether rows are so far apart that they are copied: each would need a separate page, or one cache
+// line of each of a block's 96 rows would not fit in L1. It has 64 sets of 8 lines, of which rows
+// that are 8 lines apart use 8. Rows of latent attention (MLA), 2304 bytes apart, use 16.
 REGARD_INLINE bool are_far_apart(std::int64_t bytes) {
   if (bytes < 0) bytes = -bytes;
   return bytes >= 4096 || (bytes >= 2048 && bytes % (8 * kLineBytes) == 0);

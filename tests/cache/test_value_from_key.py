@@ -88,3 +88,20 @@ def test_scales_of_float8_are_those_of_keys():
     key = 1000 * normal(0, 1, 1, 20, 64, dtype=np.float32)
     cache = filled("float8_e4m3fn", key, key_scales=16)
     np.testing.assert_allclose(cache.values, fewer_bits.in_float8(key, 16)[..., :32], rtol=1e-6)
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_pages_and_scales_at_the_same_address_may_have_other_strides(heads, target):
+    """Values that begin where keys begin are not always in the keys."""
+    pool = normal(0, 8, 16, 1, 64, dtype=np.float32)
+    query, table = normal(2, 1, heads, 1, 64, dtype=np.float32), np.arange(4, dtype=np.int32)[None]
+
+    def attend(key, value, **options):
+        return regard.paged_attention(query, key, value, table, [60], **options)
+
+    key, value = pool[::2], pool[:4, ..., :32]
+    assert_same_bits(attend(key, value), attend(key, value.copy()))
+    key, scales = (20 * pool[:4]).astype(np.int8), (normal(1, 8, 16, 1) ** 2 + 1).astype(np.float32)
+    value, both = key[..., :32], {"key_scales": scales[::2], "value_scales": scales[:4]}
+    apart = {name: each.copy() for name, each in both.items()}
+    assert_same_bits(attend(key, value, **both), attend(key, value.copy(), **apart))

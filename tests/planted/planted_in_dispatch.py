@@ -9,6 +9,14 @@ OPTIONS = ("tests/attention/test_options.py", "tests/attention/test_attention.py
 
 BUGS = [
     Bug(
+        "of keys with equal indices, the last are selected",
+        DISPATCH + "attention/selection.cpp",
+        "a.index == b.index && a.key < b.key",
+        "a.index == b.index && a.key > b.key",
+        ("tests/attention/test_select_keys.py",),
+        "keys that an index selects, if several have the same index",
+    ),
+    Bug(
         "chunks are merged from the last to the first",
         DISPATCH + "attention/chunks.cpp",
         "for (std::size_t i = 0; i < chunks.size(); ++i)\n      kernel.merge",

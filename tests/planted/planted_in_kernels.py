@@ -59,6 +59,14 @@ BUGS = [
         "16 registers: a decode of more than 4 rows",
     ),
     Bug(
+        "values that begin with the keys are in them",
+        KERNELS + "attention/plain_values.hpp",
+        " && a.page_stride == b.page_stride",
+        "",
+        ("tests/cache/test_value_from_key.py",),
+        "pages of keys and of values that begin at one address and have other strides",
+    ),
+    Bug(
         "a decode takes the mask of the group's first head",
         KERNELS + "decode/decode_masks.hpp",
         "(task.row_begin + row) % group * mask.head_stride + key * mask.column_stride",

@@ -122,7 +122,7 @@ CONSTRUCTORS = [
     ({"value_scales": 2}, TypeError, "value_scales must be left out with"),
     ({"value_from_key": 1}, TypeError, "value_from_key must be True or False, got int"),
     (IN_KEYS | {"value_dim": 9}, ValueError, "value_dim must be at most head_dim ... got 9"),
-    (IN_KEYS | FLOAT8 | {"value_scales": 2}, ValueError, "value_scales must be left out with"),
+    (IN_KEYS | FLOAT8 | {"value_scales": 2}, ValueError, "value_scales must be left out, or"),
     (FLOAT8 | {"key_scales": [1, 2, 3]}, ValueError, "key_scales must be a ... got shape (3,)"),
     (FLOAT8 | {"value_scales": np.nan}, ValueError, "value_scales must be from ... got nan"),
     (FLOAT8 | {"key_scales": "large"}, TypeError, "key_scales must be an array of floats, got"),
@@ -187,7 +187,7 @@ def test_values_in_keys():
     check(lambda: cache.append(key, key[..., :4]), TypeError, "value must be left out: the values")
     check(lambda: cache.append(key[..., :7]), ValueError, "key must be ... got shape")
     other = regard.KVCache(**ONE | {"head_dim": 8})
-    check(lambda: other.append(key), TypeError, "value must be an array, got None")
+    check(lambda: other.append(key), TypeError, "value must be given, unless the cache")
     assert len(cache) == len(other) == 0
 
 

@@ -31,8 +31,8 @@ struct Chunk {
 
 bool shares_chunks(const AttentionProblem& problem, const Kernels& kernels,
                    const AttentionTasks& tasks, int threads) {
-  return threads > 1 && tasks.count() % threads != 0 &&
-         tasks.count() < kWholeHeadsPerThread * threads && problem.kv_len > kernels.attention.chunk_keys;
+  return threads > 1 && tasks.count() % threads != 0 && tasks.count() < kWholeHeadsPerThread * threads &&
+         most_keys_of_row(problem) > static_cast<double>(kernels.attention.chunk_keys);
 }
 
 std::int64_t chunk_workspaces(const AttentionProblem& problem, const Kernels& kernels, const AttentionTasks& tasks,

@@ -109,9 +109,6 @@ void check_dims(const AttentionProblem& problem) {
   throw NoMemory(std::min(dim, INT64_MAX / element) * element, "workspace for each row of a strip");
 }
 
-namespace {
-
-// The largest number of keys that a row sees by position.
 double most_keys_of_row(const AttentionProblem& problem) {
   const double keys = static_cast<double>(problem.kv_len);
   if (problem.window_left == kUnbounded || problem.window_right == kUnbounded) return keys;
@@ -119,8 +116,6 @@ double most_keys_of_row(const AttentionProblem& problem) {
                             static_cast<double>(problem.window_right) + 1 +
                             static_cast<double>(problem.keep_first));
 }
-
-}  // namespace
 
 double work_of(const AttentionProblem& problem) {
   const double rows = static_cast<double>(problem.batch.count) *

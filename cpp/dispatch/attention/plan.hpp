@@ -60,6 +60,9 @@ bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels
 // Number of entries of a ragged problem that have few rows and decode although others do not.
 std::int64_t entries_of_few_rows(const AttentionPlan& plan);
 
+// The largest number of keys that a row sees by position.
+double most_keys_of_row(const AttentionProblem& problem);
+
 // Upper bound on the multiplications of the forward call.
 double work_of(const AttentionProblem& problem);
 

@@ -1,8 +1,6 @@
 #include "../compute.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 

@@ -158,8 +158,8 @@ struct AttentionForward {
     const std::int64_t left = (key_end < task.kv_len ? key_end : task.kv_len) - key;
     const std::int64_t count = left < Shape::kBlockKeys ? left : Shape::kBlockKeys;
     const bool is_window = problem.window_left != kUnbounded && problem.window_right != kUnbounded;
-    const bool has_few_rows = task.row_end - task.row_begin <= 3 * Shape::kStripLanes;
-    if (count <= 0 || !(is_window || problem.sparse_mask || has_few_rows)) return false;
+    const bool reads_keys_briefly = task.row_end - task.row_begin <= 3 * Shape::kStripLanes;
+    if (count <= 0 || !(is_window || problem.sparse_mask || reads_keys_briefly)) return false;
     if (problem.sparse_mask && problem.sparse_mask->is_scattered) return false;
     if (problem.key.column_stride == 1 && !task.int8_keys)
       ahead.add(keys_of(problem, task), key, count, problem.head_dim);

@@ -58,13 +58,18 @@ REGARD_NOINLINE void add_values_by_group(const AttentionProblem& problem,
   }
 }
 
-// Whether values are the first columns of the keys, as in multi-head latent attention (MLA), and
-// tiles of them do not reach beyond a key. What has been copied of keys then serves both products.
+REGARD_INLINE bool have_same_strides(const Operand& a, const Operand& b) {
+  return a.element == b.element && a.row_stride == b.row_stride &&
+         a.column_stride == b.column_stride && a.page_stride == b.page_stride;
+}
+
+// Whether values that begin where the keys begin are their first columns, as in multi-head latent
+// attention (MLA), and tiles of them do not reach beyond a key. What has been copied of keys then
+// serves both products.
 template <class Shape>
-REGARD_INLINE bool values_are_in_keys(const AttentionProblem& problem, const AttentionTask& task) {
-  const Operand &key = problem.key, &value = problem.value;
-  return task.value == task.key && value.element == key.element && key.element != Element::q4_1 &&
-         task.value_scales == task.key_scales && value.row_stride == key.row_stride && value.column_stride == key.column_stride &&
+REGARD_INLINE bool values_are_in_keys(const AttentionProblem& problem) {
+  return problem.key.element != Element::q4_1 && have_same_strides(problem.key, problem.value) &&
+         have_same_strides(problem.key_scales, problem.value_scales) &&
          round_up(problem.value_dim, Shape::kRows) <= problem.head_dim;
 }
 
@@ -73,13 +78,18 @@ struct PlainValues {
   using T = typename Shape::Element;
 
   static bool copies_values(const AttentionProblem& problem) {
-    return !reads_in_place<T>(problem.value) || problem.value_dim % Shape::kRows != 0;
+    const bool is_in_keys = problem.value.data == problem.key.data &&
+                            problem.value_scales.data == problem.key_scales.data &&
+                            values_are_in_keys<Shape>(problem);
+    return !is_in_keys &&
+           (!reads_in_place<T>(problem.value) || problem.value_dim % Shape::kRows != 0);
   }
 
   REGARD_INLINE void provide(const AttentionProblem& problem, const AttentionTask& task,
                              const ForwardWorkspace<T>& work, ForwardBlock<T>& block) {
     if (block.values.from) return;
-    if (block.keys.from && values_are_in_keys<Shape>(problem, task)) {
+    if (block.keys.from && task.value == task.key && task.value_scales == task.key_scales &&
+        values_are_in_keys<Shape>(problem)) {
       block.values = block.keys;
       return;
     }

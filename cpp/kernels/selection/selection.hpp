@@ -72,7 +72,7 @@ struct Selection {
       for (int lane = 0; lane < kPitch; ++lane) strip.head_weights[lane] = T(0);
       for_numbers_of_rows<Shape>(
           forward, problem.head_weights, task.head_weights, strip,
-          [&](int lane, double number) { strip.head_weights[lane] = static_cast<T>(number); });
+          [&](int lane, double number) { strip.head_weights[lane] = nearest_finite<T>(number); });
     }
     return from_whole_blocks<Shape>(seen);
   }

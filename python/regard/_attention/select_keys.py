@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import as_float_arrays, broadcasts_to
+from regard._arguments.arrays import as_stored_arrays, broadcasts_to
 from regard._arguments.foreign import with_arrays
 from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count
@@ -43,7 +43,7 @@ def select_keys(
     Parameters
     ----------
     query : array_like, shape (..., heads, q_len, head_dim)
-        The queries of the index, whose heads are usually other ones than those of attention.
+        The queries of the index, whose heads are usually not the heads of attention.
     key : array_like, shape (..., kv_heads, kv_len, head_dim)
         The keys of the index, usually of one head. With more heads, the keys are selected for each
         of them by its group of query heads.
@@ -111,7 +111,9 @@ def select_keys(
             "mask must be bool or a SparseMask, since it shows the keys that may be selected, got "
             f"{call.masks.bias.dtype}"
         )
-    (weights,) = as_float_arrays(weights=weights)
+    (weights,) = as_stored_arrays(weights=weights)
+    if weights.dtype.itemsize < 4:
+        weights = weights.astype(np.float32)
     if not broadcasts_to(weights.shape, call.rows):
         raise ValueError(
             f"weights must have one number for each head and query, shape {call.rows}, got shape "

@@ -45,7 +45,9 @@ def new_tokens(
 
 def _value(geometry: LayerGeometry, value: ArrayLike | None) -> Array | None:
     if not geometry.value_from_key:
-        return stored("value", value)  # type: ignore[arg-type]
+        if value is None:
+            raise TypeError("value must be given, unless the cache has value_from_key=True")
+        return stored("value", value)
     if value is not None:
         raise TypeError(
             f"value must be left out: the values of this cache are the first {geometry.value_dim} "

@@ -142,7 +142,8 @@ class Geometry(NamedTuple):
                     )
                 if value_scales is not None and both[0] != both[1]:
                     raise ValueError(
-                        f"value_scales must be left out with value_from_key=True, got {both[1]}"
+                        "value_scales must be left out, or equal key_scales, with "
+                        f"value_from_key=True, got {both[1]}"
                     )
                 both = (both[0], both[0])
             kept = 0 if window is None else kept
@@ -183,6 +184,8 @@ class Geometry(NamedTuple):
         layers = []
         for layer in self.layers:
             scales = [FLOAT8_UNITS * each for each in layer.scale_arrays()]
+            if layer.value_from_key:  # the same array, not an equal one
+                scales = scales[:1] * 2
             in_keys = layer.dtype.items(layer.value_dim) if layer.value_from_key else None
             layers.append((pools.index(layer.pool), layer.forms, scales or None, in_keys))
         return _core.PageTable(
