@@ -1,13 +1,16 @@
 """How attend_stream ends: after exceptions, Ctrl-C and forks, and how it reports its progress."""
 
 import contextlib
+import gc
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import streams
+from regard._stream.call import _Thread
 from streams import CHUNKS, QUERY, stream
 
 
@@ -76,6 +79,22 @@ def test_what_closing_raises():
     with pytest.raises(ZeroDivisionError) as raised:
         stream(QUERY, Reader(Ended("late")).chunks(), progress=lambda done, total: 1 / 0)
     assert raised.value.__notes__ == ["Closing chunks raised Ended('late')"]
+
+
+def test_an_interrupt_before_the_thread_is_ended(monkeypatch):
+    """It may come anywhere: the thread ends with the objects of the call."""
+
+    def end(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Thread, "end", end)
+    with pytest.raises(KeyboardInterrupt):
+        stream(QUERY, iter(CHUNKS))
+    gc.collect()
+    limit = time.monotonic() + 10
+    while streams.is_reading() and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert not streams.is_reading()
 
 
 def test_no_thread_to_start(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -200,15 +201,19 @@ class _Thread:
 
     `concurrent.futures` does this too, but imports `logging`, whose import in one thread breaks the
     locks of a process that another thread forks at that moment.
+
+    The thread ends when its owner, this object, is destroyed. An interrupt may come before the call
+    that ends it, or within, and only a callback that runs no Python code cannot be interrupted.
     """
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Any] = SimpleQueue()
+        owner = weakref.ref(self, self._calls.put)
         # Context such as numpy.errstate also applies to the iterable.
         work = contextvars.copy_context().run
         # The process need not wait for a long read after an interrupt.
         self._thread = threading.Thread(
-            target=work, args=(self._work,), name="attend_stream", daemon=True
+            target=work, args=(_work, self._calls, owner), name="attend_stream", daemon=True
         )
         try:
             self._thread.start()
@@ -245,14 +250,16 @@ class _Thread:
         while wait and self._thread.is_alive():
             self._thread.join(_SIGNAL_INTERVAL)
 
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            function, arguments, answer = call
-            try:
-                answer.put((function(*arguments), None))
-            except BaseException as error:
-                answer.put((None, error))
-            del call, function, arguments, answer
+
+def _work(calls: SimpleQueue[Any], owner: weakref.ref[_Thread]) -> None:
+    """Make the calls of an owner until there is None, or the reference to an owner that is gone."""
+    while (call := calls.get()) is not None and call is not owner:
+        function, arguments, answer = call
+        try:
+            answer.put((function(*arguments), None))
+        except BaseException as error:
+            answer.put((None, error))
+        del call, function, arguments, answer
 
 
 @contextmanager
