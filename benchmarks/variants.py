@@ -2,7 +2,7 @@
 
 python benchmarks/variants.py [--rounds 15] [--length 1024]
 python benchmarks/variants.py --selected           # selected keys: a sparse mask, or a dense one
-python benchmarks/variants.py --products           # indexers and latents, of their products
+python benchmarks/variants.py --products           # indexers and latents, relative to products
 
 Each recipe is timed with the NumPy code around its call. Plain attention has the same queries, keys
 and values, and is causal if the recipe is. Needs Numba for sigmoid attention.
@@ -143,8 +143,8 @@ def products(n=8192):
         return rng.standard_normal(shape, dtype=np.float32)
 
     def product(multiplications):
-        rows, depth = normal(1024, 1024), normal(1024, max(multiplications >> 20, 1))
-        return partial(regard.matmul, rows, depth)
+        columns = max(multiplications >> 20, 1)
+        return partial(regard.matmul, normal(1024, 1024), normal(1024, columns))
 
     for heads, queries, keys in ((64, 64, n), (32, 64, n), (8, 64, n), (64, 1, 16 * n)):
         arrays = normal(heads, queries, 128), normal(1, keys, 128), normal(heads, queries)

@@ -1,7 +1,7 @@
 // The keys or values of a task as they are stored: contiguous or in pages, in any type whose values
 // T can represent, or quantized: int8 and float8 with one scale per row, and q4_1 with two numbers
-// per group (groups_of_four_bits.hpp). Quantized keys are rotated
-// (hadamard.hpp), unless values are read from them.
+// per group (groups_of_four_bits.hpp). Quantized keys are rotated (hadamard.hpp), unless values are
+// read from them.
 //
 // int8 and float8 rows are multiplied as stored, and their scales are applied afterwards:
 //
