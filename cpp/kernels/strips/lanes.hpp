@@ -66,6 +66,26 @@ REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand
     rotate_lanes<T>(to + lane, Shape::kStripLanes, problem.head_dim);
 }
 
+// mean_scores[lane] = scale (query . mean), of the query before it is rotated or rounded.
+template <class Shape, class T = typename Shape::Element>
+REGARD_NOINLINE void score_means(const AttentionProblem& problem, const AttentionTask& task,
+                                 const StripRows<T>& strip) {
+  if (!strip.mean_scores) return;
+  for (int lane = strip.rows; lane < strip.vectors * kLanes<T>; ++lane) strip.mean_scores[lane] = 0;
+  with_input_element<T>(problem.query.element, [&](auto element) {
+    using From = typename decltype(element)::Type;
+    const From* rows[Shape::kStripLanes];
+    row_pointers(problem, problem.query, task.query, strip, 0, rows);
+    for (int lane = 0; lane < strip.rows; ++lane) {
+      double sum = 0;
+      for (std::int64_t d = 0; d < problem.head_dim; ++d)
+        sum += static_cast<double>(widen(rows[lane][d * problem.query.column_stride])) *
+               static_cast<double>(task.key_means[d]);
+      strip.mean_scores[lane] = nearest_finite<T>(sum * static_cast<double>(strip.scales[lane]));
+    }
+  });
+}
+
 // Calls use(lane, number) for an array of one number per row.
 template <class Shape, class Use, class T = typename Shape::Element>
 REGARD_INLINE void for_numbers_of_rows(const AttentionProblem& problem, const Operand& operand,

@@ -178,6 +178,7 @@ class KVCache(Layer, Entries):
         max_bytes: int | None = None,
         key_scales: ArrayLike | None = None,
         value_scales: ArrayLike | None = None,
+        key_means: ArrayLike | None = None,
         value_from_key: bool = False,
     ) -> None:
         self._create(
@@ -194,6 +195,7 @@ class KVCache(Layer, Entries):
             page_size=page_size,
             key_scales=key_scales,
             value_scales=value_scales,
+            key_means=key_means,
             value_from_key=value_from_key,
         )
 

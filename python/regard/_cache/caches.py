@@ -170,6 +170,7 @@ class KVCaches(Entries, Sequence[LayerCache]):
         max_bytes: int | None = None,
         key_scales: ArrayLike | None = None,
         value_scales: ArrayLike | None = None,
+        key_means: ArrayLike | Sequence[ArrayLike | None] | None = None,
         value_from_key: bool | Sequence[bool] = False,
     ) -> None:
         self._create(
@@ -186,6 +187,7 @@ class KVCaches(Entries, Sequence[LayerCache]):
             page_size=page_size,
             key_scales=key_scales,
             value_scales=value_scales,
+            key_means=key_means,
             value_from_key=value_from_key,
         )
 
