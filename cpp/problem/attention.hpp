@@ -72,7 +72,7 @@ struct AttentionProblem {
   Operand key_scales;
   Operand value_scales;
   bool are_keys_upright;
-  // Subtracted from keys before they were stored, [kv_heads][head_dim]; null if nothing was.
+  // Subtracted from rotated keys before the rotation, [kv_heads][head_dim]; null if nothing was.
   const float* key_means;
   // If page_rows is not 0, keys, values and scales are stored in pages of this many rows: row r of
   // a batch entry is row r % page_rows of page pages[entry][column]. The column is r / page_rows

@@ -82,7 +82,6 @@ struct AttentionForward {
     for (int s = 0; s < work.strip_count; ++s) {
       Strip& strip = work.strips[s];
       Scores::pack_queries(problem, task, strip);
-      score_means<Shape>(problem, task, strip);
       start_online<Shape>(problem, task, strip);
       strip.asked_rows = 0;
     }

@@ -63,7 +63,6 @@ struct AttentionDecode {
     DecodeWorkspace& work = *static_cast<DecodeWorkspace*>(memory);
     const SeenKeys keys = locate(problem, task, work);
     pack_decode_queries(problem, task, work);
-    score_means<DecodeShape>(problem, task, work);
     start_state(work.state, kDecodeLanes);
     work.is_fresh = true;
     work.chunk = 0;

@@ -128,7 +128,9 @@ def _described(metadata: dict[str, str], path: str) -> Geometry:
     try:
         description = json.loads(metadata["description"])
         # Files of earlier versions do not have these.
-        layers = [{"value_from_key": False, "key_means": None, **layer} for layer in description["layers"]]
+        layers = [
+            {"value_from_key": False, "key_means": None, **layer} for layer in description["layers"]
+        ]
         options: dict[str, Any] = {name: [layer[name] for layer in layers] for name in _OPTIONS}
         for name in ("key_scales", "value_scales", "key_means"):
             if all(each is None for each in options[name]):
