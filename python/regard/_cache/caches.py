@@ -105,6 +105,9 @@ class KVCaches(Entries, Sequence[LayerCache]):
     key_scales, value_scales : float or array_like, shape (layers, num_kv_heads), optional
         As for `KVCache`. Shapes that broadcast, such as ``(layers, 1)``, are accepted, and a list
         of an array for each layer if `num_kv_heads` differs.
+    key_means : array_like, shape (layers, num_kv_heads, head_dim), optional
+        As for `KVCache`, or a list with an array or None for each layer. Layers of 16 or more bits
+        ignore theirs.
 
     Raises
     ------
