@@ -147,6 +147,7 @@ struct AttentionTask {
   std::int64_t evicted_pages;
   std::int64_t row_begin;
   std::int64_t row_end;
+  const AttentionTask* next;  // what this thread probably computes next, to prefetch; or null
 };
 
 struct KeyInterval {
