@@ -35,7 +35,7 @@ struct DecayByColumn {
         total.add(finite_decay<T>(load(sum)));
         store(sum, total.sum);
         store(work.rests + i * work.stride + column, total.rest);
-        store(work.near + i * work.stride + column, decay_of<T>(total.since(start)));
+        store(work.near + i * work.stride + column, factor_of<T>(total.since(start)));
       }
     }
     const Rows<T> all{work.ends, work.stride};
@@ -51,7 +51,7 @@ struct DecayByColumn {
     }
     move_keys(work, (count - 1) / kPart * kPart + kPart, count);
     for (std::int64_t column = 0; column < problem.head_dim; column += kLanes<T>)
-      store(work.state_decay + column, decay_of<T>(at(work, count - 1, column).value()));
+      store(work.state_decay + column, factor_of<T>(at(work, count - 1, column)));
   }
 
   // scores[i][j] of `rows`, whose row i is at token i, for all j up to i.
@@ -81,7 +81,7 @@ struct DecayByColumn {
     for (std::int64_t i = 0; i < count; ++i)
       for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
         T* const place = rows.at(i) + column;
-        store(place, load(place) * decay_of<T>(at(work, i, column).value()));
+        store(place, load(place) * factor_of<T>(at(work, i, column)));
       }
   }
 
@@ -107,7 +107,7 @@ struct DecayByColumn {
     const std::int64_t last = begin - kPart;
     for (std::int64_t column = 0; last >= 0 && column < work.stride; column += kLanes<T>) {
       const DecaySum<T> now = at(work, to - 1, column);
-      const Vec<T> step = decay_of<T>(now.since(at(work, last - 1, column)));
+      const Vec<T> step = factor_of<T>(now.since(at(work, last - 1, column)));
       for (std::int64_t j = 0; j < last; ++j) {
         T* const place = work.ends + j * work.stride + column;
         store(place, load(place) * step);
@@ -115,7 +115,7 @@ struct DecayByColumn {
       for (std::int64_t j = last; j < begin && j < to; ++j) {
         const std::int64_t place = j * work.stride + column;
         store(work.ends + place,
-              load(work.keys + place) * decay_of<T>(now.since(at(work, j, column))));
+              load(work.keys + place) * factor_of<T>(now.since(at(work, j, column))));
       }
     }
   }
@@ -125,7 +125,7 @@ struct DecayByColumn {
                                          std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
       for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
-        const Vec<T> sum = at(work, i, column).since(at(work, begin - 1, column));
+        const Vec<T> sum = at(work, i, column).since(at(work, begin - 1, column)).sum;
         if (any<T>((sum > broadcast(kLarge)) | (sum < broadcast(-kLarge)))) return i;
       }
     return end;
@@ -135,7 +135,7 @@ struct DecayByColumn {
                                 std::int64_t j) {
     Vec<T> sum{};
     for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
-      const Vec<T> decay = decay_of<T>(at(work, i, column).since(at(work, j, column)));
+      const Vec<T> decay = factor_of<T>(at(work, i, column).since(at(work, j, column)));
       sum = fma(load(row + column) * decay, load(work.keys + j * work.stride + column), sum);
     }
     T total = 0;
