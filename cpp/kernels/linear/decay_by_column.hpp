@@ -5,7 +5,7 @@
 //
 // Both exponents are at most 0 for keys before the part, unless decays are positive. For keys of
 // the part, the second is at least 0. From the first token on at which a sum of the part is large,
-// those weights are computed from differences of their own.
+// each of these weights is computed from the difference G_i - G_j.
 #pragma once
 
 #include "decay.hpp"
