@@ -36,6 +36,7 @@ struct DecayByColumn {
         store(sum, total.sum);
         store(work.rests + i * work.stride + column, total.rest);
         store(work.near + i * work.stride + column, factor_of<T>(total.since(start)));
+        store(work.row_decays + i * work.stride + column, factor_of<T>(total));
       }
     }
     const Rows<T> all{work.ends, work.stride};
@@ -51,7 +52,7 @@ struct DecayByColumn {
     }
     move_keys(work, (count - 1) / kPart * kPart + kPart, count);
     for (std::int64_t column = 0; column < problem.head_dim; column += kLanes<T>)
-      store(work.state_decay + column, factor_of<T>(at(work, count - 1, column)));
+      store(work.state_decay + column, load(work.row_decays + (count - 1) * work.stride + column));
   }
 
   // scores[i][j] of `rows`, whose row i is at token i, for all j up to i.
@@ -78,11 +79,8 @@ struct DecayByColumn {
 
   // Multiplies rows by the decays from the start of the chunk.
   REGARD_NOINLINE void decay_rows(std::int64_t count, const Workspace& work, const Rows<T>& rows) {
-    for (std::int64_t i = 0; i < count; ++i)
-      for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
-        T* const place = rows.at(i) + column;
-        store(place, load(place) * factor_of<T>(at(work, i, column)));
-      }
+    for (std::int64_t at = 0; at < count * work.stride; at += kLanes<T>)
+      store(rows.data + at, load(rows.data + at) * load(work.row_decays + at));
   }
 
  private:
