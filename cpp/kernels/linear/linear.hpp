@@ -108,10 +108,13 @@ struct Linear {
   }
 
   REGARD_INLINE bool uses_state_in_place(const LinearProblem& problem, const LinearTask& task) {
-    return task.tokens <= kFewTokens && task.tokens > 0 && task.state &&
+    constexpr std::int64_t kOne = kLanes<T>, kTwo = 2 * kLanes<T>;
+    const std::int64_t columns = columns_of(task);
+    const bool fills_panels =
+        Shape::kTrims ? columns % kOne == 0 && columns != kOne : columns % kTwo == 0;
+    return task.tokens <= kFewTokens && task.tokens > 0 && task.state && fills_panels &&
            is_stored_as<T>(problem.state.element) && problem.state.column_stride == 1 &&
-           (!task.new_state || problem.new_state.column_stride == 1) &&
-           columns_of(task) % (Shape::kTrims ? kLanes<T> : Shape::kStripLanes) == 0;
+           (!task.new_state || problem.new_state.column_stride == 1);
   }
 
   REGARD_NOINLINE void run_chunk(const LinearProblem& problem, const LinearTask& task,

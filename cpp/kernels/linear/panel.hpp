@@ -48,13 +48,12 @@ struct LinearPanel {
   }
 
  private:
-  // The last rows are a tile of fewer rows.
+  // A single row, as in a decode, is a tile.
   template <int kCount>
   REGARD_INLINE void substitute_rows(std::int64_t row, std::int64_t left, const T* products,
                                      const T* factors, const T* beta, T* updates) {
-    if constexpr (kCount > 1)
-      if (left <= kCount / 2)
-        return substitute_rows<kCount / 2>(row, left, products, factors, beta, updates);
+    if constexpr (kCount > 1 && Shape::kTrims)
+      if (left == 1) return substitute_rows<1>(row, left, products, factors, beta, updates);
     Accumulators<T, kCount, kVectors> acc;
     T* const own = updates + row * kWidth;
 #pragma GCC unroll 16
@@ -81,9 +80,8 @@ struct LinearPanel {
   template <int kCount>
   REGARD_INLINE void finish_rows(std::int64_t row, std::int64_t left, T scale, const T* weights,
                                  const T* updates, T* products) {
-    if constexpr (kCount > 1)
-      if (left <= kCount / 2)
-        return finish_rows<kCount / 2>(row, left, scale, weights, updates, products);
+    if constexpr (kCount > 1 && Shape::kTrims)
+      if (left == 1) return finish_rows<1>(row, left, scale, weights, updates, products);
     Accumulators<T, kCount, kVectors> acc;
     T* const own = products + row * kWidth;
     load_tile<T, kCount, kVectors>(acc, own, kWidth);

@@ -15,13 +15,13 @@ struct Rows {
   REGARD_MEMBER T* at(std::int64_t row) const { return data + row * stride; }
 };
 
-template <class T, int kRows, int kVectors>
+template <class Shape, int kRows, int kVectors, class T = typename Shape::Element>
 REGARD_INLINE void multiply_last_rows(std::int64_t count, const Rows<const T>& rows,
                                       const Rows<const T>& panel, std::int64_t depth,
                                       const Rows<T>& to) {
-  if constexpr (kRows > 1)
+  if constexpr (kRows > 2 && Shape::kTrims)
     if (count <= kRows / 2)
-      return multiply_last_rows<T, kRows / 2, kVectors>(count, rows, panel, depth, to);
+      return multiply_last_rows<Shape, kRows / 2, kVectors>(count, rows, panel, depth, to);
   Accumulators<T, kRows, kVectors> acc;
   clear<T, kRows, kVectors>(acc);
   multiply_rows<T, kRows, kVectors>(acc, rows.data, rows.stride, panel.data, panel.stride, depth);
@@ -35,10 +35,9 @@ REGARD_NOINLINE void multiply_panel(std::int64_t count,
                                     const Rows<const typename Shape::Element>& rows,
                                     const Rows<const typename Shape::Element>& panel,
                                     std::int64_t depth, const Rows<typename Shape::Element>& to) {
-  using T = typename Shape::Element;
   for (std::int64_t row = 0; row < count; row += Shape::kRows)
-    multiply_last_rows<T, Shape::kRows, kVectors>(count - row, {rows.at(row), rows.stride}, panel,
-                                                  depth, {to.at(row), to.stride});
+    multiply_last_rows<Shape, Shape::kRows, kVectors>(count - row, {rows.at(row), rows.stride},
+                                                      panel, depth, {to.at(row), to.stride});
 }
 
 // scores[row][lane] = rows[row] . keys[lane] for all lanes up to row.

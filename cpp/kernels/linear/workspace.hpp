@@ -52,38 +52,44 @@ struct LinearWorkspace {
     const bool decays = problem.decay.data != nullptr, by_column = problem.decays_by_column;
     stride = round_up(dim, kLine) + kLine;
     const std::int64_t wide = by_column ? stride : 1;
+    const std::int64_t all_columns = round_up(columns, kWidth) + kWidth;
+    const struct {
+      T** array;
+      std::int64_t count;
+    } arrays[] = {
+        {&keys, kChunk * stride},
+        {&ends, by_column ? kChunk * stride : 0},
+        {&rows, (kChunk + kRoom) * stride},
+        {&transposed, (by_column ? kParts : 1) * dim * kScores},
+        {&of_keys, kChunk * kScores},
+        {&weights, kRoom * kScores},
+        {&products, (kChunk + kRoom) * kWidth},
+        {&updates, kChunk * all_columns},
+        {&state, dim * all_columns},
+        {&beta, kChunk},
+        {&state_decay, stride},
+        {&sums, decays ? kChunk * wide : 0},
+        {&rests, decays ? kChunk * wide : 0},
+        {&pair_decays, decays && !by_column ? kChunk * kScores : 0},
+        {&row_decays, kChunk * wide},
+        {&near, by_column ? kChunk * stride : 0},
+        {&scaled, by_column ? (kPart + Shape::kRows) * stride : 0},
+    };
     Arena arena(memory);
-    const auto take = [&](std::int64_t count) { return arena.take<T>(count); };
-    keys = take(kChunk * stride);
-    ends = by_column ? take(kChunk * stride) : keys;
-    rows = take((kChunk + kRoom) * stride);
-    transposed = take((by_column ? kParts : 1) * dim * kScores);
-    of_keys = take(kChunk * kScores);
-    weights = take(kRoom * kScores);
-    products = take((kChunk + kRoom) * kWidth);
-    updates = take(kChunk * round_up(columns, kWidth));
-    state = take(dim * round_up(columns, kWidth));
-    beta = take(kChunk);
-    state_decay = take(stride);
-    sums = take(decays ? kChunk * wide : 0);
-    rests = take(decays ? kChunk * wide : 0);
-    pair_decays = take(decays && !by_column ? kChunk * kScores : 0);
-    row_decays = take(kChunk * wide);
-    near = take(by_column ? kChunk * stride : 0);
-    scaled = take(by_column ? (kPart + Shape::kRows) * stride : 0);
+    for (const auto& each : arrays) *each.array = arena.take<T>(each.count);
+    if (!by_column) ends = keys;
     bytes = arena.used();
   }
 };
 
-// Calls body(column, vectors) for the panels of columns. The last panels are as wide as each other,
-// because a panel of one vector is as slow as one of two.
+// Calls body(column, vectors) for the panels of columns, which have two or three vectors: a single
+// one is no faster than two. In float64, all have two.
 template <class Shape, class Body>
 REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
   constexpr int kLaneCount = kLanes<typename Shape::Element>;
   for (std::int64_t column = 0; column < columns;) {
     const std::int64_t left = (columns - column + kLaneCount - 1) / kLaneCount;
-    int vectors = Shape::kVectors;
-    if (Shape::kTrims && (left < 3 || left == 4)) vectors = left == 1 ? 1 : 2;
+    const int vectors = Shape::kTrims && left > 2 && left != 4 ? 3 : 2;
     body(column, vectors);
     column += vectors * kLaneCount;
   }
@@ -92,12 +98,9 @@ REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
 // Calls body with the number of vectors as a constant.
 template <class Shape, class Body>
 REGARD_INLINE void with_vectors(int vectors, Body body) {
-  static_assert(Shape::kVectors == 3, "the widths of a panel are named one by one");
-  if constexpr (Shape::kTrims) {
-    if (vectors == 1) return body(Constant<1>{});
-    if (vectors == 2) return body(Constant<2>{});
-  }
-  body(Constant<Shape::kVectors>{});
+  if constexpr (Shape::kTrims)
+    if (vectors == 3) return body(Constant<3>{});
+  body(Constant<2>{});
 }
 
 }  // namespace
