@@ -226,7 +226,8 @@ struct Linear {
       copy_tokens<T>(value, values, first, count, columns, updates, count, kWidth);
       if (task.beta) Panel::substitute(count, work.products, work.of_keys, work.beta, updates);
     }
-    for (std::int64_t head = 0; head < heads.count; ++head) {
+    // From the last, since a tile also changes the first rows of the next head.
+    for (std::int64_t head = heads.count - 1; head >= 0; --head) {
       T* const outputs = work.products + (predicted + head * count) * kWidth;
       Panel::finish_outputs(count, static_cast<T>(problem.scale),
                             work.weights + head * count * kScores, updates, outputs);
