@@ -13,15 +13,15 @@ namespace regard {
 namespace {
 
 // The tasks of a call: the key heads of all batch entries, and parts of the values' columns if
-// there are few of these. All parts compute the scores of their head.
+// there are fewer heads than threads. All parts compute the scores of their head.
 class LinearTasks {
  public:
   LinearTasks(const LinearProblem& problem, const Kernels& kernels, int threads) : problem_(problem) {
     const std::int64_t heads = problem.batch.count * problem.kv_heads;
-    const std::int64_t unit = kernels.linear.panel_columns, panels = ceil_div(problem.value_dim, unit);
-    const std::int64_t wanted = threads == 1 || heads >= 4 * threads ? 1 : ceil_div(2 * threads, heads);
-    columns_ = unit * ceil_div(panels, std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(panels, 1)));
-    parts_ = std::max<std::int64_t>(ceil_div(problem.value_dim, std::max<std::int64_t>(columns_, 1)), 1);
+    const std::int64_t unit = kernels.linear.column_unit, units = ceil_div(problem.value_dim, unit);
+    const std::int64_t wanted = std::clamp<std::int64_t>(ceil_div(threads, heads), 1, std::max<std::int64_t>(units, 1));
+    columns_ = unit * std::max<std::int64_t>(ceil_div(units, wanted), 1);
+    parts_ = std::max<std::int64_t>(ceil_div(problem.value_dim, columns_), 1);
     count_ = heads * parts_;
   }
 

@@ -31,7 +31,7 @@ struct Linear {
                      .begin = begin,
                      .advance = advance,
                      .finish = finish},
-            .panel_columns = Shape::kStripLanes};
+            .column_unit = 2 * kLanes<T>};
   }
 
   static std::int64_t workspace_bytes(const LinearProblem& problem, std::int64_t columns) {
