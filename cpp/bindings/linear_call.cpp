@@ -34,11 +34,13 @@ py::value_error differ(const char* what, const ArrayView& a, const ArrayView& b,
 
 class LinearCall {
  public:
-  bool take(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta, py::handle state) {
+  bool take(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta,
+            py::handle state) {
     const auto take_one = [](ArrayView& view, const char* name, py::handle object) {
       return object.is_none() || take_view(view, name, object, Accepts::storage);
     };
-    if (!take_view(query_, "query", query, Accepts::storage) || !take_view(key_, "key", key, Accepts::storage) ||
+    if (!take_view(query_, "query", query, Accepts::storage) ||
+        !take_view(key_, "key", key, Accepts::storage) ||
         !take_view(value_, "value", value, Accepts::storage) || !take_one(decay_, "decay", decay) ||
         !take_one(beta_, "beta", beta) || !take_one(state_, "state", state))
       return false;
@@ -46,7 +48,8 @@ class LinearCall {
     problem_.scalar = scalar_of(type_.element);
     // Python rounds arrays that are wider than the arithmetic.
     for (const ArrayView* view : {&decay_, &beta_, &state_})
-      if (view->array && view->element == Element::float64 && problem_.scalar == Scalar::float32) return false;
+      if (view->array && view->element == Element::float64 && problem_.scalar == Scalar::float32)
+        return false;
     return true;
   }
 
@@ -87,8 +90,8 @@ class LinearCall {
     if (state_.array) {
       if (!broadcasts_to(state_.shape, state_shape_))
         throw py::value_error("state must broadcast to " + to_text(state_shape_) + ", that is, " +
-                              (starts ? "(texts, " : "(..., ") + "kv_heads, head_dim, value_dim), got shape " +
-                              to_text(state_.shape));
+                              (starts ? "(texts, " : "(..., ") +
+                              "kv_heads, head_dim, value_dim), got shape " + to_text(state_.shape));
       problem_.state = operand_of(state_, kStateRows);
     }
   }
@@ -112,7 +115,8 @@ class LinearCall {
       state->forbid_overlap(output);
       problem_.new_state = operand_of(state->view, kStateRows);
     }
-    run_work(work_of(problem_), [&](const StopSignal& signal) { attend_linearly(problem_, threads, signal); });
+    run_work(work_of(problem_),
+             [&](const StopSignal& signal) { attend_linearly(problem_, threads, signal); });
     const py::object result = output.deliver();
     if (!return_state) return result;
     return py::make_tuple(result, state->deliver());
@@ -124,14 +128,15 @@ class LinearCall {
   void check_shapes(bool is_packed) const {
     for (const ArrayView* view : {&query_, &key_, &value_}) {
       if (is_packed ? view->axes() == 3 : view->axes() >= 2) continue;
-      throw py::value_error(std::string(view->name) + " must have " +
-                            (is_packed ? "3 dimensions, (total, heads, dim)" : "at least 2 dimensions, (length, dim)") +
-                            ", got shape " + to_text(view->shape));
+      throw py::value_error(
+          std::string(view->name) + " must have " +
+          (is_packed ? "3 dimensions, (total, heads, dim)" : "at least 2 dimensions, (length, dim)") +
+          ", got shape " + to_text(view->shape));
     }
     if (query_.size(1) != key_.size(1)) throw differ("query and key must share head_dim", query_, key_, 1);
     if (query_.size(1) == 0)
-      throw py::value_error("query and key must have a head_dim of at least 1, got shapes " + to_text(query_.shape) +
-                            " and " + to_text(key_.shape));
+      throw py::value_error("query and key must have a head_dim of at least 1, got shapes " +
+                            to_text(query_.shape) + " and " + to_text(key_.shape));
     for (const ArrayView* view : {&query_, &key_})
       if (size_at(*view, layout_.tokens) != size_at(value_, layout_.tokens))
         throw differ("query, key and value must share their length", *view, value_, layout_.tokens);
@@ -167,7 +172,8 @@ class LinearCall {
 
   // An array with one number per token and key head. Axes that are missing or of length 1 are broadcast.
   Operand operand_of_rows(ArrayView view, const Shape& rows) {
-    if (!broadcasts_to(view.shape, rows)) throw shape_error(view, rows, "one number for each token and key head");
+    if (!broadcasts_to(view.shape, rows))
+      throw shape_error(view, rows, "one number for each token and key head");
     view.shape.push_back(1);
     view.strides.push_back(0);
     return operand_of(view, layout_);
@@ -197,9 +203,9 @@ class LinearCall {
 
 }  // namespace
 
-py::object linear_attention(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta,
-                            py::handle state, py::handle scale, py::handle starts_object, py::handle return_state,
-                            py::handle out, py::handle threads) {
+py::object linear_attention(py::handle query, py::handle key, py::handle value, py::handle decay,
+                            py::handle beta, py::handle state, py::handle scale, py::handle starts_object,
+                            py::handle return_state, py::handle out, py::handle threads) {
   const int thread_count = thread_count_of(threads);
   const bool returns_state = flag_of("return_state", return_state);
   std::optional<double> factor;

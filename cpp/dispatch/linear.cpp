@@ -19,7 +19,8 @@ class LinearTasks {
   LinearTasks(const LinearProblem& problem, const Kernels& kernels, int threads) : problem_(problem) {
     const std::int64_t heads = problem.batch.count * problem.kv_heads;
     const std::int64_t unit = kernels.linear.column_unit, units = ceil_div(problem.value_dim, unit);
-    const std::int64_t wanted = std::clamp<std::int64_t>(ceil_div(threads, heads), 1, std::max<std::int64_t>(units, 1));
+    const std::int64_t wanted =
+        std::clamp<std::int64_t>(ceil_div(threads, heads), 1, std::max<std::int64_t>(units, 1));
     columns_ = unit * std::max<std::int64_t>(ceil_div(units, wanted), 1);
     parts_ = std::max<std::int64_t>(ceil_div(problem.value_dim, columns_), 1);
     count_ = heads * parts_;
@@ -62,8 +63,9 @@ class LinearTasks {
 }  // namespace
 
 double work_of(const LinearProblem& problem) {
-  const double tokens = problem.starts ? static_cast<double>(problem.starts[problem.batch.count])
-                                       : static_cast<double>(problem.batch.count) * static_cast<double>(problem.q_len);
+  const double tokens = problem.starts
+                            ? static_cast<double>(problem.starts[problem.batch.count])
+                            : static_cast<double>(problem.batch.count) * static_cast<double>(problem.q_len);
   const double heads = static_cast<double>(problem.heads + 2 * problem.kv_heads);
   const double dims = static_cast<double>(problem.head_dim + kChunkTokens / 2) *
                       static_cast<double>(problem.value_dim + kChunkTokens / 2);
@@ -79,7 +81,8 @@ void attend_linearly(const LinearProblem& problem, int threads, const StopSignal
   threads = threads_for(work, threads);
   const LinearTasks tasks(problem, kernels, threads);
   threads = static_cast<int>(std::min<std::int64_t>(threads, tasks.count()));
-  const double tokens = static_cast<double>(tasks.count()) * static_cast<double>(std::max<std::int64_t>(problem.q_len, 1));
+  const double tokens =
+      static_cast<double>(tasks.count()) * static_cast<double>(std::max<std::int64_t>(problem.q_len, 1));
   const std::int64_t interval = interval_of(kChunkTokens, std::max(1.0, work / tokens * kChunkTokens));
   const Scratch scratch(threads, kernel.workspace_bytes(problem, tasks.most_columns()));
   parallel_for(threads, tasks.count(), signal, [&](std::int64_t index, Worker& worker) {
