@@ -2,7 +2,7 @@
 
 python benchmarks/variants.py [--rounds 15] [--length 1024]
 python benchmarks/variants.py --selected           # selected keys: a sparse mask, or a dense one
-python benchmarks/variants.py --products           # indexers and latents, relative to products
+python benchmarks/variants.py --products           # other forms of attention, relative to products
 
 Each recipe is timed with the NumPy code around its call. Plain attention has the same queries, keys
 and values, and is causal if the recipe is. Needs Numba for sigmoid attention.
@@ -156,6 +156,23 @@ def products(n=8192):
         call = partial(attend, query, key, key[..., :512])
         name = f"latent attention: {heads} heads of one query, {n} keys of 576 numbers"
         yield name, product(heads * n * (576 + 512)), call
+    for dim in (64, 128):
+        arrays, decays = normal(3, 32, 512, dim), -rng.random((2, 32, 512, dim), dtype=np.float32)
+        for name, decay in (("token", decays[0, ..., 0]), ("key column", decays[0])):
+            call = partial(regard.linear_attention, *arrays, decay=decay, beta=-decays[1, ..., 0])
+            # Half of each square of 64 tokens, for the products with keys, queries and updates.
+            count = 32 * 512 * (3 * dim * dim + 64 * 2 * dim)
+            yield f"linear attention: 512 tokens of {dim}, decay per {name}", product(count), call
+    query, key, value = normal(3, 32, 1, 128)
+    state, copy = normal(2, 32, 128, 128)
+    options = {"decay": -np.abs(query[..., 0]), "beta": np.abs(key[..., 0]) / 100, "state": state}
+    options |= {"return_state": True, "out": (value.copy(), state)}
+    call = partial(regard.linear_attention, query, key / 100, value, **options)
+    yield (
+        "linear attention: a token, relative to a copy of its state",
+        partial(np.copyto, copy, state),
+        call,
+    )
 
 
 def main():

@@ -166,6 +166,36 @@ def scaled_dot_product_attention_ragged(
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
 @overload
+def linear_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    decay: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
+    state: ArrayLike | None = None,
+    scale: float | None = None,
+    starts: ArrayLike | None = None,
+    return_state: Literal[False] = False,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array: ...
+@overload
+def linear_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    decay: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
+    state: ArrayLike | None = None,
+    scale: float | None = None,
+    starts: ArrayLike | None = None,
+    return_state: Literal[True],
+    out: Array | tuple[Array | None, Array | None] | None = None,
+    threads: int | None = None,
+) -> tuple[Array, Array]: ...
+@overload
 def attend_stream(
     query: ArrayLike,
     chunks: Iterable[Any],
