@@ -10,6 +10,7 @@ from regard._arguments.numbers import listed
 from regard._arguments.options import TorchOptions, names_of
 from regard._runtime.public import needed
 from regard.torch._recorder import is_observed
+from regard.transformers._linear import replace_delta_rules
 from regard.transformers._masks import both, make_mask, padding_options, with_bias
 from regard.transformers._models import NAME, MaskKind, expected_masks
 from regard.transformers._packed import allow_continuous_batching, attend_to_texts, within_texts
@@ -256,3 +257,4 @@ def register() -> None:
     transformers.AttentionInterface.register(NAME, attend)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
     allow_continuous_batching()
+    replace_delta_rules()

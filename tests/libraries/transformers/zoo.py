@@ -55,7 +55,10 @@ KINDS = [
             "youtu": WITHOUT_GROUPS,
             "glm4_moe_lite": WITHOUT_GROUPS,
             "glm_moe_dsa": WITHOUT_GROUPS | {"index_topk": 5, "index_n_heads": 2},
+            "kimi_linear": WITHOUT_GROUPS | {"layer_types": LINEAR_FIRST},
+            "olmo_hybrid": {"layer_types": LINEAR_FIRST},
             "qwen3_next": {"layer_types": LINEAR_FIRST},
+            "qwen3_5_moe_text": {"layer_types": LINEAR_FIRST},
             "qwen3_5_text": {"layer_types": LINEAR_FIRST},
             "bamba": {"mamba_n_heads": 4, "mamba_d_head": 16, "attn_layer_indices": [1]},
             # Otherwise it is an encoder, whose texts differ with the cache in eager attention too.
@@ -89,11 +92,11 @@ KINDS = [
         ernie4_5_moe exaone exaone4 exaone_moe flex_olmo flint gemma gemma2 gemma3 gemma3_text
         gemma4_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode gpt_neox gpt_oss
         gptj granite granite_swa granitemoe granitemoehybrid granitemoeshared helium hy_v3 hy_v4
-        hyperclovax inkling2_text internlm3 jais2 jamba jetmoe laguna lfm2 llama llama4
-        llama4_text longcat_flash mimo_v2_flash minicpm3 minimax minimax_m2 ministral ministral3
-        mistral mixtral modernbert-decoder nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon
-        phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next recurrent_gemma
-        seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu
+        hyperclovax inkling2_text internlm3 jais2 jamba jetmoe kimi_linear laguna lfm2
+        llama llama4 llama4_text longcat_flash mimo_v2_flash minicpm3 minimax minimax_m2 ministral
+        ministral3 mistral mixtral modernbert-decoder nanochat nemotron olmo olmo2 olmo3
+        olmo_hybrid olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_moe_text
+        qwen3_5_text qwen3_moe qwen3_next recurrent_gemma seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu
         """,
     ),
     Kind(
