@@ -14,7 +14,7 @@ from regard._arguments.arrays import shown
 from regard._arguments.numbers import flag
 from regard.torch._arguments import check_dense, check_tensors
 from regard.torch._autograd import is_eager, is_recorded
-from regard.torch._memory import arrays_of, as_array, as_tensor
+from regard.torch._memory import arrays_of, as_array, as_tensor, dense_shape
 from regard.torch._operators import library
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ def linear_attention(
     query : Tensor, shape (..., heads, q_len, head_dim)
         Float32, float64, float16 or bfloat16, on the CPU, with any strides.
     key : Tensor, shape (..., kv_heads, q_len, head_dim)
-        Must have the type of `query`, like `value`.
+        Must have the type of `query`, like `value`. ``heads`` is a multiple of ``kv_heads``.
     value : Tensor, shape (..., kv_heads, q_len, value_dim)
-        ``heads`` is a multiple of ``kv_heads``.
-    decay, beta, state, starts : Tensor, optional
+    decay : Tensor, shape (..., kv_heads, q_len) or (..., kv_heads, q_len, head_dim), optional
+    beta : Tensor, shape (..., kv_heads, q_len), optional
+    state : Tensor, shape (..., kv_heads, head_dim, value_dim), optional
     scale : float, optional
+    starts : Tensor of int, optional
     return_state : bool, default False
     threads : int, optional
         As in `regard.linear_attention`.
@@ -145,12 +147,16 @@ def _backward(grad_output: Tensor, grad_state: Tensor, *given: Any) -> tuple[Ten
 
 
 def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    state = others[2]
-    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    starts, sides = others[3], (key.shape[-1], value.shape[-1])
+    if starts is None:
+        output = dense_shape(query.shape, key.shape, value.shape)
+        kv_heads = (key.shape[-3] if key.ndim > 2 else 1,) if len(output) > 2 else ()
+        state = (*output[:-3], *kv_heads, *sides)
+    else:
+        output = (*query.shape[:-1], value.shape[-1])
+        state = (starts.shape[0] - 1, key.shape[-2], *sides)
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
-    shape = (*batch, key.shape[-3], key.shape[-1], value.shape[-1])
-    output = query.new_empty((*batch, *query.shape[-3:-1], value.shape[-1]))
-    return output, query.new_empty(shape if state is None else state.shape, dtype=wide)
+    return query.new_empty(output), query.new_empty(state, dtype=wide)
 
 
 def _fake_backward(grad_output: Tensor, _: Tensor, *given: Any) -> tuple[Tensor, ...]:

@@ -23,11 +23,15 @@ torch = needed("torch", "regard.transformers", "transformers")
 
 # The modules of transformers, and their models of tokens.
 _MODELS = {
+    "bailing_hybrid": "BailingHybridModel",
+    "glm5_next": "Glm5NextTextModel",
     "kimi_linear": "KimiLinearModel",
+    "lara_mini": "LaraMiniModel",
     "olmo_hybrid": "OlmoHybridModel",
     "qwen3_5": "Qwen3_5TextModel",
     "qwen3_5_moe": "Qwen3_5MoeTextModel",
     "qwen3_next": "Qwen3NextModel",
+    "qwen4_exp": "Qwen4ExpTextModel",
 }
 _RULES = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 _RULES += ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")
