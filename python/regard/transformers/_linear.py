@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 torch = needed("torch", "regard.transformers", "transformers")
 
-# The modules of transformers, and their models of tokens.
+# The folders of transformers.models, and the models of tokens within them.
 _MODELS = {
     "bailing_hybrid": "BailingHybridModel",
     "glm5_next": "Glm5NextTextModel",
@@ -33,15 +33,19 @@ _MODELS = {
     "qwen3_next": "Qwen3NextModel",
     "qwen4_exp": "Qwen4ExpTextModel",
 }
-_RULES = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
-_RULES += ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")
+_RULES = {
+    "torch_chunk_gated_delta_rule",
+    "torch_recurrent_gated_delta_rule",
+    "chunk_kimi_delta_attention",
+    "recurrent_kimi_delta_attention",
+}
 _BY_REGARD = "linear_attention_by_regard"
 
 
 def replace_delta_rules() -> None:
     """Let the models whose implementation is regard's compute their delta rules with regard.
 
-    Other models call the functions of transformers, as before. Repeated calls have no effect.
+    Other models call the original functions, as before. Repeated calls have no effect.
     """
     for name, model in _MODELS.items():
         # Older versions do not have all of them.
@@ -49,7 +53,7 @@ def replace_delta_rules() -> None:
             module = import_module(f"transformers.models.{name}.modeling_{name}")
             kind = getattr(module, model)
             if not getattr(kind.forward, "_knows_regard", False):
-                for rule in set(_RULES) & vars(module).keys():
+                for rule in _RULES & vars(module).keys():
                     setattr(module, rule, _choosing(getattr(module, rule), module.l2norm))
                 kind.forward = _telling(kind.forward)
 
