@@ -26,6 +26,12 @@ py::object append_rows(py::handle pages, py::handle key, py::handle value, py::h
                        py::handle value_scales, py::handle counts, py::handle is_packed);
 void add_page_tables(py::module_& module);
 
+// linear_attention. `decay`, `beta`, `state`, `scale` and `starts` may be None; `out` is None, or a
+// pair of arrays or None for output and state.
+py::object linear_attention(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta,
+                            py::handle state, py::handle scale, py::handle starts, py::handle return_state,
+                            py::handle out, py::handle threads);
+
 // The four stages. b may have type float16 or bfloat16; in matmul_int8, b is integers (depth,
 // columns) times scales (groups of depth, columns).
 py::object matmul(py::handle a, py::handle b, py::handle out, py::handle threads);

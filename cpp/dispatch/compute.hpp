@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "../problem/backward.hpp"
+#include "../problem/linear.hpp"
 #include "../problem/matmul.hpp"
 #include "../problem/rows.hpp"
 #include "../problem/selection.hpp"
@@ -38,6 +39,12 @@ void map_attention(const SummaryProblem& problem, int threads, const StopSignal&
 
 // Fills the problem's selected keys.
 void select_keys(const SelectionProblem& problem, int threads, const StopSignal& signal);
+
+// Fills the problem's output and new state.
+void attend_linearly(const LinearProblem& problem, int threads, const StopSignal& signal);
+
+// Upper bound on its multiplications.
+double work_of(const LinearProblem& problem);
 
 // Fills c.
 void matrix_product(const MatmulProblem& problem, int threads, const StopSignal& signal);

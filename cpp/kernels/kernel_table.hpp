@@ -4,6 +4,7 @@
 
 #include "../problem/attention.hpp"
 #include "../problem/backward.hpp"
+#include "../problem/linear.hpp"
 #include "../problem/matmul.hpp"
 #include "../problem/rows.hpp"
 #include "../problem/selection.hpp"
@@ -39,6 +40,13 @@ struct SelectionKernels {
   // `to` are `stride` elements apart.
   void (*index)(const SelectionProblem&, const SelectionTask&, std::int64_t key_begin,
                 std::int64_t key_end, void* to, std::int64_t stride, void* workspace);
+};
+
+// Linear attention. The workspace depends on the number of columns of a task instead of rows, and
+// intervals of tokens begin at whole chunks.
+struct LinearKernels {
+  PassKernels<LinearProblem, LinearTask> pass;
+  std::int64_t panel_columns;  // tasks begin at multiples of this many columns
 };
 
 // Statistics and images of attention weights. A task consists of rows of one query head; in the

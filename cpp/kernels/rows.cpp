@@ -3,6 +3,7 @@
 
 #include "decode/decode.hpp"
 #include "families.hpp"
+#include "linear/linear.hpp"
 #include "matmul/matmul.hpp"
 #include "roofline/roofline.hpp"
 #include "rows/convert_rows.hpp"
@@ -13,6 +14,8 @@
 namespace regard::REGARD_TARGET_NAME {
 
 constexpr PerScalar<DecodeKernels> decode = {AttentionDecode::kernels(), {}};
+constexpr PerScalar<LinearKernels> linear = {Linear<Float32>::kernels(),
+                                             Linear<Float64>::kernels()};
 constexpr PerScalar<MatmulKernels> matmul = {Matmul<Float32>::kernels(),
                                              Matmul<Float64>::kernels()};
 constexpr PerScalar<RooflineKernels> roofline = {{fma_rounds<Float32>, read_bytes},

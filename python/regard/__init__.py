@@ -24,6 +24,7 @@ _NAMES_IN = {
     "regard._arguments.score_function": ["ScoreFunction"],
     "regard._attention.explain": ["explain"],
     "regard._attention.explanation": ["Explanation"],
+    "regard._attention.linear": ["linear_attention"],
     "regard._attention.select_keys": ["select_keys"],
     "regard._cache": ["KVCache", "KVCaches", "LayerCache", "paged_attention"],
     "regard._explore": ["Explorer", "explore"],

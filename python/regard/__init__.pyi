@@ -14,6 +14,7 @@ from regard._arguments.options import AttentionOptions, BackwardOptions, StreamO
 from regard._arguments.score_function import ScoreFunction as ScoreFunction
 from regard._attention.explain import explain as explain
 from regard._attention.explanation import Explanation as Explanation
+from regard._attention.linear import linear_attention as linear_attention
 from regard._attention.merge import merge_attention_states as merge_attention_states
 from regard._attention.select_keys import select_keys as select_keys
 from regard._attention.stages import apply_mask as apply_mask

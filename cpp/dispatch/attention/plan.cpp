@@ -102,10 +102,10 @@ bool multiplies_bfloat16(const AttentionProblem& problem, const Kernels& kernels
          !has_few_rows(problem, kernels) && is_faster_in_bfloat16(kernels);
 }
 
-void check_dims(const AttentionProblem& problem) {
-  const std::int64_t dim = std::max(problem.head_dim, problem.value_dim);
+void check_dims(std::int64_t head_dim, std::int64_t value_dim, Scalar scalar) {
+  const std::int64_t dim = std::max(head_dim, value_dim);
   if (dim <= kLargestDim) return;
-  const std::int64_t element = problem.scalar == Scalar::float64 ? 8 : 4;
+  const std::int64_t element = scalar == Scalar::float64 ? 8 : 4;
   throw NoMemory(std::min(dim, INT64_MAX / element) * element, "workspace for each row of a strip");
 }
 

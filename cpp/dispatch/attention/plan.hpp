@@ -47,7 +47,10 @@ struct AttentionPlan {
 };
 
 // Throws NoMemory if rows are so long that sizes in bytes might not fit in 64 bits.
-void check_dims(const AttentionProblem& problem);
+void check_dims(std::int64_t head_dim, std::int64_t value_dim, Scalar scalar);
+inline void check_dims(const AttentionProblem& problem) {
+  check_dims(problem.head_dim, problem.value_dim, problem.scalar);
+}
 
 // Whether a key head serves so few rows that memory bandwidth limits the call; if ragged, in all
 // entries.
