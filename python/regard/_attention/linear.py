@@ -187,7 +187,6 @@ def _pair_of(out: Any, return_state: bool) -> tuple[Any, Any]:
         )
     if len(out) != 2:
         raise ValueError(
-            "out must be a pair of arrays or None, for output and state, got "
-            f"{len(out)} elements"
+            f"out must be a pair of arrays or None, for output and state, got {len(out)} elements"
         )
     return tuple(out)

@@ -7,6 +7,7 @@ from torch_problems import torch
 import regard.torch  # isort: skip
 
 ARGUMENTS = ("query", "key", "value", "decay", "beta", "state")
+OPERATOR = torch.ops.regard.linear_attention.default
 RULES = [(), ("decay",), ("beta",), ("decay", "beta"), ("columns", "beta", "state")]
 
 
@@ -69,13 +70,29 @@ def test_results_and_gradients(given, scale):
         assert (actual - wanted).abs().max() < 1e-12 * max(1, wanted.abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", RULES[::2])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_operator_keeps_what_it_promises(given):
     """Its schema, shapes without elements, and gradients in a compiled graph."""
     call = {name: x.requires_grad_() for name, x in problem(given, length=5).items()}
     arguments = [*(call.get(name) for name in ARGUMENTS), None, None, None]
-    torch.library.opcheck(torch.ops.regard.linear_attention.default, arguments)
+    torch.library.opcheck(OPERATOR, arguments)
+
+
+@pytest.mark.parametrize("form", ["batch", "packed", "one head", "one key head"])
+def test_shapes_without_elements(form):
+    call = problem(("decay", "state"), torch.float16, length=5)
+    starts = None
+    if form == "packed":
+        call = {name: each.transpose(1, 2).flatten(0, 1) for name, each in call.items()}
+        call["state"], starts = None, torch.tensor([0, 3, 3, 10])
+    elif form != "batch":
+        call = {name: each[0, 0] for name, each in call.items()}
+    if form == "one key head":
+        call |= {"query": call["query"].expand(2, 3, -1, -1), "decay": call["decay"][None]}
+    arguments = [*(call.get(name) for name in ARGUMENTS), starts, None, None]
+    torch.library.opcheck(OPERATOR, arguments, test_utils="test_faketensor")
 
 
 def test_second_derivatives_raise():

@@ -100,7 +100,7 @@ def test_delta_rules(model_type, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "bert", "qwen3_5_text"])
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "bert"])
 def test_compiled(model_type):
     """The whole model is one graph."""
     model = build(model_type)
