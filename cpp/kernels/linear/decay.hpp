@@ -83,7 +83,7 @@ struct DecayOfTokens {
   REGARD_NOINLINE void prepare(const LinearProblem& problem, const LinearTask& task,
                                std::int64_t first, std::int64_t count, const Workspace& work,
                                T* to_end) {
-    copy_tokens<T>(problem.decay, task.decay, first, count, 1, work.sums, kChunk, 1);
+    copy_tokens<T>(problem.decay, task.decay, first, count, 1, work.sums, count, 1);
     DecaySum<T> total{};
     for (std::int64_t i = 0; i < count; ++i) {
       total.add(finite_decay<T>(broadcast(work.sums[i])));
@@ -93,7 +93,8 @@ struct DecayOfTokens {
     for (std::int64_t i = 0; i < count; ++i) {
       const DecaySum<T> own{broadcast(work.sums[i]), broadcast(work.rests[i])};
       T* const pairs = work.pair_decays + i * Workspace::kScores;
-      for (std::int64_t j = 0; j <= i; j += kLanes<T>) store(pairs + j, decay_of<T>(own.since(at(work, j))));
+      for (std::int64_t j = 0; j <= i; j += kLanes<T>)
+        store(pairs + j, decay_of<T>(own.since(at(work, j))));
     }
     for (std::int64_t i = 0; i < count; i += kLanes<T>) {
       store(work.row_decays + i, decay_of<T>(at(work, i).value()));

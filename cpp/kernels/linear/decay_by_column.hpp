@@ -25,7 +25,7 @@ struct DecayByColumn {
   // decayed to the end. `work.keys` are the keys.
   REGARD_NOINLINE void prepare(const LinearProblem& problem, const LinearTask& task,
                                std::int64_t first, std::int64_t count, const Workspace& work) {
-    copy_tokens<T>(problem.decay, task.decay, first, count, problem.head_dim, work.sums, kChunk,
+    copy_tokens<T>(problem.decay, task.decay, first, count, problem.head_dim, work.sums, count,
                    work.stride);
     for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
       DecaySum<T> total{};
@@ -55,13 +55,14 @@ struct DecayByColumn {
   }
 
   // scores[i][j] of `rows`, whose row i is at token i, for all j up to i.
-  REGARD_NOINLINE void score(const LinearProblem& problem, std::int64_t count, const Workspace& work,
-                             const Rows<T>& rows, const Rows<T>& scores) {
+  REGARD_NOINLINE void score(const LinearProblem& problem, std::int64_t count,
+                             const Workspace& work, const Rows<T>& rows, const Rows<T>& scores) {
     for (std::int64_t begin = 0; begin < count; begin += kPart) {
       const std::int64_t end = begin + kPart < count ? begin + kPart : count;
       const Rows<const T> keys = as_const(of_part(problem, work, begin));
       for (std::int64_t at = 0; at < (end - begin) * work.stride; at += kLanes<T>)
-        store(work.scaled + at, load(rows.at(begin) + at) * load(work.near + begin * work.stride + at));
+        store(work.scaled + at,
+              load(rows.at(begin) + at) * load(work.near + begin * work.stride + at));
       for_panels<Shape>(end, [&](std::int64_t lane, int vectors) {
         with_vectors<Shape>(vectors, [&](auto width) {
           multiply_panel<Shape, width.value>(end - begin, {work.scaled, work.stride},

@@ -25,68 +25,22 @@ struct LinearPanel {
 
   // Replaces values by updates.
   REGARD_NOINLINE void substitute(std::int64_t count, const T* products, const T* factors,
-                                         const T* beta, T* updates) {
-    for (std::int64_t row = 0; row < count; row += kRows) {
-      Accumulators<T, kRows, kVectors> acc;
-      T* const own = updates + row * kWidth;
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          const std::int64_t at = r * kWidth + v * kLanes<T>;
-          acc[r][v] = broadcast(beta[row + r]) * (load(own + at) - load(products + row * kWidth + at));
-        }
-      const T* const of_rows = factors + row * kScores;
-      multiply_rows<T, kRows, kVectors>(acc, of_rows, kScores, updates, kWidth, row);
-#pragma GCC unroll 16
-      for (int j = 0; j + 1 < kRows; ++j)
-#pragma GCC unroll 16
-        for (int r = j + 1; r < kRows; ++r) {
-          const Vec<T> factor = broadcast(of_rows[r * kScores + row + j]);
-#pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(factor, acc[j][v], acc[r][v]);
-        }
-      store_tile<T, kRows, kVectors>(acc, own, kWidth);
-    }
+                                  const T* beta, T* updates) {
+    for (std::int64_t row = 0; row < count; row += kRows)
+      substitute_rows<kRows>(row, count - row, products, factors, beta, updates);
   }
 
   // Replaces products of queries by outputs.
   REGARD_NOINLINE void finish_outputs(std::int64_t count, T scale, const T* weights,
-                                             const T* updates, T* products) {
-    for (std::int64_t row = 0; row < count; row += kRows) {
-      Accumulators<T, kRows, kVectors> acc;
-      T* const own = products + row * kWidth;
-      load_tile<T, kRows, kVectors>(acc, own, kWidth);
-      const T* const of_rows = weights + row * kScores;
-      multiply_rows<T, kRows, kVectors>(acc, of_rows, kScores, updates, kWidth, row);
-#pragma GCC unroll 16
-      for (int j = 0; j < kRows; ++j) {
-        Vec<T> update[kVectors];
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v)
-          update[v] = load(updates + (row + j) * kWidth + v * kLanes<T>);
-#pragma GCC unroll 16
-        for (int r = j; r < kRows; ++r) {
-          const Vec<T> weight = broadcast(of_rows[r * kScores + row + j]);
-#pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(weight, update[v], acc[r][v]);
-        }
-      }
-      const Vec<T> factor = broadcast(scale);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-        if (row + r < count)  // the next rows are those of the next head
-#pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v)
-            store(own + r * kWidth + v * kLanes<T>, acc[r][v] * factor);
-    }
+                                      const T* updates, T* products) {
+    for (std::int64_t row = 0; row < count; row += kRows)
+      finish_rows<kRows>(row, count - row, scale, weights, updates, products);
   }
 
   // Rows of the state are columns of the keys.
-  REGARD_NOINLINE void update_state(std::int64_t count, std::int64_t dim,
-                                           const Rows<const T>& ends, const T* decay,
-                                           const T* updates, const Rows<const T>& from,
-                                           const Rows<T>& to) {
+  REGARD_NOINLINE void update_state(std::int64_t count, std::int64_t dim, const Rows<const T>& ends,
+                                    const T* decay, const T* updates, const Rows<const T>& from,
+                                    const Rows<T>& to) {
     std::int64_t row = 0;
     for (; row + kRows <= dim; row += kRows)
       update_rows<kRows>(row, count, ends, decay, updates, from, to);
@@ -94,6 +48,69 @@ struct LinearPanel {
   }
 
  private:
+  // The last rows are a tile of fewer rows.
+  template <int kCount>
+  REGARD_INLINE void substitute_rows(std::int64_t row, std::int64_t left, const T* products,
+                                     const T* factors, const T* beta, T* updates) {
+    if constexpr (kCount > 1)
+      if (left <= kCount / 2)
+        return substitute_rows<kCount / 2>(row, left, products, factors, beta, updates);
+    Accumulators<T, kCount, kVectors> acc;
+    T* const own = updates + row * kWidth;
+#pragma GCC unroll 16
+    for (int r = 0; r < kCount; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const std::int64_t at = r * kWidth + v * kLanes<T>;
+        acc[r][v] =
+            broadcast(beta[row + r]) * (load(own + at) - load(products + row * kWidth + at));
+      }
+    const T* const of_rows = factors + row * kScores;
+    multiply_rows<T, kCount, kVectors>(acc, of_rows, kScores, updates, kWidth, row);
+#pragma GCC unroll 16
+    for (int j = 0; j + 1 < kCount; ++j)
+#pragma GCC unroll 16
+      for (int r = j + 1; r < kCount; ++r) {
+        const Vec<T> factor = broadcast(of_rows[r * kScores + row + j]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(factor, acc[j][v], acc[r][v]);
+      }
+    store_tile<T, kCount, kVectors>(acc, own, kWidth);
+  }
+
+  template <int kCount>
+  REGARD_INLINE void finish_rows(std::int64_t row, std::int64_t left, T scale, const T* weights,
+                                 const T* updates, T* products) {
+    if constexpr (kCount > 1)
+      if (left <= kCount / 2)
+        return finish_rows<kCount / 2>(row, left, scale, weights, updates, products);
+    Accumulators<T, kCount, kVectors> acc;
+    T* const own = products + row * kWidth;
+    load_tile<T, kCount, kVectors>(acc, own, kWidth);
+    const T* const of_rows = weights + row * kScores;
+    multiply_rows<T, kCount, kVectors>(acc, of_rows, kScores, updates, kWidth, row);
+#pragma GCC unroll 16
+    for (int j = 0; j < kCount; ++j) {
+      Vec<T> update[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        update[v] = load(updates + (row + j) * kWidth + v * kLanes<T>);
+#pragma GCC unroll 16
+      for (int r = j; r < kCount; ++r) {
+        const Vec<T> weight = broadcast(of_rows[r * kScores + row + j]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(weight, update[v], acc[r][v]);
+      }
+    }
+    const Vec<T> factor = broadcast(scale);
+#pragma GCC unroll 16
+    for (int r = 0; r < kCount; ++r)
+      if (r < left)  // the next rows are those of the next head
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v)
+          store(own + r * kWidth + v * kLanes<T>, acc[r][v] * factor);
+  }
+
   template <int kCount>
   REGARD_INLINE void update_rows(std::int64_t row, std::int64_t count, const Rows<const T>& ends,
                                  const T* decay, const T* updates, const Rows<const T>& from,

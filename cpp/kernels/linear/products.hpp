@@ -34,8 +34,7 @@ template <class Shape, int kVectors>
 REGARD_NOINLINE void multiply_panel(std::int64_t count,
                                     const Rows<const typename Shape::Element>& rows,
                                     const Rows<const typename Shape::Element>& panel,
-                                    std::int64_t depth,
-                                    const Rows<typename Shape::Element>& to) {
+                                    std::int64_t depth, const Rows<typename Shape::Element>& to) {
   using T = typename Shape::Element;
   for (std::int64_t row = 0; row < count; row += Shape::kRows)
     multiply_last_rows<T, Shape::kRows, kVectors>(count - row, {rows.at(row), rows.stride}, panel,

@@ -23,16 +23,16 @@ struct LinearWorkspace {
   static constexpr std::int64_t kRoom = kChunk + Shape::kRows;  // the last tile of rows is padded
 
   std::int64_t stride;
-  T* keys;        // [kChunk][stride]
-  T* ends;        // keys, decayed to the end of the chunk; may be `keys` itself
-  T* rows;        // [kChunk + kRoom][stride]: keys if there is a beta, and then queries, both decayed
-  T* transposed;  // [head_dim][kScores]: keys; with decays by column, kParts of them
-  T* of_keys;     // [kChunk][kScores]: the factors by which a key changes later ones
-  T* weights;     // [kRoom][kScores]: of queries
-  T* products;    // [kChunk + kRoom][lanes of a panel]: rows times state
-  T* updates;     // for each panel, [kChunk][lanes]: what is added to the state at the keys
-  T* state;       // for each panel, [head_dim][lanes]
-  T* beta;        // [kChunk]
+  T* keys;  // [kChunk][stride]
+  T* ends;  // keys, decayed to the end of the chunk; may be `keys` itself
+  T* rows;  // [kChunk + kRoom][stride]: keys if there is a beta, and then queries, both decayed
+  T* transposed;   // [head_dim][kScores]: keys; with decays by column, kParts of them
+  T* of_keys;      // [kChunk][kScores]: the factors by which a key changes later ones
+  T* weights;      // [kRoom][kScores]: of queries
+  T* products;     // [kChunk + kRoom][lanes of a panel]: rows times state
+  T* updates;      // for each panel, [kChunk][lanes]: what is added to the state at the keys
+  T* state;        // for each panel, [head_dim][lanes]
+  T* beta;         // [kChunk]
   T* state_decay;  // [head_dim]: from the start of a chunk to its end
 
   // Sums of decays from the start of the chunk up to and including a token, as unevaluated sums of
