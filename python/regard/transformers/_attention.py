@@ -237,7 +237,9 @@ def register() -> None:
     attention if ``"sdpa"`` does not support the model.
 
     The transformers method of continuous batching that refuses unknown implementations is replaced;
-    it calls the original method for models with another implementation.
+    it calls the original method for models with another implementation. So are the delta rules of
+    hybrid models, such as Qwen3-Next and Kimi Linear, which on the CPU are then computed by
+    `regard.torch.linear_attention` if the model's implementation is ``"regard"``.
 
     The dropout seed is drawn from PyTorch's default generator, so that ``torch.manual_seed``
     reproduces it. Attention weights are not returned, as with ``"sdpa"``.
