@@ -31,7 +31,6 @@ _MODELS = {
     "qwen3_5": "Qwen3_5TextModel",
     "qwen3_5_moe": "Qwen3_5MoeTextModel",
     "qwen3_next": "Qwen3NextModel",
-    "qwen4_exp": "Qwen4ExpTextModel",
 }
 _RULES = {
     "torch_chunk_gated_delta_rule",

@@ -1,5 +1,6 @@
-"""`regard.torch.linear_attention` and its gradients are those of the recurrence in PyTorch."""
+"""`regard.torch.linear_attention` and its gradients are those of the calls over arrays."""
 
+import numpy as np
 import pytest
 
 from torch_problems import torch
@@ -9,29 +10,6 @@ import regard.torch  # isort: skip
 ARGUMENTS = ("query", "key", "value", "decay", "beta", "state")
 OPERATOR = torch.ops.regard.linear_attention.default
 RULES = [(), ("decay",), ("beta",), ("decay", "beta"), ("columns", "beta", "state")]
-
-
-def recurrence(query, key, value, decay=None, beta=None, state=None, scale=None):
-    """Return the output and the last state, token by token."""
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    state = (
-        key.new_zeros(*key.shape[:-2], key.shape[-1], value.shape[-1]) if state is None else state
-    )
-    if decay is not None and decay.ndim < key.ndim:
-        decay = decay[..., None]
-    outputs = []
-    for t in range(query.shape[-2]):
-        if decay is not None:
-            state = state * decay[..., t, :, None].exp()
-        seen = value[..., t, :]
-        if beta is not None:
-            seen = beta[..., t, None] * (
-                seen - torch.einsum("...d,...dv->...v", key[..., t, :], state)
-            )
-        state = state + key[..., t, :, None] * seen[..., None, :]
-        of_heads = state.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-        outputs.append(scale * (query[..., t, None, :] @ of_heads).squeeze(-2))
-    return torch.stack(outputs, dim=-2), state
 
 
 def problem(given, dtype=torch.float64, length=70):
@@ -54,20 +32,25 @@ def problem(given, dtype=torch.float64, length=70):
 
 
 @pytest.mark.parametrize("given", RULES)
-@pytest.mark.parametrize("scale", [None, 0.3])
-def test_results_and_gradients(given, scale):
-    call = problem(given)
-    results = []
-    for attend in (regard.torch.linear_attention, recurrence):
-        leaves = {name: x.detach().requires_grad_() for name, x in call.items()}
-        options = {"return_state": True} if attend is not recurrence else {}
-        output, state = attend(**leaves, scale=scale, **options)
-        (output.sin().sum() + (2 * state).sin().sum()).backward()
-        results.append([output, state, *(leaf.grad for leaf in leaves.values())])
-    at_once = regard.torch.linear_attention(**call, scale=scale)
-    assert torch.equal(at_once, results[0][0])
-    for actual, wanted in zip(*results, strict=True):
-        assert (actual - wanted).abs().max() < 1e-12 * max(1, wanted.abs().max())
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_results_and_gradients(given, dtype):
+    call = {name: x.requires_grad_() for name, x in problem(given, dtype).items()}
+    arrays = {name: x.detach().numpy() for name, x in call.items()}
+    results = regard.torch.linear_attention(**call, scale=0.3, return_state=True)
+    wanted = regard.linear_attention(**arrays, scale=0.3, return_state=True)
+    upstream = [x.detach().cos() for x in results]
+    torch.autograd.backward(results, upstream)
+    grad_output, grad_state = (x.numpy() for x in upstream)
+    gradients = regard.linear_attention_backward(
+        grad_output, **arrays, scale=0.3, grad_state=grad_state
+    )
+    pairs = [*zip(results, wanted, strict=True)]
+    pairs += [(leaf.grad, getattr(gradients, name)) for name, leaf in call.items()]
+    for actual, expected in pairs:
+        assert actual.dtype == torch.from_numpy(expected).dtype
+        np.testing.assert_array_equal(actual.detach().numpy(), expected)
+    with torch.no_grad():
+        assert torch.equal(regard.torch.linear_attention(**call, scale=0.3), results[0])
 
 
 @pytest.mark.slow

@@ -62,17 +62,6 @@ KINDS = [
             "qwen3_next": {"layer_types": LINEAR_FIRST},
             "qwen3_5_moe_text": {"layer_types": LINEAR_FIRST},
             "qwen3_5_text": {"layer_types": LINEAR_FIRST},
-            "qwen4_exp_text": {
-                "layer_types": LINEAR_FIRST,
-                "indexer_n_heads": 2,
-                "indexer_kv_heads": 1,
-                "indexer_head_dim": 8,
-                "indexer_budget": 4,
-                "indexer_compress_ratio": 2,
-                "ple_embed_dim": 8,
-                "ngram_vocab_size_base": 50,
-                "split_ngram_parts": 2,
-            },
             "bamba": {"mamba_n_heads": 4, "mamba_d_head": 16, "attn_layer_indices": [1]},
             # Otherwise it is an encoder, whose texts differ with the cache in eager attention too.
             "bert-generation": {"is_decoder": True},
@@ -109,8 +98,8 @@ KINDS = [
         laguna lara_mini lfm2 llama llama4 llama4_text longcat_flash mimo_v2_flash minicpm3
         minimax minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder nanochat
         nemotron olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phimoe qwen2
-        qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen4_exp_text
-        recurrent_gemma seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu
+        qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next recurrent_gemma
+        seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu
         """,
     ),
     Kind(
