@@ -48,7 +48,7 @@ def linear_attention(
     return_state: bool = False,
     threads: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute linear attention over PyTorch tensors, with gradients.
+    """Compute linear attention over PyTorch tensors.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def linear_attention(
     ValueError
         If shapes or devices disagree, or a tensor is not on the CPU.
     NotImplementedError
-        If a second derivative is requested.
+        If a derivative is requested.
     ImportError
         If tensors are bfloat16 and the ml_dtypes package is missing.
 
@@ -90,8 +90,8 @@ def linear_attention(
 
     Notes
     -----
-    There are gradients of the first order, in reverse mode, for all tensors except `starts`. The
-    operator supports ``torch.compile``, ``torch.export`` and the meta device.
+    There are no gradients yet. The operator supports ``torch.compile``, ``torch.export`` and the
+    meta device.
 
     Examples
     --------
@@ -139,9 +139,10 @@ def _arrays(given: tuple[Any, ...]) -> dict[str, Any]:
 
 def _backward(grad_output: Tensor, grad_state: Tensor, *given: Any) -> tuple[Tensor, ...]:
     """Return the gradients of all inputs, empty tensors for those that are not given."""
-    found = regard.linear_attention_backward(
-        as_array(grad_output), grad_state=as_array(grad_state), **_arrays(given)
-    )
+    backward: Any = getattr(regard, "linear_attention_backward", None)
+    if backward is None:
+        raise NotImplementedError("the gradient of linear attention is not implemented")
+    found = backward(as_array(grad_output), grad_state=as_array(grad_state), **_arrays(given))
     each = (getattr(found, name) for name in _INPUTS)
     return tuple(grad_output.new_empty(0) if x is None else as_tensor(x) for x in each)
 
