@@ -93,12 +93,8 @@ class LinearCall {
     }
   }
 
-  void set_scale(py::handle scale) {
-    problem_.scale = scale.is_none() ? 1.0 / std::sqrt(static_cast<double>(problem_.head_dim))
-                                     : finite_number_of("scale", scale);
-  }
-
-  py::object run(bool return_state, py::handle out, int threads) {
+  py::object run(std::optional<double> scale, bool return_state, py::handle out, int threads) {
+    problem_.scale = scale ? *scale : 1.0 / std::sqrt(static_cast<double>(problem_.head_dim));
     const bool is_pair = PyTuple_CheckExact(out.ptr());
     const auto given = [&](std::size_t index) -> py::object {
       if (is_pair) return py::reinterpret_borrow<py::tuple>(out)[index];
@@ -206,13 +202,14 @@ py::object linear_attention(py::handle query, py::handle key, py::handle value, 
                             py::handle out, py::handle threads) {
   const int thread_count = thread_count_of(threads);
   const bool returns_state = flag_of("return_state", return_state);
+  std::optional<double> factor;
+  if (!scale.is_none()) factor = finite_number_of("scale", scale);
   std::optional<Starts> starts;
   if (!starts_object.is_none()) starts = starts_of("starts", starts_object);
-  LinearCall call;
+  LinearCall call;  // after the numbers, since reading them may run Python code that resizes an array
   if (!call.take(query, key, value, decay, beta, state)) return not_implemented();
   call.check(starts ? &*starts : nullptr);
-  call.set_scale(scale);
-  return call.run(returns_state, out, thread_count);
+  return call.run(factor, returns_state, out, thread_count);
 }
 
 }  // namespace regard

@@ -160,10 +160,10 @@ void Result::forbid_overlap(const ArrayView& input, bool may_be_same) const {
                           ": it would be overwritten before it is read; pass another array");
 }
 
-void Result::forbid_overlap(const Result& gradient) const {
-  if (given_.is_none() || gradient.given_.is_none() || !shares_memory(out_, gradient.out_)) return;
-  throw py::value_error(std::string(out_.name) + " must not overlap " + gradient.out_.name +
-                        ": two gradients cannot share memory");
+void Result::forbid_overlap(const Result& other) const {
+  if (given_.is_none() || other.given_.is_none() || !shares_memory(out_, other.out_)) return;
+  throw py::value_error(std::string(out_.name) + " must not overlap " + other.out_.name +
+                        ": two results cannot share memory");
 }
 
 py::object Result::deliver() const {

@@ -25,8 +25,8 @@ class Result {
   // Throws ValueError if the memory of `out` and `input` overlaps. An input that is `out` itself,
   // element for element, is accepted if `may_be_same`.
   void forbid_overlap(const ArrayView& input, bool may_be_same) const;
-  // The same for two gradients of a call.
-  void forbid_overlap(const Result& gradient) const;
+  // The same for two results of a call.
+  void forbid_overlap(const Result& other) const;
 
   // The caller's result, after the kernels have filled `view`.
   py::object deliver() const;

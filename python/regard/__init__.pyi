@@ -14,7 +14,6 @@ from regard._arguments.options import AttentionOptions, BackwardOptions, StreamO
 from regard._arguments.score_function import ScoreFunction as ScoreFunction
 from regard._attention.explain import explain as explain
 from regard._attention.explanation import Explanation as Explanation
-from regard._attention.linear import linear_attention as linear_attention
 from regard._attention.merge import merge_attention_states as merge_attention_states
 from regard._attention.select_keys import select_keys as select_keys
 from regard._attention.stages import apply_mask as apply_mask
@@ -166,6 +165,36 @@ def scaled_dot_product_attention_ragged(
     return_lse: Literal[True],
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
+@overload
+def linear_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    decay: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
+    state: ArrayLike | None = None,
+    scale: float | None = None,
+    starts: ArrayLike | None = None,
+    return_state: Literal[False] = False,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array: ...
+@overload
+def linear_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    decay: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
+    state: ArrayLike | None = None,
+    scale: float | None = None,
+    starts: ArrayLike | None = None,
+    return_state: Literal[True],
+    out: Array | tuple[Array | None, Array | None] | None = None,
+    threads: int | None = None,
+) -> tuple[Array, Array]: ...
 @overload
 def attend_stream(
     query: ArrayLike,

@@ -117,6 +117,10 @@ CALLS = {
         lambda q, k, v, n: regard.explain(q, k, v, key_lengths=n).flops,
         (*ARRAYS, LENGTHS),
     ),
+    "linear": (
+        lambda q, k, v, b, n: regard.linear_attention(q, k, v, beta=b, starts=n),
+        (ROWS, ROWS, ROWS, ROWS_LSE, STARTS),
+    ),
     "merge": (
         lambda o, p, a, b: regard.merge_attention_states([o, p], [a, b]),
         (OUTPUT, OUTPUT, LSE, LSE),

@@ -11,6 +11,22 @@ MATMUL = ("tests/attention/test_stages.py", "tests/attention/test_same_bits.py")
 
 BUGS = [
     Bug(
+        "a difference of sums of decays loses the small sums",
+        "cpp/kernels/linear/decay.hpp",
+        "DecaySum difference{sum, rest - earlier.rest};",
+        "DecaySum difference{sum, Vec<T>{}};",
+        ("tests/attention/test_linear_attention.py",),
+        "linear attention after a decay that forgets everything",
+    ),
+    Bug(
+        "keys with large decays by column are divided by 0",
+        "cpp/kernels/linear/decay_by_column.hpp",
+        "if (any<T>((sum > broadcast(kLarge)) | (sum < broadcast(-kLarge)))) return i;",
+        "if (any<T>(sum > broadcast(kLarge))) return i;",
+        ("tests/attention/test_linear_attention.py",),
+        "linear attention with large decays by column",
+    ),
+    Bug(
         "sinks of a later strip begin with the task's first head",
         KERNELS + "strips/online_softmax.hpp",
         "start_with_sinks(problem, task, strip.first_row, strip.total, lanes)",

@@ -24,6 +24,7 @@ TRIPLE = stack([Ranges(0, np.full(5, 9))] * 3)
 HALF = LSE.astype(np.float16)
 MASKED = np.ma.array([0, 4, 10], mask=[0, 1, 0])
 SHOWN, BIAS, WIDE = np.ones((5, 11), bool), normal(5, 11), normal(5, 1025)
+STATE = normal(2, 2, 8, 3)
 DOUBLE = normal(5, 4, dtype=float)
 OUTS, LSES = [normal(2, 5, 4)] * 3, [normal(2, 5)] * 3
 SUM, SUM_LSE = regard.merge_attention_states(OUTS, LSES)
@@ -47,6 +48,11 @@ def jvp(**changes):
 
 def ragged(**changes):
     return RAGGED(**PACKED | changes)
+
+
+def linear(**changes):
+    good = {"query": normal(2, 4, 5, 8), "key": normal(2, 2, 5, 8), "value": normal(2, 2, 5, 3)}
+    return regard.linear_attention(**good | changes)
 
 
 def merge(outputs, lses):
@@ -107,6 +113,42 @@ FORWARD = [
     (lambda: ragged(mask=np.ones((9, 1, 1), bool)), ValueError, "mask must ... got shape (9"),
     (lambda: ragged(key_lengths=[12, 12]), ValueError, "key_lengths must be from 0"),
 ]
+LINEAR = [
+    (lambda: linear(query=normal(64)), ValueError, "query must have at least ... got shape (64,)"),
+    (
+        lambda: linear(key=normal(2, 2, 5, 9)),
+        ValueError,
+        "query and key must share ... got 8 and 9",
+    ),
+    (lambda: linear(value=normal(2, 2, 6, 3)), ValueError, "query, key and value ... got 5 and 6"),
+    (lambda: linear(value=normal(2, 4, 5, 3)), ValueError, "key and value must ... got 2 and 4"),
+    (lambda: linear(query=normal(2, 3, 5, 8)), ValueError, "the heads of query must ... got 3 and"),
+    (lambda: linear(query=normal(3, 4, 5, 8)), ValueError, "query, key and value ... got shapes"),
+    (lambda: linear(decay=normal(2, 4, 5)), ValueError, "decay must ... (2, 2, 5) ... got shape"),
+    (lambda: linear(decay=normal(2, 2, 5, 3)), ValueError, "decay must ... column ... got shape"),
+    (lambda: linear(beta=normal(2, 2, 5, 8)), ValueError, "beta must broadcast to ... got shape"),
+    (lambda: linear(state=normal(2, 2, 3, 8)), ValueError, "state must broadcast ... got shape"),
+    (lambda: linear(decay="ab"), TypeError, "decay must be"),
+    (lambda: linear(scale=np.inf), ValueError, "scale must be finite, got inf"),
+    (lambda: linear(starts=[0, 5]), ValueError, "query must have 3 dimensions ... got shape"),
+    (lambda: linear(out=STATE), ValueError, "out must have shape (2, 4, 5, 3), got (2, 2, 8, 3)"),
+    (lambda: linear(out=(None, STATE)), TypeError, "out must be an array unless ... got a tuple"),
+    (lambda: linear(out=[STATE], return_state=True), ValueError, "out must be a pair ... got 1"),
+    (
+        lambda: linear(out=(None, Q), return_state=True),
+        ValueError,
+        "out[1] must have shape ... got",
+    ),
+    (lambda: linear(out=STATE.astype(float)), TypeError, "out must be an array of float32, got an"),
+    (
+        lambda: linear(out=(None, STATE), return_state=True, state=STATE[::-1]),
+        ValueError,
+        "out[1] must not overlap state",
+    ),
+    (lambda: linear(is_causal=True), TypeError, "no argument is_causal"),
+    (lambda: linear(initial_state=STATE), TypeError, "no argument initial_state ... state="),
+    (lambda: linear(g=STATE), TypeError, "no argument g ... decay="),
+]
 DERIVATIVES = [
     (lambda: backward(grad_output=OUTPUT[..., :31]), ValueError, "grad_output must ... got shape"),
     (lambda: backward(output=normal(2, 14, 5, 64)), ValueError, "output must have ... got shape"),
@@ -135,7 +177,7 @@ DERIVATIVES = [
 ]
 
 
-@each([*FORWARD, *DERIVATIVES])
+@each([*FORWARD, *LINEAR, *DERIVATIVES])
 def test_calls(wrong, error, parts):
     check(wrong, error, parts)
 

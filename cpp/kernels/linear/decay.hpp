@@ -12,13 +12,6 @@
 namespace regard {
 namespace {
 
-// e^x up to infinity.
-template <class T>
-REGARD_INLINE Vec<T> decay_of(Vec<T> x) {
-  constexpr T kHighest = sizeof(T) == 4 ? T(88.8) : T(709.9);  // above the logarithm of the largest
-  return exp(select<T>(x > broadcast(kHighest), broadcast(kHighest), x));
-}
-
 // A decay that is infinite, or might as well be: differences of infinite sums would be NaN. Whatever
 // 63 tokens multiply, if it is finite, does not return from it.
 template <class T>
@@ -39,11 +32,24 @@ struct DecaySum {
     rest = rest + ((sum - (total - added)) + (decay - added));
     sum = total;
   }
-  REGARD_MEMBER Vec<T> value() const { return sum + rest; }
-  REGARD_MEMBER Vec<T> since(const DecaySum& earlier) const {
-    return (sum - earlier.sum) + (rest - earlier.rest);
+  REGARD_MEMBER DecaySum since(const DecaySum& earlier) const {
+    DecaySum difference{sum, rest - earlier.rest};
+    difference.add(-earlier.sum);
+    return difference;
   }
 };
+
+// The factor of a decay, up to infinity. What the rounding of the exponent, and of log2(e) in exp,
+// would lose is in proportion to the exponent, and the decays of a column are products of factors
+// with large exponents of both signs.
+template <class T>
+REGARD_INLINE Vec<T> factor_of(const DecaySum<T>& decay) {
+  constexpr T kHighest = sizeof(T) == 4 ? T(88.8) : T(709.9);  // above the logarithm of the largest
+  constexpr T kLog2ERest = sizeof(T) == 4 ? T(1.3349e-8) : T(1.41092e-17);  // times ln(2)
+  const Vec<T> x = decay.sum + decay.rest, rest = decay.rest - (x - decay.sum);
+  const Vec<T> power = exp(select<T>(x > broadcast(kHighest), broadcast(kHighest), x));
+  return power * (broadcast(T(1)) + fma(x, broadcast(kLog2ERest), rest));
+}
 
 // Copies an array with a row per token to rows of `padded` elements, zeros after those it has.
 template <class T>
@@ -94,11 +100,11 @@ struct DecayOfTokens {
       const DecaySum<T> own{broadcast(work.sums[i]), broadcast(work.rests[i])};
       T* const pairs = work.pair_decays + i * Workspace::kScores;
       for (std::int64_t j = 0; j <= i; j += kLanes<T>)
-        store(pairs + j, decay_of<T>(own.since(at(work, j))));
+        store(pairs + j, factor_of<T>(own.since(at(work, j))));
     }
     for (std::int64_t i = 0; i < count; i += kLanes<T>) {
-      store(work.row_decays + i, decay_of<T>(at(work, i).value()));
-      store(to_end + i, decay_of<T>(total.since(at(work, i))));
+      store(work.row_decays + i, factor_of<T>(at(work, i)));
+      store(to_end + i, factor_of<T>(total.since(at(work, i))));
     }
     const T whole = work.row_decays[count - 1];
     for (std::int64_t row = 0; row < problem.head_dim; ++row) work.state_decay[row] = whole;

@@ -5,7 +5,7 @@
 //
 // Both exponents are at most 0 for keys before the part, unless decays are positive. For keys of
 // the part, the second is at least 0. From the first token on at which a sum of the part is large,
-// those weights are computed from differences of their own.
+// each of these weights is computed from the difference G_i - G_j.
 #pragma once
 
 #include "decay.hpp"
@@ -35,7 +35,8 @@ struct DecayByColumn {
         total.add(finite_decay<T>(load(sum)));
         store(sum, total.sum);
         store(work.rests + i * work.stride + column, total.rest);
-        store(work.near + i * work.stride + column, decay_of<T>(total.since(start)));
+        store(work.near + i * work.stride + column, factor_of<T>(total.since(start)));
+        store(work.row_decays + i * work.stride + column, factor_of<T>(total));
       }
     }
     const Rows<T> all{work.ends, work.stride};
@@ -51,7 +52,7 @@ struct DecayByColumn {
     }
     move_keys(work, (count - 1) / kPart * kPart + kPart, count);
     for (std::int64_t column = 0; column < problem.head_dim; column += kLanes<T>)
-      store(work.state_decay + column, decay_of<T>(at(work, count - 1, column).value()));
+      store(work.state_decay + column, load(work.row_decays + (count - 1) * work.stride + column));
   }
 
   // scores[i][j] of `rows`, whose row i is at token i, for all j up to i.
@@ -78,11 +79,8 @@ struct DecayByColumn {
 
   // Multiplies rows by the decays from the start of the chunk.
   REGARD_NOINLINE void decay_rows(std::int64_t count, const Workspace& work, const Rows<T>& rows) {
-    for (std::int64_t i = 0; i < count; ++i)
-      for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
-        T* const place = rows.at(i) + column;
-        store(place, load(place) * decay_of<T>(at(work, i, column).value()));
-      }
+    for (std::int64_t at = 0; at < count * work.stride; at += kLanes<T>)
+      store(rows.data + at, load(rows.data + at) * load(work.row_decays + at));
   }
 
  private:
@@ -107,7 +105,7 @@ struct DecayByColumn {
     const std::int64_t last = begin - kPart;
     for (std::int64_t column = 0; last >= 0 && column < work.stride; column += kLanes<T>) {
       const DecaySum<T> now = at(work, to - 1, column);
-      const Vec<T> step = decay_of<T>(now.since(at(work, last - 1, column)));
+      const Vec<T> step = factor_of<T>(now.since(at(work, last - 1, column)));
       for (std::int64_t j = 0; j < last; ++j) {
         T* const place = work.ends + j * work.stride + column;
         store(place, load(place) * step);
@@ -115,7 +113,7 @@ struct DecayByColumn {
       for (std::int64_t j = last; j < begin && j < to; ++j) {
         const std::int64_t place = j * work.stride + column;
         store(work.ends + place,
-              load(work.keys + place) * decay_of<T>(now.since(at(work, j, column))));
+              load(work.keys + place) * factor_of<T>(now.since(at(work, j, column))));
       }
     }
   }
@@ -125,7 +123,7 @@ struct DecayByColumn {
                                          std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
       for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
-        const Vec<T> sum = at(work, i, column).since(at(work, begin - 1, column));
+        const Vec<T> sum = at(work, i, column).since(at(work, begin - 1, column)).sum;
         if (any<T>((sum > broadcast(kLarge)) | (sum < broadcast(-kLarge)))) return i;
       }
     return end;
@@ -135,7 +133,7 @@ struct DecayByColumn {
                                 std::int64_t j) {
     Vec<T> sum{};
     for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
-      const Vec<T> decay = decay_of<T>(at(work, i, column).since(at(work, j, column)));
+      const Vec<T> decay = factor_of<T>(at(work, i, column).since(at(work, j, column)));
       sum = fma(load(row + column) * decay, load(work.keys + j * work.stride + column), sum);
     }
     T total = 0;

@@ -160,7 +160,7 @@ struct Linear {
         store(rows.data + at, load(keys.data + at));
       decay_rows(problem, count, work, rows);
     }
-    if (decays && !by_column) multiply_rows_by<T>(count, keys, to_end);
+    if (decays && !by_column && count > 1) multiply_rows_by<T>(count, keys, to_end);
   }
 
   REGARD_NOINLINE void prepare_queries(const LinearProblem& problem, const LinearTask& task,

@@ -41,10 +41,10 @@ struct LinearPanel {
   REGARD_NOINLINE void update_state(std::int64_t count, std::int64_t dim, const Rows<const T>& ends,
                                     const T* decay, const T* updates, const Rows<const T>& from,
                                     const Rows<T>& to) {
-    std::int64_t row = 0;
-    for (; row + kRows <= dim; row += kRows)
-      update_rows<kRows>(row, count, ends, decay, updates, from, to);
-    for (; row < dim; ++row) update_rows<1>(row, count, ends, decay, updates, from, to);
+    std::int64_t row = dim;
+    for (; row % kRows != 0; --row) update_rows<1>(row - 1, count, ends, decay, updates, from, to);
+    for (; row > 0; row -= kRows)
+      update_rows<kRows>(row - kRows, count, ends, decay, updates, from, to);
   }
 
  private:

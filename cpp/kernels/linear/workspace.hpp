@@ -40,7 +40,7 @@ struct LinearWorkspace {
   T* sums;
   T* rests;
   T* pair_decays;  // [kChunk][kScores]
-  T* row_decays;   // [kChunk], from the start of the chunk
+  T* row_decays;   // [kChunk], or [kChunk][stride] by column: from the start of the chunk
   T* near;         // [kChunk][stride]: by column, from the start of the part
   T* scaled;       // [kPart + kRows][stride]
 
@@ -68,7 +68,7 @@ struct LinearWorkspace {
     sums = take(decays ? kChunk * wide : 0);
     rests = take(decays ? kChunk * wide : 0);
     pair_decays = take(decays && !by_column ? kChunk * kScores : 0);
-    row_decays = take(kChunk);
+    row_decays = take(kChunk * wide);
     near = take(by_column ? kChunk * stride : 0);
     scaled = take(by_column ? (kPart + Shape::kRows) * stride : 0);
     bytes = arena.used();
