@@ -110,6 +110,8 @@ PLOTS = [
     (lambda: heads(HEADS, figure=1), TypeError, "figure must be a matplotlib Figure, got int"),
     (lambda: compare(EYE, np.eye(4)), ValueError, "a and b must have the ... got 3 queries"),
     (lambda: compare(EYE, EYE, names="ab"), TypeError, "names must be a pair of str, got 'ab'"),
+    (lambda: compare(HEADS), TypeError, "b or other_head must be given, got neither"),
+    (lambda: compare(HEADS, head=0, other_head=2), ValueError, "other_head must be within"),
     (lambda: compare(EYE, EYE, vmin=0), ValueError, "vmin must be left ... the scale goes from"),
     (lambda: attention(BOTH[:2]), ValueError, "attention() accepts weights ... pass the weights"),
     (lambda: compare(BOTH, EYE), TypeError, "compare() accepts weights or ... got a ... pass the"),
