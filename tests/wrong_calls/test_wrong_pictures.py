@@ -82,6 +82,7 @@ PAGES = [
     (lambda: explore(weights=[HEADS, HEADS[:, 0]]), ValueError, "weights must have"),
     (lambda: explore(weights=[np.stack([HEADS] * 2)]), ValueError, "weights[0] must"),
     (lambda: explore(weights=[HEADS, None]), TypeError, "weights must be an array ... got a list"),
+    (lambda: explore(weights=()), ValueError, "weights must have at ... got () ... record()"),
     (lambda: explore(weights=HEADS[:0]), ValueError, "weights must have at least one"),
 ]
 PLOTS = [
