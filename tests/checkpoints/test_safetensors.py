@@ -115,6 +115,32 @@ def test_narrow_floats_widen_exactly(load):
     assert np.array_equal(array.ravel().view(np.uint32), brain << 16)
 
 
+def test_shards_of_an_index(path):
+    files = {"a": "1.safetensors", "b.x": "2.safetensors", "b.y": "1.safetensors"}
+    folder, index = path.parent, path.with_name("model.safetensors.index.json")
+    index.write_text(json.dumps({"metadata": {"total_size": 24}, "weight_map": files}))
+    for number in "12":
+        with pytest.raises(FileNotFoundError, match=f"{number}.safetensors"):
+            regard.checkpoints.load_safetensors(folder)
+        both = one() | {"b." + " yx"[int(number)]: one(offsets=(8, 16))["a"]}
+        data = np.arange(4, dtype=np.float32) + int(number)
+        (folder / f"{number}.safetensors").write_bytes(safetensors_file(both, data.tobytes()))
+    for path in (folder, index):
+        parameters, metadata = regard.checkpoints.load_safetensors(path)
+        assert {name: list(array) for name, array in parameters.items()} == {
+            "a": [1, 2], "b.x": [4, 5], "b.y": [3, 4]
+        }  # fmt: skip
+        assert metadata == {"total_size": 24}
+        assert regard.checkpoints.load_safetensors(path, "b.")[0].keys() == {"b.x", "b.y"}
+    index.write_text(json.dumps({"weight_map": files | {"c": "2.safetensors"}}))
+    with pytest.raises(ValueError, match=says("weight_map", "c in ", "2.safetensors")):
+        regard.checkpoints.load_safetensors(index)
+    for content in ("[", "[]", '{"weight_map": ["a"]}'):
+        index.write_text(content)
+        with pytest.raises(ValueError, match=says(str(index))):
+            regard.checkpoints.load_safetensors(folder)
+
+
 def test_parameters_whose_names_begin_so(load):
     numbers = np.arange(3, dtype=np.float32)
     names = ["encoder.1.self", "encoder.10", "encoder"]

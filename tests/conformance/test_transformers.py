@@ -20,8 +20,11 @@ with warnings.catch_warnings():
     from transformers.models.glm.modeling_glm import GlmRotaryEmbedding
     from transformers.models.gpt2 import modeling_gpt2 as gpt2
     from transformers.models.llama import modeling_llama as llama
+    from transformers.models.ministral3 import modeling_ministral3 as ministral
     from transformers.models.qwen2 import modeling_qwen2 as qwen2
+    from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen2_vl
     from transformers.models.qwen3 import modeling_qwen3 as qwen3
+    from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3_vl
     from transformers.models.t5.modeling_t5 import T5Attention
     from transformers.models.whisper import modeling_whisper as whisper
 
@@ -40,6 +43,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     TRAINED: 64,
 }
+MINISTRAL = YARN | {TRAINED: 4, "llama_4_scaling_beta": 0.7}
 LONGROPE = {
     "rope_type": "longrope",
     "short_factor": np.linspace(1, 2, D // HEADS // 2).tolist(),
@@ -71,13 +75,16 @@ def rotating(models, config_name, attention, rotary, scaling=None, **options):
         **options,
     )
     module = randomised(getattr(models, attention)(config, layer_idx=0))
-    tables = getattr(models, rotary)(config)(torch.from_numpy(X), torch.arange(LENGTH)[None])
-    return module, lambda: module(torch.from_numpy(X), tables, HIDDEN)[0]
+    places = torch.arange(LENGTH)[None]
+    tables = getattr(models, rotary)(config)(torch.from_numpy(X), places)
+    return module, lambda: module(torch.from_numpy(X), tables, HIDDEN, position_ids=places)[0]
+
+
+PARTS = "Config", "Attention", "RotaryEmbedding"
 
 
 def llamas(scaling=None):
-    names = ("LlamaConfig", "LlamaAttention", "LlamaRotaryEmbedding")
-    return rotating(llama, *names, scaling)
+    return rotating(llama, *(f"Llama{name}" for name in PARTS), scaling)
 
 
 def bert_layer():
@@ -107,6 +114,11 @@ def rope(**options):
 MODULES = {
     "llama": (llamas, GROUPED | rope(), ()),
     "llama, yarn": (lambda: llamas(YARN), GROUPED | rope(scaling=YARN), ()),
+    "ministral": (
+        lambda: rotating(ministral, *(f"Ministral3{name}" for name in PARTS), MINISTRAL),
+        GROUPED | rope(scaling=MINISTRAL),
+        (),
+    ),
     "llama, longrope beyond": (lambda: llamas(LONGROPE), GROUPED | rope(scaling=LONGROPE), ()),
     "llama, v5": (
         lambda: llamas(LLAMA3),
@@ -222,6 +234,46 @@ def test_configurations_as_they_stand(name, length):
     )
     np.testing.assert_allclose(actual, wanted.numpy(), rtol=32 * np.finfo(np.float32).eps)
     assert factor == pytest.approx(wanted_factor, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "default", "mrope_section": [2, 4, 2]},
+        {"type": "mrope", "mrope_section": [4, 3, 1]},
+        YARN | {"mrope_section": [0, 3, 5]},
+        {"mrope_section": [4, 2, 2], "mrope_interleaved": True},
+    ],
+)
+def test_three_positions(scaling):
+    """The limit is that of float32 angles up to 50."""
+    scaling = {"rope_theta": 500.0} | scaling
+    x, places = X[:, None, :, :16], np.random.default_rng(1).integers(0, 50, (3, 2, LENGTH))
+    theirs = torch.from_numpy(x), torch.from_numpy(places)
+    options = {"hidden_size": 16, "num_attention_heads": 1, "head_dim": 16}
+    options["rope_parameters"] = {"rope_type": "default"} | scaling
+    if "mrope_interleaved" in scaling:
+        tables = qwen3_vl.Qwen3VLTextRotaryEmbedding(qwen3_vl.Qwen3VLTextConfig(**options))
+    else:
+        tables = qwen2_vl.Qwen2VLRotaryEmbedding(qwen2_vl.Qwen2VLTextConfig(**options))
+    wanted, _ = qwen2_vl.apply_rotary_pos_emb(theirs[0], theirs[0], *tables(*theirs))
+    actual = positional.rotary(x, places, scaling=scaling)
+    assert error(actual, wanted.numpy()) <= 50 * np.finfo(np.float32).eps * largest(x)
+    cache = positional.rotary_cache(places, 16, scaling=scaling)
+    assert np.array_equal(positional.rotary(x, cache=cache), actual)
+    text = [positional.rotary(x, scaling=each) for each in (scaling, {"rope_theta": 500.0})]
+    assert np.array_equal(*text) or scaling.get("rope_type") == "yarn"
+
+
+def test_factors_of_queries():
+    scaling = {"rope_theta": 500.0, TRAINED: 16, "llama_4_scaling_beta": 0.1}
+    x, places = np.ones((2, 1, 5, 8)), np.array([[0, 15, 16, 31, 4000], [-3, 1, 32, 64, 100]])
+    options = {"positions": places, "scaling": scaling}
+    key = positional.rotary(x, **options, is_query=False)
+    assert np.array_equal(key, positional.rotary(x, places, base=500.0))
+    factors = ministral.get_llama_4_attn_scale(torch.from_numpy(places).clip(0).double(), 0.1, 16)
+    query = positional.rotary(x, **options, is_query=True)
+    np.testing.assert_allclose(query, key * factors.numpy(), rtol=1e-14)
 
 
 @pytest.mark.parametrize("max_distance", [17, 20, 64, 100, 128, 256, 1000])

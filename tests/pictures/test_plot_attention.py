@@ -216,6 +216,18 @@ def test_differences_are_centered(pyplot):
     np.testing.assert_allclose(drawn(image), wanted, atol=1e-14)
 
 
+@pytest.mark.parametrize("layout", ["tight", "constrained", "compressed"])
+def test_color_bars_fit(pyplot, layout):
+    figure, axes = pyplot.subplots(1, 2, figsize=(8, 3), layout=layout)
+    images = [regard.plot.attention(np.eye(9), ax=ax) for ax in axes]
+    figure.canvas.draw()
+    parts = [part for image in images for part in (image.axes, image.colorbar.ax)]
+    edges = [x for part in parts for x in part.get_tightbbox().extents[::2]]
+    assert edges == sorted(edges)
+    assert edges[0] >= 0
+    assert edges[-1] <= figure.bbox.width
+
+
 def test_given_axes_and_figures_are_the_only_ones(pyplot):
     figure = pyplot.figure()
     axes = figure.subplots(1, 2)

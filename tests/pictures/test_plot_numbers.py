@@ -180,3 +180,10 @@ def test_all_heads():
 def test_two_recordings():
     image = regard.plot.compare(recording()[0], recording()[1], head=1, ax=Figure().subplots())
     assert np.allclose(pixels(image), recording().map(0, 1) - recording().map(1, 1), atol=1e-15)
+
+
+def test_two_heads_of_a_recording():
+    ax = Figure().subplots()
+    image = regard.plot.compare(recording(), head=(0, 3), other_head=(1, -4), ax=ax)
+    assert np.allclose(pixels(image), recording().map(0, 3) - recording().map(1, 0), atol=1e-15)
+    assert image.colorbar.ax.get_ylabel() == "weight, head 0, 3 − head 1, 0"

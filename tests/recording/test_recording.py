@@ -62,6 +62,8 @@ def test_a_sequence_of_layers():
         ("encoder.1", [1]),
         ("decoder.0.attn", [3, 4]),
         (["decoder", 0], [0, 3, 4]),
+        ("attn", [0, 1, 2, 3, 4]),
+        (["1", ".0.attn:2"], [1, 4]),
         (np.array([2, 1]), [1, 2]),
     ],
 )

@@ -82,6 +82,7 @@ PAGES = [
     (lambda: explore(weights=[HEADS, HEADS[:, 0]]), ValueError, "weights must have"),
     (lambda: explore(weights=[np.stack([HEADS] * 2)]), ValueError, "weights[0] must"),
     (lambda: explore(weights=[HEADS, None]), TypeError, "weights must be an array ... got a list"),
+    (lambda: explore(weights=()), ValueError, "weights must have at ... got () ... record()"),
     (lambda: explore(weights=HEADS[:0]), ValueError, "weights must have at least one"),
 ]
 PLOTS = [
@@ -110,6 +111,8 @@ PLOTS = [
     (lambda: heads(HEADS, figure=1), TypeError, "figure must be a matplotlib Figure, got int"),
     (lambda: compare(EYE, np.eye(4)), ValueError, "a and b must have the ... got 3 queries"),
     (lambda: compare(EYE, EYE, names="ab"), TypeError, "names must be a pair of str, got 'ab'"),
+    (lambda: compare(HEADS), TypeError, "b or other_head must be given, got neither"),
+    (lambda: compare(HEADS, head=0, other_head=2), ValueError, "other_head must be within"),
     (lambda: compare(EYE, EYE, vmin=0), ValueError, "vmin must be left ... the scale goes from"),
     (lambda: attention(BOTH[:2]), ValueError, "attention() accepts weights ... pass the weights"),
     (lambda: compare(BOTH, EYE), TypeError, "compare() accepts weights or ... got a ... pass the"),

@@ -19,6 +19,8 @@ from rope_cases import HALF, TRAINED, dynamic, linear, llama3, longrope, of_dim,
 X = np.zeros((2, 3, 5, 8), np.float32)
 TABLE, PLANES = rotary_cache(6, 8), rotary_cache(np.zeros((2, 5), int), 8)
 PHI, DYNAMIC = of_dim(longrope(), 8), dynamic()
+BETA = linear(llama_4_scaling_beta=0.1, **{TRAINED: 4})
+MROPE = linear(mrope_section=[1, 2, 1])
 NAN = np.nan
 
 
@@ -57,6 +59,14 @@ ROTARY = [
     ({"cache": rotary_cache(4, 8)}, ValueError, "cache must have a row for ... got 4 rows"),
     ({"cache": PLANES, "positions": np.arange(5)}, ValueError, "positions select rows ... got a"),
     ({"cache": rotary_cache(np.zeros((3, 5), int), 8)}, ValueError, "cache must have ... got (3"),
+    ({"scaling": BETA}, TypeError, "is_query must be True or False if ... got None"),
+    ({"scaling": BETA, "is_query": 1}, TypeError, "is_query must be True or False, got int"),
+    (
+        {"scaling": BETA, "rotary_dim": 4, "is_query": True},
+        ValueError,
+        "rotary_dim must be head_dim",
+    ),
+    ({"scaling": MROPE, "positions": np.zeros((2, 2, 5), int)}, ValueError, "positions must be (3"),
     ({"cache": TABLE[0]}, TypeError, "cache must be a pair (cos, sin), got ndarray"),
     ({"cache": (TABLE[0], TABLE[1][:5])}, ValueError, "cache must hold two arrays ... got (6, 4)"),
     ({"cache": (TABLE[0] + 0j, TABLE[1])}, TypeError, "cache[0] must be an ... got complex128"),
@@ -117,6 +127,10 @@ SCALINGS = [
     (yarn(attention_factor=0.0), ValueError, "scaling['attention_factor'] must be ... got 0.0"),
     (yarn(truncate=1), TypeError, "scaling['truncate'] must be True or False, got int"),
     (yarn(beta_slow=32), ValueError, "scaling['beta_fast'] must be above ... got 32.0 and"),
+    (MROPE | {"mrope_section": [2, 2]}, ValueError, "scaling['mrope_section'] ... got [2, 2]"),
+    (MROPE | {"mrope_section": [2, 2, 1]}, ValueError, "scaling['mrope_section'] ... got 5"),
+    (MROPE | BETA, ValueError, "scaling must have mrope_section or ... got both"),
+    (linear(llama_4_scaling_beta=0.1), ValueError, "scaling of ... got missing"),
     (llama3(high_freq_factor=1), ValueError, "scaling['high_freq_factor'] must be"),
 ]
 

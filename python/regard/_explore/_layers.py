@@ -125,6 +125,12 @@ def check_sizes(layers: Sequence[Layer], names: str = "query and key") -> None:
 
 def layers_of_weights(weights: Any, options: Mapping[str, Any]) -> list[Layer]:
     """Return the layers of the argument `weights`, or raise its errors."""
+    if isinstance(weights, list | tuple) and all(each is None for each in weights):
+        raise ValueError(
+            f"weights must have at least one layer, got {weights}: if a model returns no weights, "
+            "record() of regard.transformers or regard.torch makes a recording of it, which "
+            "explore() accepts"
+        )
     if is_list_of_arrays(weights):
         layers = [
             Layer(str(number), _call(_of_layer(number, each), options))

@@ -92,5 +92,5 @@ def check_equal(
         raise ValueError(
             f"the layers of the recording must have the same {what}, got {shown}: "
             f"recording.select({next(iter(groups.values()))!r}) chooses layers that agree, and so "
-            "does a prefix of their names"
+            "does a part of their names"
         )

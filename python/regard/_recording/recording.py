@@ -122,8 +122,9 @@ class Recording(Sequence[RecordedLayer]):
         Parameters
         ----------
         layers : int, slice, str, or iterable of int and str
-            Numbers, and names. A name also selects the layers in the module of this name:
-            ``"encoder"`` selects ``"encoder.0.self_attn"``.
+            Numbers, names, and parts of names between dots: ``"encoder"`` selects
+            ``"model.encoder.0.self_attn"``, and ``"encoder_attn"`` the cross-attention of all
+            layers of BART.
 
         Returns
         -------

@@ -20,7 +20,7 @@ class Selection(NamedTuple):
 
     numbers: frozenset[int]
     names: tuple[str, ...]
-    """Whole names, or the first parts of them, without a dot at the end."""
+    """Whole names, or consecutive parts of them, without dots at the ends."""
 
     @classmethod
     def of(cls, layers: Any, length: int | None = None) -> Selection | None:
@@ -43,12 +43,12 @@ class Selection(NamedTuple):
                 count("layers", each) if length is None else number_in(each, length)
                 for each in numbers
             ),
-            tuple(_prefix(each) for each in parts if isinstance(each, str)),
+            tuple(_part(each) for each in parts if isinstance(each, str)),
         )
 
     def has(self, number: int, name: str) -> bool:
         """Return whether a layer is selected."""
-        return number in self.numbers or any(is_within(name, prefix) for prefix in self.names)
+        return number in self.numbers or any(has_part(name, part) for part in self.names)
 
     def check(self, names: Sequence[str]) -> None:
         """Raise ValueError if a part of the selection selects none of the layers of a run."""
@@ -57,10 +57,10 @@ class Selection(NamedTuple):
                 raise ValueError(
                     f"layers must be less than {len(names)}, the number of layers, got {number}"
                 )
-        for prefix in self.names:
-            if not any(is_within(name, prefix) for name in names):
+        for part in self.names:
+            if not any(has_part(name, part) for name in names):
                 raise ValueError(
-                    f"layers must name layers, got {prefix!r}; there are {listed(names)}"
+                    f"layers must name layers, got {part!r}; there are {listed(names)}"
                 )
 
 
@@ -86,16 +86,16 @@ def number_in(layer: SupportsIndex, length: int) -> int:
     return number % length
 
 
-def is_within(name: str, prefix: str) -> bool:
-    """Return whether a layer has a name, or is in the module of this name."""
-    return name == prefix or name.startswith((f"{prefix}.", f"{prefix}:"))
+def has_part(name: str, part: str) -> bool:
+    """Return whether a name contains a part, between dots or before the colon of a later call."""
+    return any(f".{part}{end}" in f".{name}." for end in ".:")
 
 
-def _prefix(name: str) -> str:
-    prefix = name.removesuffix(".")
-    if not prefix:
+def _part(name: str) -> str:
+    part = name.strip(".")
+    if not part:
         raise ValueError(f"layers must name layers, got {name!r}")
-    return prefix
+    return part
 
 
 def _listed(layers: Any) -> list[Any]:

@@ -92,22 +92,24 @@ def _check_rows(
         )
 
 
-def place_of_head(head: Any, lead: tuple[int, ...]) -> tuple[int, ...]:
+def place_of_head(head: Any, lead: tuple[int, ...], name: str = "head") -> tuple[int, ...]:
     """Return the index that the argument `head` selects in the leading axes.
 
     `head` may omit indices for leading axes of length 1 at the front.
     """
-    place = integers("head", head, "an int or a tuple of ints").reshape(-1).tolist()
+    place = integers(name, head, "an int or a tuple of ints").reshape(-1).tolist()
     if place and not lead:
-        raise ValueError(f"head must be left out if there are no leading axes, got {head!r}")
+        raise ValueError(f"{name} must be left out if there are no leading axes, got {head!r}")
     missing = len(lead) - len(place)
     if missing > 0 and lead[:missing] == (1,) * missing:
         place = [0] * missing + place
     if len(place) != len(lead):
-        raise ValueError(f"head must have an int for each of the leading axes {lead}, got {head!r}")
+        raise ValueError(
+            f"{name} must have an int for each of the leading axes {lead}, got {head!r}"
+        )
     for number, length in zip(place, lead, strict=True):
         if not -length <= number < length:
-            raise ValueError(f"head must be within the leading axes {lead}, got {head!r}")
+            raise ValueError(f"{name} must be within the leading axes {lead}, got {head!r}")
     return tuple(number % length for number, length in zip(place, lead, strict=True))
 
 

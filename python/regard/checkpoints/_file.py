@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import stat
@@ -101,6 +102,18 @@ class ParameterFile:
         if reasons:
             warnings.warn(f"{self.name}: skipped {listed(reasons)}", UserWarning, stacklevel=3)
         return parameters
+
+
+def json_object(name: str) -> dict[str, Any]:
+    """Return the content of a JSON file, or raise OSError or ValueError."""
+    with open(name, encoding="utf-8") as file:
+        try:
+            content = json.load(file)
+        except (RecursionError, ValueError) as error:
+            raise ValueError(f"{name} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} is not a JSON object, but a {type(content).__name__}")
+    return content
 
 
 def weight_dtype_name(weight_dtype: Any) -> str | None:

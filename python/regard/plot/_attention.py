@@ -26,7 +26,7 @@ from regard.plot._axes import (
     room_of,
 )
 from regard.plot._part import in_pixels, part_of
-from regard.plot._source import head_of, sources_of
+from regard.plot._source import head_of, sources_of, title_of
 from regard.plot._ticks import labels
 
 if TYPE_CHECKING:
@@ -151,11 +151,12 @@ def attention(
 @takes_options(WeightOptions, reference="as for `attention`")
 def compare(
     a: WeightsArgument,
-    b: WeightsArgument,
+    b: WeightsArgument | None = None,
     tokens: TokensArgument = None,
     *,
-    names: tuple[str, str] = ("a", "b"),
+    names: tuple[str, str] | None = None,
     head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
+    other_head: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
     region: tuple[slice, slice] | None = None,
     shape: tuple[int, int] | None = None,
     reduce: str = "mean",
@@ -166,21 +167,25 @@ def compare(
     progress: Progress = None,
     **imshow: Any,
 ) -> AxesImage:
-    """Draw the weights of `a` minus the weights of `b`, on a scale centered at 0.
+    """Draw the weights of a head minus those of another, on a scale centered at 0.
 
     Pixels are orange where `a` has the larger weight, and purple where `b` has the larger weight.
 
     Parameters
     ----------
-    a, b : array_like, or tuples (query, key)
-        Two heads of the same lengths, as for `attention`. Options apply to both.
+    a, b : array_like, tuple (query, key), Recording or RecordedLayer
+        Two heads of the same lengths, as for `attention`. Options apply to both. The default of `b`
+        is `a`, for two heads of one model.
     tokens : sequence of str or a pair of them, optional
         As for `attention`.
-    names : (str, str), default ("a", "b")
-        The names of `a` and `b` in the label of the color bar.
+    names : (str, str), optional
+        The names of `a` and `b` in the label of the color bar. Default: ``("a", "b")``, or the
+        indices of the two heads if `b` is omitted.
     head : int or tuple of int, optional
         The head to draw, as an index of the leading axes of both, or of the array that has leading
         axes.
+    other_head : int or tuple of int, optional
+        The head of `b`, if it is another one.
     region, shape
         As for `attention`.
     reduce : {"mean", "max", "sum"}, default "mean"
@@ -203,7 +208,8 @@ def compare(
     Raises
     ------
     TypeError, ValueError
-        As for `attention`; also ValueError if the lengths of `a` and `b` differ.
+        As for `attention`; also TypeError if neither `b` nor `other_head` is given, and ValueError
+        if the lengths of `a` and `b` differ.
 
     Examples
     --------
@@ -214,21 +220,34 @@ def compare(
     >>> image = regard.plot.compare(a, b, ax=Figure().subplots())
     >>> image.get_array().tolist(), image.get_clim()
     ([[0.25, -0.25], [0.0, 0.0]], (-1.0, 1.0))
+    >>> image = regard.plot.compare([a, b], head=0, other_head=1, ax=Figure().subplots())
+    >>> image.colorbar.ax.get_ylabel()
+    'weight, head 0 − head 1'
     """
-    sources = sources_of(compare, [a, b], mask, progress, reduce, imshow)
+    if b is None and other_head is None:
+        raise TypeError("b or other_head must be given, got neither")
+    given = [a] if b is None else [a, b]
+    sources = sources_of(compare, given, mask, progress, reduce, imshow) * (3 - len(given))
     if imshow.get("vmin") is not None:
         raise ValueError("vmin must be left out: the scale goes from -vmax to vmax")
     imshow.pop("vmin", None)
-    is_pair = isinstance(names, tuple | list) and len(names) == 2
-    if not is_pair or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"names must be a pair of str, got {names!r}")
-    title = " − ".join(labels(names))
     is_log, has_scale = check_log(log), flag("colorbar", colorbar)
     if sources[0].sizes != sources[1].sizes:
         first, second = ("{:,} queries and {:,} keys".format(*each.sizes) for each in sources)
         raise ValueError(f"a and b must have the same lengths, got {first}, and {second}")
     has_heads = any(each.lead for each in sources)
-    places = [head_of(head, each.lead) if each.lead or not has_heads else () for each in sources]
+    chosen = [head, head if other_head is None else other_head]
+    places = [
+        head_of(place, each.lead, name) if each.lead or not has_heads else ()
+        for place, each, name in zip(chosen, sources, ("head", "other_head"), strict=True)
+    ]
+    if names is None:
+        first, second = (title_of(each, sources[0].lead) for each in places)
+        names = (first, second) if b is None else ("a", "b")
+    is_pair = isinstance(names, tuple | list) and len(names) == 2
+    if not is_pair or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be a pair of str, got {names!r}")
+    title = " − ".join(labels(names))
     return _drawn(
         sources,
         places,

@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.artist import ArtistInspector
 from matplotlib.axes import Axes
-from matplotlib.colorbar import make_axes
+from matplotlib.colorbar import make_axes, make_axes_gridspec
 from matplotlib.colors import Colormap, FuncNorm, ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
@@ -264,7 +264,12 @@ def add_scale(
     # A bar next to a narrow picture is narrow too.
     narrowness = image.axes.get_data_ratio() if image.axes.get_aspect() == 1 else 0.0
     aspect = max(20.0, height / figure.dpi / _WIDEST_SCALE, narrowness / fraction)
-    place, _ = make_axes(panels, fraction=fraction, aspect=aspect)
+    engine = figure.get_layout_engine()
+    # tight_layout would move the pictures without the bar if it had no place in their grid.
+    has_grid = len(panels) == 1 and panels[0].get_subplotspec() is not None
+    has_grid = has_grid and (engine is None or engine.colorbar_gridspec)
+    make: Any = make_axes_gridspec if has_grid else make_axes
+    place, _ = make(panels[0] if has_grid else panels, fraction=fraction, aspect=aspect)
 
     def as_high_as_the_pictures(bar: Any, _: Any) -> Bbox:
         # Pictures with square entries are smaller than their places, by an amount that is known
@@ -273,6 +278,7 @@ def add_scale(
         drawn = Bbox.union([each.get_position() for each in panels])
         return Bbox.from_extents(own.x0, drawn.y0, own.x1, drawn.y1)
 
+    as_high_as_the_pictures.get_subplotspec = place.get_subplotspec  # type: ignore[attr-defined]
     place.set_axes_locator(as_high_as_the_pictures)
     bar = figure.colorbar(
         image,

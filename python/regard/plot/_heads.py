@@ -19,7 +19,7 @@ from regard.plot._axes import (
     room_of,
 )
 from regard.plot._part import in_pixels, part_of
-from regard.plot._source import sources_of
+from regard.plot._source import sources_of, title_of
 from regard.plot._ticks import labels
 
 if TYPE_CHECKING:
@@ -150,18 +150,11 @@ def _titles(
     names: Iterable[str] | None, places: list[tuple[int, ...]], lead: tuple[int, ...]
 ) -> list[str]:
     if names is None:
-        return [_title(place, lead) for place in places]
+        return [title_of(place, lead) for place in places]
     titles = strings("names", names)
     if len(titles) != len(places):
         raise ValueError(f"names must have one for each head, {len(places)}, got {len(titles)}")
     return labels(titles)
-
-
-def _title(place: tuple[int, ...], lead: tuple[int, ...]) -> str:
-    """Return the index of a head as text, without axes of length 1."""
-    *others, head = place or (0,)
-    numbers = [number for number, length in zip(others, lead, strict=False) if length > 1]
-    return "head " + ", ".join(map(str, [*numbers, head]))
 
 
 def _grid(lead: tuple[int, ...], columns: SupportsIndex | None) -> tuple[int, int]:

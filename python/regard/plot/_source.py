@@ -182,13 +182,20 @@ def _sizes_of(layer: RecordedLayer) -> str:
     return f"{sizes.heads} heads, q_len {sizes.q_len}, kv_len {sizes.kv_len}"
 
 
-def head_of(head: Any, lead: tuple[int, ...]) -> Head:
+def head_of(head: Any, lead: tuple[int, ...], name: str = "head") -> Head:
     """Return the index that the argument `head` selects in the leading axes."""
     if head is None:
         if np.prod(lead, dtype=np.int64) != 1:
             raise ValueError(
-                f"head must select one head, since the leading axes are {lead}; "
+                f"{name} must select one head, since the leading axes are {lead}; "
                 "regard.plot.heads draws all of them"
             )
         return (0,) * len(lead)
-    return place_of_head(head, lead)
+    return place_of_head(head, lead, name)
+
+
+def title_of(place: tuple[int, ...], lead: tuple[int, ...]) -> str:
+    """Return the index of a head as text, without axes of length 1."""
+    *others, head = place or (0,)
+    numbers = [number for number, length in zip(others, lead, strict=False) if length > 1]
+    return "head " + ", ".join(map(str, [*numbers, head]))

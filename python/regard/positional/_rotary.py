@@ -15,6 +15,7 @@ from regard.positional._rotary_frequencies import (
     refuse_with_cache,
     rotary_cache,
 )
+from regard.positional._scaling import read_rope_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,7 @@ def rotary(
     inverse_frequencies: ArrayLike | None = None,
     scaling: Mapping[str, Any] | None = None,
     length: SupportsIndex | None = None,
+    is_query: bool | None = None,
     cache: tuple[ArrayLike, ArrayLike] | None = None,
     out: Array | None = None,
 ) -> Array:
@@ -58,7 +60,9 @@ def rotary(
     positions : array_like of int, shape (length,) or (*batch, length), optional
         The position of each row, the same for all heads; `batch` broadcasts to the axes of `x`
         before heads. Default: ``0 .. length - 1``. Rows that follow ``n`` cached keys have the
-        positions ``n + np.arange(length)``. Positions may be negative.
+        positions ``n + np.arange(length)``. Positions may be negative. If `scaling` has
+        ``mrope_section``, the shape is ``(3, *batch, length)``, with positions in time, down and
+        across; the default is that of text, whose three positions are equal.
     rotary_dim : int, optional
         Number of columns that are rotated, beginning with the first (partial rotation); the other
         columns are copied. Must be even. Default: the ``partial_rotary_factor`` of `scaling`, or
@@ -67,8 +71,8 @@ def rotary(
         Which columns form a pair. False: ``m`` and ``m + rotary_dim / 2``, from the two halves
         (GPT-NeoX, Llama, the ONNX default). True: the neighbors ``2 m`` and ``2 m + 1`` (RoFormer,
         GPT-J).
-    base, inverse_frequencies, scaling, length : optional
-        The frequencies of the pairs, as in `rotary_cache`.
+    base, inverse_frequencies, scaling, length, is_query : optional
+        The frequencies of the pairs, and the factor of queries, as in `rotary_cache`.
     cache : pair of array_like, optional
         Precomputed cosines and sines, ``(cos, sin)``: see `rotary_cache`. Two 2-D arrays
         ``(max_position, rotary_dim / 2)`` are tables with a row for each position from 0 on, and
@@ -90,7 +94,7 @@ def rotary(
     ------
     TypeError
         If an argument has the wrong type: float positions, an `interleaved` that is not a bool, a
-        cache that is not a pair, an `out` of another type.
+        cache that is not a pair, an `out` of another type; or if `is_query` is required.
     ValueError
         If shapes disagree, `rotary_dim` is odd or larger than head_dim, a position is outside the
         cache, the cache contains every angle twice, `scaling` is wrong, or `base`, `scaling`,
@@ -141,11 +145,12 @@ def rotary(
             f"x must have at least 2 axes, (..., heads, length, head_dim), got shape {source.shape}"
         )
     if cache is None:
+        axes = 0 if read_rope_parameters(scaling).axes is None else 1
         if positions is None:
-            rows = np.arange(source.shape[-2])
+            rows = np.broadcast_to(np.arange(source.shape[-2]), (3,) * axes + source.shape[-2:-1])
         else:
             rows = integers("positions", positions)
-            _check_rows("positions", rows.shape, source.shape)
+            _check_rows("positions", rows.shape[axes:], source.shape)
         cos, sin = rotary_cache(
             rows,
             rotary_dim,
@@ -154,6 +159,7 @@ def rotary(
             inverse_frequencies=inverse_frequencies,
             scaling=scaling,
             length=length,
+            is_query=is_query,
         )
     else:
         refuse_with_cache(
@@ -161,6 +167,7 @@ def rotary(
             base=base,
             scaling=scaling,
             length=length,
+            is_query=is_query,
             inverse_frequencies=inverse_frequencies,
         )
         cos, sin = _looked_up(cache, positions, source.shape)

@@ -10,6 +10,7 @@ from regard._arguments.arrays import floating
 from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, finite_number, integers, real_number
 from regard.positional._scaling import (
+    BETA,
     DEFAULT_BASE,
     RopeParameters,
     numbers_of_pairs,
@@ -64,6 +65,18 @@ def rotary_frequencies(
     ``proportional`` (Gemma 4)
         The first pairs of the head, a share of ``partial_rotary_factor``, turn by ``f / s`` (``s``
         is 1 by default). The other pairs do not turn: their frequency is 0.
+
+    Two keys of any type do not change the frequencies, but `rotary` and `rotary_cache` follow them:
+
+    ``mrope_section`` (Qwen2-VL [7]_)
+        Each token has three positions, in time, down and across, and each pair turns by one of
+        them. The numbers of these pairs are in this order, one part after another; with
+        ``mrope_interleaved`` (Qwen3-VL), the three alternate until the pairs of the last two are
+        used up, and the remaining pairs turn by time. Layers turn all pairs by the position in a
+        text, whose three positions are equal.
+    ``llama_4_scaling_beta`` (Ministral 3)
+        Queries at position ``p``, but not keys, are multiplied by ``1 + beta * log(1 + floor(p /
+        L))``, in their cosines and sines; all columns must be rotated.
 
     Parameters
     ----------
@@ -124,6 +137,8 @@ def rotary_frequencies(
     .. [5] Meta, ``apply_scaling`` of Llama 3.1.
        https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py
     .. [6] https://huggingface.co/docs/transformers/internal/rope_utils
+    .. [7] Wang et al., "Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any
+       Resolution", 2024, section 2.1. https://arxiv.org/abs/2409.12191
 
     Examples
     --------
@@ -144,6 +159,11 @@ def rotary_frequencies(
     """
     rope = read_rope_parameters(scaling)
     columns = _columns(rotary_dim, head_dim, rope)
+    if BETA in rope.numbers and head_dim is not None and columns < count("head_dim", head_dim):
+        raise ValueError(
+            f"rotary_dim must be head_dim if scaling has {BETA}, which multiplies all columns of "
+            f"queries, got {columns} and {head_dim}"
+        )
     return scaled(
         rope, columns, _base(base, rope), None if length is None else count("length", length)
     )
@@ -206,6 +226,7 @@ def rotary_cache(
     inverse_frequencies: ArrayLike | None = None,
     scaling: Mapping[str, Any] | None = None,
     length: SupportsIndex | None = None,
+    is_query: bool | None = None,
     dtype: DTypeLike = np.float64,
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
     """Compute the cosines and sines of a rotary embedding once, for many calls of `rotary`.
@@ -214,7 +235,8 @@ def rotary_cache(
     ----------
     positions : int or array_like of int
         A number ``n`` means the positions ``0 .. n - 1``; an array contains the positions
-        themselves.
+        themselves. If `scaling` has ``mrope_section``, an array has the shape ``(3, ...)``, and a
+        number means three equal positions, as in text.
     rotary_dim, head_dim, base, scaling : optional
         As in `rotary_frequencies`. Cosines and sines are multiplied by the attention factor.
     inverse_frequencies : array_like of float, shape (rotary_dim / 2,), optional
@@ -223,19 +245,23 @@ def rotary_cache(
     length : int, optional
         The length of the whole sequence, for the scalings ``dynamic`` and ``longrope``. By default,
         the sequence ends at the largest position.
+    is_query : bool, optional
+        Whether the cosines and sines are those of queries, which are multiplied by the factor of
+        ``llama_4_scaling_beta``. Required if `scaling` has this key.
     dtype : dtype, optional
         A floating-point dtype. The angles are computed in float64 for every dtype.
 
     Returns
     -------
     cos, sin : numpy.ndarray
-        Shape ``(n, rotary_dim / 2)``, or ``(*positions.shape, rotary_dim / 2)``, in `dtype`.
+        Shape ``(n, rotary_dim / 2)``, or ``(*positions.shape, rotary_dim / 2)``, in `dtype`;
+        without the first axis of three positions.
 
     Raises
     ------
     TypeError
         If a position or `rotary_dim` is not an integer, or a number is not real; if none of
-        `rotary_dim`, `head_dim` and `inverse_frequencies` is given.
+        `rotary_dim`, `head_dim` and `inverse_frequencies` is given; if `is_query` is required.
     ValueError
         If `rotary_dim` is odd or less than 2, or disagrees with `inverse_frequencies`; if `base` is
         not positive and finite; if `head_dim`, `base` or `scaling` is given together with
@@ -252,10 +278,16 @@ def rotary_cache(
     >>> regard.positional.rotary(key, np.arange(90, 100), cache=(cos, sin)).shape
     (2, 8, 10, 64)
     """
-    rows = integers("positions", positions)
+    rope = read_rope_parameters(scaling)
+    rows, axes = integers("positions", positions), rope.axes
     if rows.ndim == 0:
-        rows = np.arange(count("positions", rows.item()))
-    factor = 1.0
+        rows, axes = np.arange(count("positions", rows.item())), None
+    if axes is not None and len(rows) != 3:
+        raise ValueError(
+            "positions must be (3, ..., length) if scaling has mrope_section, got shape "
+            f"{rows.shape}"
+        )
+    factor: Any = 1.0
     if inverse_frequencies is not None:
         refuse_with_cache("inverse_frequencies", base=base, scaling=scaling, head_dim=head_dim)
         frequencies = numbers_of_pairs("inverse_frequencies", inverse_frequencies)
@@ -265,12 +297,14 @@ def rotary_cache(
             "rotary_dim or head_dim must be an int, or inverse_frequencies given, got none of them"
         )
     else:
-        if length is None and read_rope_parameters(scaling).trained_length is not None:
+        if length is None and rope.trained_length is not None:
             length = max(int(rows.max()) + 1, 0) if rows.size else 0
         frequencies, factor = rotary_frequencies(
             rotary_dim, head_dim=head_dim, base=base, scaling=scaling, length=length
         )
-    angle = rows[..., None] * frequencies
+    of_query = rope.query_factor(rows, is_query)
+    factor = factor if of_query is None else factor * of_query[..., None]
+    angle = (rows[..., None] if axes is None else np.moveaxis(rows[axes], 0, -1)) * frequencies
     to = floating("dtype", dtype)
     return (np.cos(angle) * factor).astype(to), (np.sin(angle) * factor).astype(to)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 import numpy as np
 
 from regard._arguments.arrays import as_array, is_floating
-from regard._arguments.numbers import finite_number, flag, listed, mapping
+from regard._arguments.numbers import finite_number, flag, integers, listed, mapping
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Numbers = Mapping[str, Any]
 
 DEFAULT_BASE = 10000.0
+BETA = "llama_4_scaling_beta"
 _TRAINED = "original_max_position_embeddings"
 _LONGEST = "max_position_embeddings"
 # The required and the optional keys of each type.
@@ -35,9 +36,10 @@ _TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 _TYPE_KEYS = ("rope_type", "type")
 _FOLLOW_THE_LENGTH = ("dynamic", "longrope")
-_OF_ANY_TYPE = ("rope_theta", "partial_rotary_factor", _LONGEST, _TRAINED)
+_OF_THREE = _SECTIONS, _INTERLEAVED = "mrope_section", "mrope_interleaved"
+_OF_ANY_TYPE = ("rope_theta", "partial_rotary_factor", _LONGEST, _TRAINED, BETA, *_OF_THREE)
 # A factor below 1 would increase frequencies; DeepSeek writes 0 for an unused mscale.
-_LEAST = {"factor": 1.0, "mscale": 0.0, "mscale_all_dim": 0.0}
+_LEAST = {"factor": 1.0, "mscale": 0.0, "mscale_all_dim": 0.0, BETA: 0.0}
 
 
 class RopeParameters(NamedTuple):
@@ -53,6 +55,35 @@ class RopeParameters(NamedTuple):
         """The length beyond which the frequencies depend on the length, if they do."""
         return self.numbers[_TRAINED] if self.rope_type in _FOLLOW_THE_LENGTH else None
 
+    @property
+    def axes(self) -> NDArray[np.int64] | None:
+        """Which of three positions rotates each pair, if the configuration has three."""
+        if _SECTIONS not in self.numbers:
+            return None
+        sections = self.numbers[_SECTIONS]
+        if not self.numbers.get(_INTERLEAVED, False):
+            return np.repeat(np.arange(3), sections)
+        axes = np.zeros(sections.sum(), np.int64)
+        for axis in (1, 2):
+            axes[axis : 3 * sections[axis] : 3] = axis
+        return axes
+
+    def query_factor(self, positions: ArrayLike, is_query: bool | None) -> Frequencies | None:
+        """Return the factor of queries at their positions, or None if there is none."""
+        if BETA not in self.numbers:
+            return None
+        if is_query is None:
+            raise TypeError(
+                f"is_query must be True or False if scaling has {BETA}, which multiplies queries "
+                "but not keys, got None"
+            )
+        if not flag("is_query", is_query):
+            return None
+        factor: Frequencies = 1 + self.numbers[BETA] * np.log1p(
+            np.floor(np.maximum(positions, 0) / self.numbers[_TRAINED])
+        )
+        return factor
+
 
 def read_rope_parameters(scaling: Mapping[str, Any] | None) -> RopeParameters:
     """Check and complete the mapping of a configuration, or raise TypeError or ValueError.
@@ -66,6 +97,7 @@ def read_rope_parameters(scaling: Mapping[str, Any] | None) -> RopeParameters:
     given = {key: value for key, value in mapping("scaling", scaling).items() if value is not None}
     rope_type = _rope_type(given)
     needed, optional = _TYPES[rope_type]
+    needed += (_TRAINED,) if BETA in given and _TRAINED not in needed else ()
     numbers = {key: _checked(key, value) for key, value in given.items() if key not in _TYPE_KEYS}
     if _LONGEST in numbers:
         numbers.setdefault(_TRAINED, numbers[_LONGEST])
@@ -81,6 +113,8 @@ def read_rope_parameters(scaling: Mapping[str, Any] | None) -> RopeParameters:
             f"{listed(optional + _OF_ANY_TYPE)}), got missing: {listed(missing)}, unexpected: "
             f"{listed(unexpected)}" + _BESIDE * (_TRAINED in missing)
         )
+    if BETA in numbers and _SECTIONS in numbers:
+        raise ValueError(f"scaling must have {_SECTIONS} or {BETA}, got both")
     fraction = numbers.get("partial_rotary_factor", 1.0)
     return RopeParameters(rope_type, numbers.get("rope_theta"), fraction, numbers)
 
@@ -104,7 +138,9 @@ def _rope_type(given: Mapping[str, Any]) -> str:
             "scaling must be the mapping of one type of layer, got one for each of "
             f"{listed(layers)}: pass scaling=rope_parameters[{layers[0]!r}] for such a layer"
         )
+    # Qwen2-VL's files have the type "mrope", which has the frequencies of "default".
     names = [given[key] for key in _TYPE_KEYS if key in given]
+    names = ["default" if name == "mrope" else name for name in names]
     if not names and "rope_theta" in given:
         return "default"
     if not names or any(name != names[0] for name in names):
@@ -116,8 +152,13 @@ def _rope_type(given: Mapping[str, Any]) -> str:
 
 def _checked(key: str, value: Any) -> Any:
     name = f"scaling[{key!r}]"
-    if key == "truncate":
+    if key in ("truncate", _INTERLEAVED):
         return flag(name, value)
+    if key == _SECTIONS:
+        sections = integers(name, value)
+        if sections.shape != (3,) or sections.min() < 0:
+            raise ValueError(f"{name} must be three numbers of pairs of columns, got {value}")
+        return sections
     if key in ("short_factor", "long_factor"):
         return _factors(name, value)
     if key not in _KNOWN:
@@ -170,6 +211,11 @@ def scaled(
     """
     numbers = rope.numbers
     plain = geometric(rotary_dim, base)
+    if rope.axes is not None and rope.axes.size != plain.size:
+        raise ValueError(
+            f"scaling[{_SECTIONS!r}] must add up to {plain.size} pairs of columns, got "
+            f"{rope.axes.size}"
+        )
     match rope.rope_type:
         case "linear":
             return plain / numbers["factor"], 1.0

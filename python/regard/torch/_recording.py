@@ -63,8 +63,8 @@ def record(
     *args, **kwargs
         The arguments of the module.
     layers : int, str, or iterable of int and str, optional
-        The layers to record, as numbers in the order of the calls, and as names of modules, which
-        select all attention within them. Default: all.
+        The layers to record, as numbers in the order of the calls, and as names or parts of names,
+        as for `regard.Recording.select`. Default: all.
     dtype : dtype or str, optional
         The type in which queries and keys are stored: float16, bfloat16, float32 or float64, of
         NumPy or PyTorch. Default: the type that the module computes in.

@@ -49,8 +49,8 @@ def record(
         The model, which runs in its current mode: call ``model.eval()`` first to leave out dropout
         of hidden states.
     layers : int, str, or iterable of int and str, optional
-        The layers to record, as numbers in the order of the calls, and as names of modules, which
-        select all attention within them: ``"encoder"``, or ``range(4)``. Default: all.
+        The layers to record, as numbers in the order of the calls, and as names or parts of names,
+        as for `regard.Recording.select`: ``"encoder"``, or ``range(4)``. Default: all.
     dtype : dtype or str, optional
         The type in which queries and keys are stored: float16, bfloat16, float32 or float64.
         Default: the type that the model computes in.
