@@ -6,6 +6,7 @@
 
 #include "../dispatch/compute.hpp"
 #include "arguments.hpp"
+#include "attention_call.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
 #include "result.hpp"
@@ -46,7 +47,7 @@ class LinearCall {
     problem_.scalar = scalar_of(type_.element);
     // Python rounds arrays that are wider than the arithmetic.
     for (const ArrayView* view : {&decay_, &beta_, &state_})
-      if (view->array && view->element == Element::float64 && problem_.scalar == Scalar::float32) return false;
+      if (view->array && is_wider(*view)) return false;
     return true;
   }
 
@@ -118,7 +119,63 @@ class LinearCall {
     return py::make_tuple(result, state->deliver());
   }
 
+  py::object gradients(std::optional<double> scale, py::handle grad_output_object, py::handle grad_state_object,
+                       int threads) {
+    problem_.scale = scale ? *scale : 1.0 / std::sqrt(static_cast<double>(problem_.head_dim));
+    LinearBackwardProblem problem{};
+    ArrayView grad_output, grad_state;
+    if (!take_view(grad_output, "grad_output", grad_output_object, Accepts::storage) || is_wider(grad_output))
+      return not_implemented();
+    if (!grad_state_object.is_none() &&
+        (!take_view(grad_state, "grad_state", grad_state_object, Accepts::storage) || is_wider(grad_state)))
+      return not_implemented();
+    check_shape(grad_output, output_shape_, "output");
+    problem.grad_output = operand_of(grad_output, layout_);
+    if (grad_state.array) {
+      check_shape(grad_state, state_shape_, "the new state");
+      problem.grad_new_state = operand_of(grad_state, kStateRows);
+    }
+    Shape key_shape = output_shape_;
+    if (has_heads()) key_shape[key_shape.size() - layout_.heads] = problem_.kv_heads;
+    const auto with_columns = [](Shape shape, std::int64_t columns) {
+      shape[shape.size() - 1] = columns;
+      return shape;
+    };
+    const auto rows_of = [&](const ArrayView& input, const ArrayView& like) {
+      Shape shape = key_shape;
+      shape.pop_back();
+      if (input.shape.size() > shape.size()) shape.push_back(like.size(1));
+      return shape;
+    };
+    py::list results;
+    const auto add = [&](Operand& operand, const ArrayView& input, const Shape& shape, const TokenLayout& layout,
+                         bool has_columns = true) {
+      if (!input.array) return results.append(py::none());
+      ArrayView view = new_array(("gradient of " + std::string(input.name)).c_str(), result_type_of(problem_.scalar), shape);
+      results.append(py::make_tuple(view.array, input.array));
+      if (!has_columns) {
+        view.shape.push_back(1);
+        view.strides.push_back(0);
+      }
+      operand = operand_of(view, layout);
+    };
+    const bool has_columns = decay_.array && decay_.shape.size() + 1 > key_shape.size();
+    add(problem.grad_query, query_, with_columns(output_shape_, problem_.head_dim), layout_);
+    add(problem.grad_key, key_, with_columns(key_shape, problem_.head_dim), layout_);
+    add(problem.grad_value, value_, key_shape, layout_);
+    add(problem.grad_decay, decay_, rows_of(decay_, problem_.decays_by_column ? key_ : decay_), layout_, has_columns);
+    add(problem.grad_beta, beta_, rows_of(beta_, beta_), layout_, false);
+    add(problem.grad_state, state_, state_shape_, kStateRows);
+    problem.forward = problem_;
+    run_work(3 * work_of(problem_), [&](const StopSignal& signal) { linear_gradients(problem, threads, signal); });
+    return py::tuple(results);
+  }
+
  private:
+  bool is_wider(const ArrayView& view) const {
+    return view.element == Element::float64 && problem_.scalar == Scalar::float32;
+  }
+
   bool has_heads() const { return std::max({query_.axes(), key_.axes(), value_.axes()}) > 2; }
 
   void check_shapes(bool is_packed) const {
@@ -195,21 +252,44 @@ class LinearCall {
   Shape output_shape_, state_shape_;
 };
 
+struct Numbers {
+  std::optional<double> scale;
+  int threads;
+};
+
+// Checks a call, and returns run(call, numbers); or NotImplemented if Python must convert an array.
+template <class Run>
+py::object call_linear(const py::handle (&arrays)[6], py::handle scale, py::handle starts_object, py::handle threads,
+                       Run run) {
+  Numbers numbers{{}, thread_count_of(threads)};
+  if (!scale.is_none()) numbers.scale = finite_number_of("scale", scale);
+  std::optional<Starts> starts;
+  if (!starts_object.is_none()) starts = starts_of("starts", starts_object);
+  LinearCall call;  // after the numbers, since reading them may run Python code that resizes an array
+  if (!call.take(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5])) return not_implemented();
+  call.check(starts ? &*starts : nullptr);
+  return run(call, numbers);
+}
+
 }  // namespace
 
 py::object linear_attention(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta,
                             py::handle state, py::handle scale, py::handle starts_object, py::handle return_state,
                             py::handle out, py::handle threads) {
-  const int thread_count = thread_count_of(threads);
   const bool returns_state = flag_of("return_state", return_state);
-  std::optional<double> factor;
-  if (!scale.is_none()) factor = finite_number_of("scale", scale);
-  std::optional<Starts> starts;
-  if (!starts_object.is_none()) starts = starts_of("starts", starts_object);
-  LinearCall call;  // after the numbers, since reading them may run Python code that resizes an array
-  if (!call.take(query, key, value, decay, beta, state)) return not_implemented();
-  call.check(starts ? &*starts : nullptr);
-  return call.run(factor, returns_state, out, thread_count);
+  return call_linear({query, key, value, decay, beta, state}, scale, starts_object, threads,
+                     [&](LinearCall& call, const Numbers& numbers) {
+                       return call.run(numbers.scale, returns_state, out, numbers.threads);
+                     });
+}
+
+py::object linear_attention_backward(py::handle grad_output, py::handle query, py::handle key, py::handle value,
+                                     py::handle decay, py::handle beta, py::handle state, py::handle scale,
+                                     py::handle starts_object, py::handle grad_state, py::handle threads) {
+  return call_linear({query, key, value, decay, beta, state}, scale, starts_object, threads,
+                     [&](LinearCall& call, const Numbers& numbers) {
+                       return call.gradients(numbers.scale, grad_output, grad_state, numbers.threads);
+                     });
 }
 
 }  // namespace regard

@@ -46,6 +46,9 @@ void attend_linearly(const LinearProblem& problem, int threads, const StopSignal
 // Upper bound on its multiplications.
 double work_of(const LinearProblem& problem);
 
+// Fills the problem's gradients.
+void linear_gradients(const LinearBackwardProblem& problem, int threads, const StopSignal& signal);
+
 // Fills c.
 void matrix_product(const MatmulProblem& problem, int threads, const StopSignal& signal);
 
