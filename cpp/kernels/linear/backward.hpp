@@ -17,7 +17,10 @@
 //   dx = D (g S^T) + (dW F) k             dW = g U^T
 //   dk = (dW F)^T x + decay to the end of (U dS'^T)
 //
-// A sum G of decays, in whose exponential x and k occur, has the gradient x dx - k dk.
+// A sum G of decays, in whose exponential x and k occur, has the gradient x dx - k dk. What cancels
+// there is left out: the pairs of a token with itself, and of the end of the chunk with keys that
+// follow the decay. Otherwise strong decays, whose gradients are tiny, would have the rounding
+// errors of these pairs.
 #pragma once
 
 #include "gradients_by_column.hpp"
@@ -35,6 +38,7 @@ struct LinearBackwardWorkspace {
   Chunk chunk;  // without columns of values
   Rows<T> keys, x, decayed;           // [kChunk]
   Rows<T> grad_x, grad_keys;          // [kChunk]
+  Rows<T> grad_own;                   // [kChunk]: of keys, from the queries of their tokens
   Rows<T> grad_ends, grad_sums;       // [kChunk]
   Rows<T> scores, grad_scores;        // [kChunk]; `scores` of queries
   Rows<T> given;                      // [kChunk]: the gradients of the rows' results
@@ -44,7 +48,8 @@ struct LinearBackwardWorkspace {
   Rows<T> turned_state, turned_grad_state;  // [value_dim]
   Rows<T> grad_state;                       // [head_dim]
   Rows<T> states;                           // [chunks][head_dim]
-  T* end_sums;                              // [stride]: the gradient of the sum at the end
+  T* sums;                                  // [stride]: of gradients of decays
+  T* own_scores;                            // [kChunk]: gradients
   T* sums_of_parts;                         // [kParts][kChunk][stride]
   Rows<T> turned_scores;                    // [kChunk][kScores]
   Rows<T> products;                         // [head_dim][kScores]
@@ -66,6 +71,7 @@ struct LinearBackwardWorkspace {
         {&x, kChunk, dims},
         {&grad_x, kChunk, dims},
         {&grad_keys, kChunk, dims},
+        {&grad_own, kChunk, dims},
         {&grad_ends, kChunk, dims},
         {&grad_sums, kChunk, dims},
         {&grad_scores, kChunk, kScores},
@@ -86,7 +92,8 @@ struct LinearBackwardWorkspace {
     arena.take<char>(chunk.bytes);
     for (const auto& each : arrays)
       *each.rows = {arena.take<T>(each.count * each.stride), each.stride};
-    end_sums = arena.take<T>(dims);
+    sums = arena.take<T>(dims);
+    own_scores = arena.take<T>(kChunk);
     sums_of_parts = arena.take<T>(parts * kChunk * dims);
     decayed = {chunk.rows, dims};
     scores = {chunk.weights, kScores};
@@ -248,7 +255,7 @@ struct LinearBackward {
     Forward::decay_rows(problem.forward, chunk.count, work.chunk, work.decayed);
   }
 
-  // Sets the scores of keys after row + offset - 1 to 0.
+  // Sets the scores of keys from `row + offset` on to 0.
   REGARD_NOINLINE void keep_earlier(std::int64_t count, const Rows<T>& scores,
                                     std::int64_t offset) {
     for (std::int64_t i = 0; i < count; ++i)
@@ -288,19 +295,21 @@ struct LinearBackward {
     product<Shape, false>(count, work.updates, work.turned_grad_state, columns, dim,
                           work.grad_ends, Into::replaced);
     clear(work.grad_keys.data, kChunk * work.grad_keys.stride);
+    clear(work.grad_own.data, kChunk * work.grad_own.stride);
     if (decays) begin_decays(problem, work, state);
     if (forward.decays_by_column) clear(work.sums_of_parts, kParts * kChunk * work.keys.stride);
 
     for (std::int64_t head = 0; head < group; ++head) {
       set_rows_of_queries(problem, task, head, chunk, work);
-      add_rows(problem, chunk, work, work.given, 1);
+      add_rows(problem, chunk, work, work.given);
+      add_own_keys(chunk, work);
       write(problem.grad_query,
             static_cast<T*>(task.grad_query) + head * problem.grad_query.head_stride, chunk.first,
             count, dim, work.grad_x);
     }
     if (has_beta) {
       set_rows_of_keys(problem, chunk, work);
-      add_rows(problem, chunk, work, grad_values, 0);
+      add_rows(problem, chunk, work, grad_values);
     } else {
       clear(work.grad_x.data, count * work.grad_x.stride);
     }
@@ -308,10 +317,10 @@ struct LinearBackward {
     if (decays) write_decays(problem, task, chunk, work);
   }
 
-  // Adds the part of rows in the gradients of keys, state and sums, and sets the rows' own
-  // gradients. The last key of row i is i + offset - 1.
+  // Adds the part of rows in the gradients of earlier keys, state and sums, and sets the rows' own
+  // gradients, without those from the keys of their tokens.
   REGARD_NOINLINE void add_rows(const Problem& problem, const Chunk& chunk, const Workspace& work,
-                                const Rows<T>& given, std::int64_t offset) {
+                                const Rows<T>& given) {
     const LinearProblem& forward = problem.forward;
     const std::int64_t dim = forward.head_dim, columns = forward.value_dim, count = chunk.count;
     product<Shape, true>(dim, work.decayed, given, count, columns, work.grad_state, Into::added);
@@ -321,13 +330,14 @@ struct LinearBackward {
     const Rows<T>& scores = work.grad_scores;
     multiply_triangle<Shape>(count, {given.data, given.stride},
                              {work.turned_updates.data, kScores}, columns, scores);
+    for (std::int64_t i = 0; i < count; ++i) work.own_scores[i] = scores.at(i)[i];
     if (forward.decays_by_column) {
-      keep_earlier(count, scores, offset);
+      keep_earlier(count, scores, 0);
       ByColumn::add(forward, count, work.chunk, work.keys, work.x, scores, work.grad_x,
                     work.grad_keys, work.sums_of_parts, work.turned_scores, work.products);
     } else {
       if (forward.decay.data) Forward::decay_scores(count, work.chunk, scores);
-      keep_earlier(count, scores, offset);
+      keep_earlier(count, scores, 0);
       product<Shape, false>(count, scores, work.keys, count, dim, work.grad_x, Into::added,
                             Terms::lower);
       product<Shape, true>(count, scores, work.x, count, dim, work.grad_keys, Into::added,
@@ -339,20 +349,33 @@ struct LinearBackward {
                                           load(work.grad_sums.data + at)));
   }
 
+  // Adds the gradients of queries and of the keys of their tokens from each other.
+  REGARD_NOINLINE void add_own_keys(const Chunk& chunk, const Workspace& work) {
+    for (std::int64_t i = 0; i < chunk.count; ++i)
+      for (std::int64_t at = 0; at < work.x.stride; at += kLanes<T>) {
+        const Vec<T> score = broadcast(work.own_scores[i]);
+        T* const of_key = work.grad_own.at(i) + at;
+        T* const of_query = work.grad_x.at(i) + at;
+        store(of_key, fma(score, load(work.x.at(i) + at), load(of_key)));
+        store(of_query, fma(score, load(work.keys.at(i) + at), load(of_query)));
+      }
+  }
+
   // Decays the gradient of the state to the start of the chunk. Starts the gradients of sums.
   REGARD_NOINLINE void begin_decays(const Problem& problem, const Workspace& work,
                                     const Rows<T>& state) {
     clear(work.grad_sums.data, kChunk * work.grad_sums.stride);
-    clear(work.end_sums, work.grad_sums.stride);
+    clear(work.sums, work.grad_sums.stride);
     for (std::int64_t row = 0; row < problem.forward.head_dim; ++row) {
       T* const own = work.grad_state.at(row);
       for (std::int64_t at = 0; at < work.grad_state.stride; at += kLanes<T>)
         store(own + at, load(own + at) * broadcast(work.chunk.state_decay[row]));
-      work.end_sums[row] = sum_of_products(problem.forward.value_dim, own, state.at(row));
+      work.sums[row] = sum_of_products(problem.forward.value_dim, own, state.at(row));
     }
   }
 
-  // Writes the gradients of keys, whose rows have theirs in `grad_x`.
+  // Writes the gradients of keys, whose rows have theirs in `grad_x`. Replaces those of the keys at
+  // the end of the chunk by the sums of their parts in the gradients of decays.
   REGARD_NOINLINE void finish_keys(const Problem& problem, const Task& task, const Chunk& chunk,
                                    const Workspace& work) {
     const LinearProblem& forward = problem.forward;
@@ -368,34 +391,39 @@ struct LinearBackward {
           of_end = of_end * ByColumn::to_end(work.chunk, count, j, at);
         else if (decays)
           of_end = of_end * broadcast(work.chunk.pair_decays[(count - 1) * kScores + j]);
-        const Vec<T> gradient = load(work.grad_keys.at(j) + at) + of_end;
-        store(work.grad_keys.at(j) + at, gradient - load(work.grad_x.at(j) + at));
+        T* const to = work.grad_keys.at(j) + at;
+        const Vec<T> of_rows = load(to), own = load(work.grad_own.at(j) + at);
+        store(to, of_rows + of_end + own - load(work.grad_x.at(j) + at));
         if (!decays) continue;
         T* const sum = work.grad_sums.at(j) + at;
-        store(sum, load(sum) - key * gradient);
-        store(work.end_sums + at, fma(key, of_end, load(work.end_sums + at)));
+        store(sum, load(sum) - key * of_rows);
+        const Vec<T> before = load(work.sums + at);
+        store(work.grad_ends.at(j) + at, before);
+        store(work.sums + at, fma(key, of_end, before));
       }
     write(problem.grad_key, task.grad_key, chunk.first, count, forward.head_dim, work.grad_keys);
   }
 
-  // A decay is in the sums of its token and of all later ones.
+  // A decay is in the sums of its token and of all later ones, and in the decay to the end of the
+  // state and of all earlier keys.
   REGARD_NOINLINE void write_decays(const Problem& problem, const Task& task, const Chunk& chunk,
                                     const Workspace& work) {
     const Operand& to = problem.grad_decay;
-    const std::int64_t dim = problem.forward.head_dim;
+    clear(work.sums, work.grad_sums.stride);
     for (std::int64_t i = chunk.count - 1; i >= 0; --i) {
-      for (std::int64_t at = 0; at < work.grad_sums.stride; at += kLanes<T>)
-        store(work.end_sums + at, load(work.end_sums + at) + load(work.grad_sums.at(i) + at));
-      T* const own = static_cast<T*>(task.grad_decay) + (chunk.first + i) * to.row_stride;
-      if (problem.forward.decays_by_column) {
-        write_row<T>(own, to.column_stride, dim,
-                     [&](std::int64_t at) { return load(work.end_sums + at); });
-      } else {
-        T total = 0;
-        for (std::int64_t at = 0; at < dim; ++at) total += work.end_sums[at];
-        *own = total;
+      T* const earlier = work.grad_ends.at(i);
+      for (std::int64_t at = 0; at < work.grad_sums.stride; at += kLanes<T>) {
+        const Vec<T> sum = load(work.sums + at) + load(work.grad_sums.at(i) + at);
+        store(work.sums + at, sum);
+        store(earlier + at, load(earlier + at) + sum);
       }
+      if (problem.forward.decays_by_column) continue;
+      T total = 0;
+      for (std::int64_t at = 0; at < problem.forward.head_dim; ++at) total += earlier[at];
+      earlier[0] = total;
     }
+    write(to, task.grad_decay, chunk.first, chunk.count,
+          problem.forward.decays_by_column ? problem.forward.head_dim : 1, work.grad_ends);
   }
 
   REGARD_INLINE T sum_of_products(std::int64_t count, const T* a, const T* b) {

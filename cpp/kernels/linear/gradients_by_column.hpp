@@ -30,7 +30,7 @@ struct GradientsByColumn {
       const Rows<T> keys_of_part = ByColumn::of_part(problem, work, begin);
       const std::int64_t large = ByColumn::first_large(work, begin, end);
       for (std::int64_t i = large; i < end; ++i)
-        for (std::int64_t j = begin; j <= i; ++j) {
+        for (std::int64_t j = begin; j < i; ++j) {
           add_pair(work, scores.at(i)[j], {rows.at(i), keys.at(j)}, {i, j}, grad_rows.at(i),
                    grad_keys.at(j));
           scores.at(i)[j] = T(0);
