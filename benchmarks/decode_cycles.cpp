@@ -24,8 +24,7 @@ using namespace regard;
 
 namespace {
 
-using Shape = Float32;
-constexpr int kDim = 128, kKeys = Shape::kBlockKeys, kSixteens = kKeys * kDim / 16;
+constexpr int kDim = 128, kKeys = kDecodeBlock, kSixteens = kKeys * kDim / 16;
 
 // Dependent multiplications take three cycles each.
 double cycles_of_a_tick() {
@@ -53,16 +52,18 @@ double median_ticks(Body body) {
 }
 
 template <class Stored>
-DecodeBlock<Shape> block_of(Element element, int numbers_of_a_byte = 1) {
+DecodeBlock block_of(Element element, int numbers_of_a_byte = 1) {
   static Stored keys[kKeys * kDim], values[kKeys * kDim];
   const int columns = kDim / numbers_of_a_byte;
-  DecodeBlock<Shape> block{};
+  DecodeBlock block{};
   block.count = kKeys;
-  block.key_element = block.value_element = element;
-  block.key_stride = block.value_stride = columns;
-  for (int step = 0; step < DecodeBlock<Shape>::kSteps; ++step) {
-    block.keys[step] = keys + step * kDecodeStep<Shape> * columns;
-    block.values[step] = values + step * kDecodeStep<Shape> * columns;
+  block.steps = (1u << kDecodeSteps) - 1;
+  block.seen = {0, kKeys};
+  block.keys.element = block.values.element = element;
+  block.keys.stride = block.values.stride = columns;
+  for (int step = 0; step < kDecodeSteps; ++step) {
+    block.keys.first[step] = keys + step * kDecodeStep * columns;
+    block.values.first[step] = values + step * kDecodeStep * columns;
   }
   return block;
 }
@@ -70,16 +71,16 @@ DecodeBlock<Shape> block_of(Element element, int numbers_of_a_byte = 1) {
 // scores[row][key] as dot products: dimensions are in lanes, and a transpose adds up the sums of as
 // many keys as a vector has lanes.
 template <int kRows>
-void score_by_dots(const DecodeBlock<Shape>& block, const float* queries, float* scores) {
-  constexpr int kWidth = kLanes<float>, kStep = kDecodeStep<Shape>;
+void score_by_dots(const DecodeBlock& block, const float* queries, float* scores) {
+  constexpr int kWidth = kLanes<float>, kStep = kDecodeStep;
   for (int k = 0; k < kKeys; k += kWidth) {
-    const float* keys = static_cast<const float*>(block.keys[k / kStep]) + k % kStep * block.key_stride;
+    const float* keys = static_cast<const float*>(block.keys.first[k / kStep]) + k % kStep * block.keys.stride;
     for (int row = 0; row < kRows; ++row) {
       Vec<float> sums[kWidth];
       for (int i = 0; i < kWidth; ++i) {
         Vec<float> sum{};
         for (int d = 0; d < kDim; d += kWidth)
-          sum = fma(load(keys + i * block.key_stride + d), load(queries + row * kDim + d), sum);
+          sum = fma(load(keys + i * block.keys.stride + d), load(queries + row * kDim + d), sum);
         sums[i] = sum;
       }
       transpose<float>(sums);
@@ -94,9 +95,9 @@ void score_by_dots(const DecodeBlock<Shape>& block, const float* queries, float*
 
 int main() {
   static float queries[kDecodeRows * kDim], scores[kDecodeRows * kKeys], output[kDecodeRows * kDim];
-  DecodeWorkspace<float> work{};
+  DecodeWorkspace work{};
   work.padded_head_dim = work.padded_value_dim = kDim;
-  static float transposed[Shape::kStripLanes * kDim];
+  static float transposed[DecodeShape::kStripLanes * kDim];
   work.queries = queries;
   static float groups[2 * kDim / kGroupOfFourBits * kKeys];
   work.transposed = transposed;
@@ -112,11 +113,9 @@ int main() {
   work.query_steps = query_steps;
   work.scores = scores;
   work.output = output;
-  work.seen = {{}, {0, kKeys}};
-  constexpr std::uint32_t kAllSteps = (1u << DecodeBlock<Shape>::kSteps) - 1;
   const struct {
     const char* name;
-    DecodeBlock<Shape> block;
+    DecodeBlock block;
   } kinds[] = {{"float32", block_of<float>(Element::float32)},
                {"float16", block_of<Float16>(Element::float16)},
                {"int8", block_of<std::int8_t>(Element::int8)},
@@ -129,15 +128,15 @@ int main() {
       work.rows = rows;
       const double of_scores = median_ticks([&] {
         Ahead ahead;
-        score_steps<Shape>(kind.block, kAllSteps, work, ahead);
+        score_steps(kind.block, work, ahead);
       });
       const double of_values = median_ticks([&] {
         Ahead ahead;
         work.is_fresh = true;
-        add_decode_values<Shape>(kind.block, kAllSteps, 0, work, ahead);
+        add_decode_values(kind.block, work, ahead);
       });
       std::printf("%4d  %-8s %6.2f  %6.2f", rows, kind.name, of_scores * cycles, of_values * cycles);
-      if (rows <= 2 && kind.block.key_element == Element::float32)
+      if (rows <= 2 && kind.block.keys.element == Element::float32)
         std::printf("  %6.2f", cycles * median_ticks([&] {
           rows == 1 ? score_by_dots<1>(kind.block, queries, scores) : score_by_dots<2>(kind.block, queries, scores);
         }));

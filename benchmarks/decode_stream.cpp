@@ -25,7 +25,7 @@ using namespace regard;
 
 namespace {
 
-using Decode = AttentionDecode<Float32>;
+using Decode = AttentionDecode;
 constexpr std::int64_t kDim = 128, kKeys = 16384;
 constexpr std::size_t kBytes = 256u << 20, kHugePage = 2u << 20;  // of keys, and of values
 constexpr int kTurns = 9;

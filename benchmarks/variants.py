@@ -3,6 +3,7 @@
 python benchmarks/variants.py [--rounds 15] [--length 1024]
 python benchmarks/variants.py --selected           # selected keys: a sparse mask, or a dense one
 python benchmarks/variants.py --products           # indexers and latents, relative to products
+python benchmarks/variants.py --linear             # linear attention
 
 Each recipe is timed with the NumPy code around its call. Plain attention has the same queries, keys
 and values, and is causal if the recipe is. Needs Numba for sigmoid attention.
@@ -158,17 +159,64 @@ def products(n=8192):
         yield name, product(heads * n * (576 + 512)), call
 
 
+def linear(n=512, heads=32, dim=128):
+    """Yield calls of the gated delta rule, and what they are compared with."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    def arrays(tokens):
+        key = normal(heads, tokens, dim)
+        key /= np.linalg.norm(key, axis=-1, keepdims=True)
+        decay, beta = rng.random((2, heads, tokens), dtype=np.float32)
+        return normal(heads, tokens, dim), key, normal(heads, tokens, dim), -decay / 16, beta
+
+    def call(query, key, value, decay, beta, **options):
+        return regard.linear_attention(query, key, value, decay=decay, beta=beta, **options)
+
+    prompt, token = arrays(n), arrays(1)
+    left, right = normal(heads, n, dim), normal(heads, dim, 3 * dim)
+    name = f"{heads} heads, {n} tokens of {dim} numbers"
+    # The state has three products for each token: with its key, its update and with its query.
+    product = partial(regard.matmul, left, right)
+    yield f"{name}, relative to matmul", product, partial(call, *prompt)
+    by_column = np.repeat(prompt[3][..., None], dim, axis=-1)
+    columns = partial(call, *prompt[:3], by_column, prompt[4])
+    yield f"{name}, decay by key column, relative to matmul", product, columns
+    state, output = normal(heads, dim, dim), np.empty_like(token[2])
+    step = partial(call, *token, state=state, return_state=True, out=(output, state))
+    once = partial(np.multiply, state, np.float32(0.999), out=state)
+    yield f"{heads} heads, one token, relative to one pass over the state", once, step
+    try:
+        import torch
+        from transformers.models.qwen3_next import modeling_qwen3_next as formulas
+    except ImportError:
+        return
+    torch.set_num_threads(regard.get_num_threads())
+    for given, rule in ((prompt, "chunk"), (token, "recurrent")):
+        tensors = [torch.from_numpy(x)[None].transpose(1, 2) for x in given]
+        formula = getattr(formulas, f"torch_{rule}_gated_delta_rule")
+        tokens = given[0].shape[1]
+        name = f"{heads} heads, tokens: {tokens}, relative to the formula of transformers"
+        options = {"state": state, "return_state": True}
+        last = torch.from_numpy(state)[None]
+        formula = partial(formula, *tensors, initial_state=last, output_final_state=True)
+        yield name, torch.inference_mode()(formula), partial(call, *given, **options)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--selected", action="store_true")
-    parser.add_argument("--products", action="store_true")
+    others = {"selected": selected, "products": products, "linear": linear}
+    for name in others:
+        parser.add_argument(f"--{name}", action="store_true")
     options = parser.parse_args()
     print(f"{regard.active_target()}, {regard.get_num_threads()} threads")
     rows = recipes(options.length)
-    if options.selected or options.products:
-        rows = selected() if options.selected else products()
+    for name, calls in others.items():
+        rows = calls() if getattr(options, name) else rows
     for name, plain, recipe in rows:
         times = medians(options.rounds, {"plain": plain, "recipe": recipe})
         print(f"| {name} | {ratios(times, 'plain')['recipe']:.2f} |")

@@ -44,8 +44,8 @@ py::array_t<std::int32_t> table_of(const CacheState& state, std::size_t pool) {
       entries.pages->data());
 }
 
-// `layers` are tuples (pool, [(dtype, shape)], (key_scales, value_scales) or None, None or, for values in
-// keys, (items of a row of values, items of a row of their scales)); `pools` are tuples
+// `layers` are tuples (pool, [(dtype, shape)], (key_scales, value_scales) or None, key_means or None, None
+// or, for values in keys, (items of a row of values, items of a row of their scales)); `pools` are tuples
 // (page_rows, keep_last or -1, keep_first, number of pages that are allocated at once).
 std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, const py::list& layers,
                                       std::int64_t capacity, std::int64_t most_bytes) {
@@ -60,8 +60,8 @@ std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, 
   auto all = std::make_shared<PagePools>();
   auto forms = std::make_shared<std::vector<LayerForm>>();
   for (const py::handle layer : layers) {
-    const auto [pool, arrays, scales, in_keys] =
-        layer.cast<std::tuple<std::size_t, py::list, py::object, py::object>>();
+    const auto [pool, arrays, scales, means, in_keys] =
+        layer.cast<std::tuple<std::size_t, py::list, py::object, py::object, py::object>>();
     PoolLayout& layout = layouts.at(pool);
     LayerForm& form = forms->emplace_back();
     for (const py::handle array : arrays) {
@@ -74,6 +74,7 @@ std::shared_ptr<CachePages> new_pages(std::size_t batch, const py::list& pools, 
     if (!in_keys.is_none())
       std::tie(form.value_items, form.value_scale_items) = in_keys.cast<std::pair<std::int64_t, std::int64_t>>();
     if (!scales.is_none()) form.scales = scales.cast<std::vector<py::array_t<float>>>();
+    if (!means.is_none()) form.key_means = means.cast<KeyMeans>();
     all->pool_of_layer.push_back(static_cast<std::int64_t>(pool));
   }
   for (const PoolLayout& layout : layouts) all->pools.emplace_back(layout);
@@ -348,6 +349,11 @@ void add_page_tables(py::module_& module) {
       .def_property_readonly(
           "evicted",
           [](const LayerPages& pages) { return array_of(pages.state()->pools[pages.pool()].evicted); })
+      .def_property_readonly("key_means",
+                             [](const LayerPages& pages) -> py::object {
+                               const KeyMeans* const means = pages.key_means();
+                               return means ? py::object(*means) : py::none();
+                             })
       .def_property_readonly("arrays", [](const LayerPages& pages) {
         const std::shared_ptr<const PageRows> rows = pages.rows();
         py::list arrays;

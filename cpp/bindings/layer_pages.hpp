@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "../dispatch/page_table.hpp"
@@ -24,11 +25,14 @@ struct LayerArray {
   py::array in(const Block& block, std::int64_t stride) const;
 };
 
+using KeyMeans = py::array_t<float, py::array::c_style>;  // (kv_heads, head_dim)
+
 // The arrays of a layer (keys, values, and the scales of both), and its scales of heads that never
 // change, if it has any.
 struct LayerForm {
   std::vector<LayerArray> arrays;
   std::vector<py::array_t<float>> scales;
+  std::optional<KeyMeans> key_means;  // subtracted from keys before they are stored
   // If values are the first columns of the keys, they have no arrays, and this is the number of items
   // in a row of values; otherwise 0. The second is the number in a row of their scales, 0 if these have
   // no columns.
@@ -62,6 +66,13 @@ class LayerPages {
   // Whether values are the first columns of the keys.
   bool are_values_in_keys() const {
     return cache_ && (*cache_->layers)[static_cast<std::size_t>(layer_)].value_items > 0;
+  }
+
+  // What was subtracted from keys, or null.
+  const KeyMeans* key_means() const {
+    if (!cache_) return nullptr;
+    const LayerForm& form = (*cache_->layers)[static_cast<std::size_t>(layer_)];
+    return form.key_means ? &*form.key_means : nullptr;
   }
 
   // Of the pages in a block.

@@ -35,11 +35,13 @@ py::value_error differ(const char* what, const ArrayView& a, const ArrayView& b,
 
 class LinearCall {
  public:
-  bool take(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta, py::handle state) {
+  bool take(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta,
+            py::handle state) {
     const auto take_one = [](ArrayView& view, const char* name, py::handle object) {
       return object.is_none() || take_view(view, name, object, Accepts::storage);
     };
-    if (!take_view(query_, "query", query, Accepts::storage) || !take_view(key_, "key", key, Accepts::storage) ||
+    if (!take_view(query_, "query", query, Accepts::storage) ||
+        !take_view(key_, "key", key, Accepts::storage) ||
         !take_view(value_, "value", value, Accepts::storage) || !take_one(decay_, "decay", decay) ||
         !take_one(beta_, "beta", beta) || !take_one(state_, "state", state))
       return false;
@@ -88,14 +90,14 @@ class LinearCall {
     if (state_.array) {
       if (!broadcasts_to(state_.shape, state_shape_))
         throw py::value_error("state must broadcast to " + to_text(state_shape_) + ", that is, " +
-                              (starts ? "(texts, " : "(..., ") + "kv_heads, head_dim, value_dim), got shape " +
-                              to_text(state_.shape));
+                              (starts ? "(texts, " : "(..., ") +
+                              "kv_heads, head_dim, value_dim), got shape " + to_text(state_.shape));
       problem_.state = operand_of(state_, kStateRows);
     }
   }
 
   py::object run(std::optional<double> scale, bool return_state, py::handle out, int threads) {
-    problem_.scale = scale ? *scale : 1.0 / std::sqrt(static_cast<double>(problem_.head_dim));
+    problem_.scale = scale_or_default(scale);
     const bool is_pair = PyTuple_CheckExact(out.ptr());
     const auto given = [&](std::size_t index) -> py::object {
       if (is_pair) return py::reinterpret_borrow<py::tuple>(out)[index];
@@ -113,15 +115,16 @@ class LinearCall {
       state->forbid_overlap(output);
       problem_.new_state = operand_of(state->view, kStateRows);
     }
-    run_work(work_of(problem_), [&](const StopSignal& signal) { attend_linearly(problem_, threads, signal); });
+    run_work(work_of(problem_),
+             [&](const StopSignal& signal) { attend_linearly(problem_, threads, signal); });
     const py::object result = output.deliver();
     if (!return_state) return result;
     return py::make_tuple(result, state->deliver());
   }
 
-  py::object gradients(std::optional<double> scale, py::handle grad_output_object, py::handle grad_state_object,
-                       int threads) {
-    problem_.scale = scale ? *scale : 1.0 / std::sqrt(static_cast<double>(problem_.head_dim));
+  py::object gradients(std::optional<double> scale, py::handle grad_output_object,
+                       py::handle grad_state_object, int threads) {
+    problem_.scale = scale_or_default(scale);
     LinearBackwardProblem problem{};
     ArrayView grad_output, grad_state;
     if (!take_view(grad_output, "grad_output", grad_output_object, Accepts::storage) || is_wider(grad_output))
@@ -135,43 +138,51 @@ class LinearCall {
       check_shape(grad_state, state_shape_, "the new state");
       problem.grad_new_state = operand_of(grad_state, kStateRows);
     }
-    Shape key_shape = output_shape_;
-    if (has_heads()) key_shape[key_shape.size() - layout_.heads] = problem_.kv_heads;
-    const auto with_columns = [](Shape shape, std::int64_t columns) {
-      shape[shape.size() - 1] = columns;
-      return shape;
-    };
-    const auto rows_of = [&](const ArrayView& input, const ArrayView& like) {
-      Shape shape = key_shape;
-      shape.pop_back();
-      if (input.shape.size() > shape.size()) shape.push_back(like.size(1));
-      return shape;
-    };
     py::list results;
-    const auto add = [&](Operand& operand, const ArrayView& input, const Shape& shape, const TokenLayout& layout,
-                         bool has_columns = true) {
-      if (!input.array) return results.append(py::none());
-      ArrayView view = new_array(("gradient of " + std::string(input.name)).c_str(), result_type_of(problem_.scalar), shape);
-      results.append(py::make_tuple(view.array, input.array));
-      if (!has_columns) {
-        view.shape.push_back(1);
-        view.strides.push_back(0);
+    const auto add = [&](const ArrayView& input, const char* name, const Shape& shape) {
+      if (!input.array) {
+        results.append(py::none());
+        return ArrayView();
       }
-      operand = operand_of(view, layout);
+      const ArrayView view = new_array(name, result_type_of(problem_.scalar), shape);
+      results.append(py::make_tuple(view.array, input.array));
+      return view;
     };
-    const bool has_columns = decay_.array && decay_.shape.size() + 1 > key_shape.size();
-    add(problem.grad_query, query_, with_columns(output_shape_, problem_.head_dim), layout_);
-    add(problem.grad_key, key_, with_columns(key_shape, problem_.head_dim), layout_);
-    add(problem.grad_value, value_, key_shape, layout_);
-    add(problem.grad_decay, decay_, rows_of(decay_, problem_.decays_by_column ? key_ : decay_), layout_, has_columns);
-    add(problem.grad_beta, beta_, rows_of(beta_, beta_), layout_, false);
-    add(problem.grad_state, state_, state_shape_, kStateRows);
+    const auto with_columns = [](Shape shape, py::ssize_t columns) {
+      shape.push_back(columns);
+      return shape;
+    };
+    Shape queries = output_shape_;
+    queries.pop_back();
+    Shape rows = queries;
+    if (has_heads()) rows[rows.size() + 1 - layout_.heads] = problem_.kv_heads;
+    const bool has_columns = decay_.shape.size() > rows.size();
+    const py::ssize_t columns = problem_.decays_by_column ? problem_.head_dim : 1;
+    problem.grad_query =
+        operand_of(add(query_, "gradient of query", with_columns(queries, problem_.head_dim)), layout_);
+    problem.grad_key =
+        operand_of(add(key_, "gradient of key", with_columns(rows, problem_.head_dim)), layout_);
+    problem.grad_value =
+        operand_of(add(value_, "gradient of value", with_columns(rows, problem_.value_dim)), layout_);
+    const ArrayView decay =
+        add(decay_, "gradient of decay", has_columns ? with_columns(rows, columns) : rows);
+    if (decay.array)
+      problem.grad_decay = has_columns ? operand_of(decay, layout_) : operand_of_rows(decay, rows);
+    const ArrayView beta = add(beta_, "gradient of beta", rows);
+    if (beta.array) problem.grad_beta = operand_of_rows(beta, rows);
+    const ArrayView state = add(state_, "gradient of state", state_shape_);
+    if (state.array) problem.grad_state = operand_of(state, kStateRows);
     problem.forward = problem_;
-    run_work(3 * work_of(problem_), [&](const StopSignal& signal) { linear_gradients(problem, threads, signal); });
+    run_work(kBackwardWork * work_of(problem_),
+             [&](const StopSignal& signal) { linear_gradients(problem, threads, signal); });
     return py::tuple(results);
   }
 
  private:
+  double scale_or_default(std::optional<double> scale) const {
+    return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(problem_.head_dim));
+  }
+
   bool is_wider(const ArrayView& view) const {
     return view.element == Element::float64 && problem_.scalar == Scalar::float32;
   }
@@ -181,14 +192,15 @@ class LinearCall {
   void check_shapes(bool is_packed) const {
     for (const ArrayView* view : {&query_, &key_, &value_}) {
       if (is_packed ? view->axes() == 3 : view->axes() >= 2) continue;
-      throw py::value_error(std::string(view->name) + " must have " +
-                            (is_packed ? "3 dimensions, (total, heads, dim)" : "at least 2 dimensions, (length, dim)") +
-                            ", got shape " + to_text(view->shape));
+      throw py::value_error(
+          std::string(view->name) + " must have " +
+          (is_packed ? "3 dimensions, (total, heads, dim)" : "at least 2 dimensions, (length, dim)") +
+          ", got shape " + to_text(view->shape));
     }
     if (query_.size(1) != key_.size(1)) throw differ("query and key must share head_dim", query_, key_, 1);
     if (query_.size(1) == 0)
-      throw py::value_error("query and key must have a head_dim of at least 1, got shapes " + to_text(query_.shape) +
-                            " and " + to_text(key_.shape));
+      throw py::value_error("query and key must have a head_dim of at least 1, got shapes " +
+                            to_text(query_.shape) + " and " + to_text(key_.shape));
     for (const ArrayView* view : {&query_, &key_})
       if (size_at(*view, layout_.tokens) != size_at(value_, layout_.tokens))
         throw differ("query, key and value must share their length", *view, value_, layout_.tokens);
@@ -224,7 +236,8 @@ class LinearCall {
 
   // An array with one number per token and key head. Axes that are missing or of length 1 are broadcast.
   Operand operand_of_rows(ArrayView view, const Shape& rows) {
-    if (!broadcasts_to(view.shape, rows)) throw shape_error(view, rows, "one number for each token and key head");
+    if (!broadcasts_to(view.shape, rows))
+      throw shape_error(view, rows, "one number for each token and key head");
     view.shape.push_back(1);
     view.strides.push_back(0);
     return operand_of(view, layout_);
@@ -259,8 +272,8 @@ struct Numbers {
 
 // Checks a call, and returns run(call, numbers); or NotImplemented if Python must convert an array.
 template <class Run>
-py::object call_linear(const py::handle (&arrays)[6], py::handle scale, py::handle starts_object, py::handle threads,
-                       Run run) {
+py::object call_linear(const py::handle (&arrays)[6], py::handle scale, py::handle starts_object,
+                       py::handle threads, Run run) {
   Numbers numbers{{}, thread_count_of(threads)};
   if (!scale.is_none()) numbers.scale = finite_number_of("scale", scale);
   std::optional<Starts> starts;
@@ -273,9 +286,9 @@ py::object call_linear(const py::handle (&arrays)[6], py::handle scale, py::hand
 
 }  // namespace
 
-py::object linear_attention(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta,
-                            py::handle state, py::handle scale, py::handle starts_object, py::handle return_state,
-                            py::handle out, py::handle threads) {
+py::object linear_attention(py::handle query, py::handle key, py::handle value, py::handle decay,
+                            py::handle beta, py::handle state, py::handle scale, py::handle starts_object,
+                            py::handle return_state, py::handle out, py::handle threads) {
   const bool returns_state = flag_of("return_state", return_state);
   return call_linear({query, key, value, decay, beta, state}, scale, starts_object, threads,
                      [&](LinearCall& call, const Numbers& numbers) {
@@ -283,9 +296,10 @@ py::object linear_attention(py::handle query, py::handle key, py::handle value, 
                      });
 }
 
-py::object linear_attention_backward(py::handle grad_output, py::handle query, py::handle key, py::handle value,
-                                     py::handle decay, py::handle beta, py::handle state, py::handle scale,
-                                     py::handle starts_object, py::handle grad_state, py::handle threads) {
+py::object linear_attention_backward(py::handle grad_output, py::handle query, py::handle key,
+                                     py::handle value, py::handle decay, py::handle beta, py::handle state,
+                                     py::handle scale, py::handle starts_object, py::handle grad_state,
+                                     py::handle threads) {
   return call_linear({query, key, value, decay, beta, state}, scale, starts_object, threads,
                      [&](LinearCall& call, const Numbers& numbers) {
                        return call.gradients(numbers.scale, grad_output, grad_state, numbers.threads);

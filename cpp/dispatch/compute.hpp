@@ -46,7 +46,8 @@ void attend_linearly(const LinearProblem& problem, int threads, const StopSignal
 // Upper bound on its multiplications.
 double work_of(const LinearProblem& problem);
 
-// Fills the problem's gradients.
+// Fills the problem's gradients, with so many times the work of the forward call.
+constexpr double kBackwardWork = 3;
 void linear_gradients(const LinearBackwardProblem& problem, int threads, const StopSignal& signal);
 
 // Fills c.

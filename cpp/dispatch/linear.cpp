@@ -71,13 +71,12 @@ LinearBackwardTask task_of(const LinearBackwardProblem& problem, std::int64_t in
   return task;
 }
 
-// The number of columns of the values that a task computes: fewer than all if there are few heads.
-// All parts of a head compute its scores.
+// The number of columns of the values that a task computes: fewer than all if there are fewer heads
+// than threads. All parts of a head compute its scores.
 std::int64_t columns_of_task(const LinearProblem& problem, const Kernels& kernels, int threads) {
-  const std::int64_t heads = problem.batch.count * problem.kv_heads, unit = kernels.linear.panel_columns;
-  const std::int64_t panels = std::max<std::int64_t>(ceil_div(problem.value_dim, unit), 1);
-  const std::int64_t parts = threads == 1 || heads >= 4 * threads ? 1 : ceil_div(2 * threads, heads);
-  return unit * ceil_div(panels, std::min(parts, panels));
+  const std::int64_t heads = problem.batch.count * problem.kv_heads, unit = kernels.linear.column_unit;
+  const std::int64_t units = std::max<std::int64_t>(ceil_div(problem.value_dim, unit), 1);
+  return unit * ceil_div(units, std::min(ceil_div(threads, heads), units));
 }
 
 // Runs `count` tasks with `work` multiplications in all. task_at(index) returns a task.
@@ -86,7 +85,8 @@ void run_tasks(const PassKernels<Problem, Task>& kernel, const Problem& problem,
                std::int64_t columns, std::int64_t count, double work, int threads, const StopSignal& signal,
                TaskAt task_at) {
   threads = static_cast<int>(std::min<std::int64_t>(threads, count));
-  const double tokens = static_cast<double>(count) * static_cast<double>(std::max<std::int64_t>(forward.q_len, 1));
+  const double tokens =
+      static_cast<double>(count) * static_cast<double>(std::max<std::int64_t>(forward.q_len, 1));
   const std::int64_t interval = interval_of(kChunkTokens, std::max(1.0, work / tokens * kChunkTokens));
   const Scratch scratch(threads, kernel.workspace_bytes(problem, std::min(columns, forward.value_dim)));
   parallel_for(threads, count, signal, [&](std::int64_t index, Worker& worker) {
@@ -97,8 +97,9 @@ void run_tasks(const PassKernels<Problem, Task>& kernel, const Problem& problem,
 }  // namespace
 
 double work_of(const LinearProblem& problem) {
-  const double tokens = problem.starts ? static_cast<double>(problem.starts[problem.batch.count])
-                                       : static_cast<double>(problem.batch.count) * static_cast<double>(problem.q_len);
+  const double tokens = problem.starts
+                            ? static_cast<double>(problem.starts[problem.batch.count])
+                            : static_cast<double>(problem.batch.count) * static_cast<double>(problem.q_len);
   const double heads = static_cast<double>(problem.heads + 2 * problem.kv_heads);
   const double dims = static_cast<double>(problem.head_dim + kChunkTokens / 2) *
                       static_cast<double>(problem.value_dim + kChunkTokens / 2);
@@ -113,8 +114,9 @@ void attend_linearly(const LinearProblem& problem, int threads, const StopSignal
   threads = threads_for(work, threads);
   const std::int64_t columns = columns_of_task(problem, kernels, threads);
   const std::int64_t parts = std::max<std::int64_t>(ceil_div(problem.value_dim, columns), 1);
-  run_tasks(kernels.linear.pass, problem, problem, columns, problem.batch.count * problem.kv_heads * parts, work,
-            threads, signal, [&](std::int64_t index) {
+  const std::int64_t count = problem.batch.count * problem.kv_heads * parts;
+  run_tasks(kernels.linear.pass, problem, problem, columns, count, work, threads, signal,
+            [&](std::int64_t index) {
               const std::int64_t begin = index % parts * columns;
               return HeadPlaces(problem, index / parts)
                   .task(problem, begin, std::min(problem.value_dim, begin + columns));
@@ -125,7 +127,7 @@ void linear_gradients(const LinearBackwardProblem& problem, int threads, const S
   const LinearProblem& forward = problem.forward;
   if (forward.batch.count == 0 || forward.kv_heads == 0) return;
   check_dims(forward.head_dim, forward.value_dim, forward.scalar);
-  const double work = 3 * work_of(forward);
+  const double work = kBackwardWork * work_of(forward);
   run_tasks(kernels_for(active_target(), forward.scalar).linear.backward, problem, forward, forward.value_dim,
             forward.batch.count * forward.kv_heads, work, threads_for(work, threads), signal,
             [&](std::int64_t index) { return task_of(problem, index); });

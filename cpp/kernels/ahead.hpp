@@ -19,6 +19,8 @@ constexpr int kAheadOfScores = kRowsInLanes ? 4 : 5;
 template <bool kRowsInLanes>
 constexpr int kAheadOfValues = 8 - kAheadOfScores<kRowsInLanes>;
 constexpr int kAheadOfWeights = 24;
+// The distance at which `stop` waits: a page of the system, 64 lines.
+constexpr std::ptrdiff_t kBytesInFlight = 4096;
 // Number of lines that a forward kernel prefetches while it computes a tile: the number of lines
 // that the tile's weights occupy. Prefetching is thus proportional to the work of a tile.
 template <class Shape>
@@ -58,7 +60,15 @@ class Ahead {
   // `go_on` returns the current prefetch position, and `stop` stores it again after some calls of
   // `ask`.
   AskedLine go_on() const { return at_; }
-  void stop(AskedLine at) { at_ = at; }
+  // A processor may ignore prefetches if many of them are waiting, or if it does not know the
+  // address of their page. It then waits for each of these lines later. So this loads a line of the
+  // row that was prefetched some time ago: nothing more is prefetched before that one has arrived.
+  __attribute__((always_inline)) void stop(AskedLine at) {
+    at_ = at;
+    const char* const earlier = at.line - kBytesInFlight;
+    const void* const loaded = earlier >= row_ ? static_cast<const void*>(earlier) : this;
+    (void)*static_cast<const volatile char*>(loaded);
+  }
 
   __attribute__((always_inline)) void ask(AskedLine& at) {
     __builtin_prefetch(at.line, 0, 2);
@@ -72,6 +82,7 @@ class Ahead {
       at.line = run_->first;
       at.step = run_->step;
     }
+    row_ = at.line;
     at.left = run_->lines_of_row;
   }
 
@@ -120,10 +131,12 @@ class Ahead {
   void start() {
     run_ = runs_;
     rows_ = run_->rows;
+    row_ = run_->first;
     at_ = {run_->first, run_->step, run_->lines_of_row};
   }
 
   AskedLine at_;
+  const char* row_;  // that is being prefetched
   const Run* run_;
   std::int64_t rows_;  // of the current run, not yet prefetched
   int run_count_ = 0;

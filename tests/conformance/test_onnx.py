@@ -1,7 +1,8 @@
-"""All of ONNX's own node tests of `Attention` and `RotaryEmbedding`: the models and data that onnx
-generates for implementers of its operators, which become calls of regard.
+"""All of ONNX's own node tests of `Attention`, `LinearAttention` and `RotaryEmbedding`: the models
+and data that onnx generates for implementers of its operators, which become calls of regard.
 
 https://onnx.ai/onnx/operators/onnx__Attention.html
+https://onnx.ai/onnx/operators/onnx__LinearAttention.html
 https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
 """
 
@@ -17,7 +18,7 @@ from onnx import helper
 from onnx.backend.test.case import node as onnx_nodes
 from onnx.backend.test.runner import Runner
 
-from regard import positional
+from regard import linear_attention, positional
 from regard import scaled_dot_product_attention as attend
 
 WEIGHTS = 3  # a mode of qk_matmul_output; the others are scores, which a fused call never stores
@@ -71,6 +72,45 @@ def attention(
         output, weights = attend(asked, key, value, **options), None
     output = output.astype(query.dtype, copy=False)
     return _heads_together(output) if flat else output, key, value, weights
+
+
+def linear(
+    query,
+    key,
+    value,
+    past_state=None,
+    decay=None,
+    beta=None,
+    *,
+    q_num_heads,
+    kv_num_heads,
+    scale=0.0,
+    update_rule=b"gated_delta",
+    chunk_size=64,
+):
+    """Return the output and the present state. What is given determines the rule."""
+    assert (decay is not None, beta is not None) == (
+        b"gated" in update_rule,
+        b"delta" in update_rule,
+    )
+    if decay is not None:
+        decay = _heads_apart(decay, kv_num_heads)
+        decay = decay[..., 0] if decay.shape[-1] == 1 else decay
+    if beta is not None:
+        beta = np.broadcast_to(beta, (*beta.shape[:2], kv_num_heads)).swapaxes(1, 2)
+    key, of_value = (_heads_apart(x, kv_num_heads) for x in (key, value))
+    output, state = linear_attention(
+        _heads_apart(query, q_num_heads),
+        key,
+        of_value,
+        decay=decay,
+        beta=beta,
+        state=past_state,
+        scale=scale or None,
+        return_state=True,
+    )
+    stored = query.dtype if past_state is None else past_state.dtype
+    return _heads_together(output), state.astype(stored)
 
 
 def rotary_embedding(
@@ -153,7 +193,7 @@ def collected():
     `collect_testcases` imports the modules of all operators, which takes five seconds in each test
     process."""
     with warnings.catch_warnings(action="ignore"):  # from how some cases are made
-        for module in ("attention", "rotaryembedding"):
+        for module in ("attention", "linear_attention", "rotaryembedding"):
             importlib.import_module(f"{onnx_nodes.__name__}.{module}")
     return onnx_nodes._NodeTestCases
 
@@ -176,17 +216,24 @@ def assert_passes(case, results):
 
 
 ATTENTION, ROTARY = node_cases("Attention"), node_cases("RotaryEmbedding")
+LINEAR = node_cases("LinearAttention")
 
 
 def test_no_case_is_missing():
-    """onnx 1.23 has 93 and 8 cases; a smaller suite proves less."""
+    """onnx 1.23 has 93, 14 and 8 cases; a smaller suite proves less."""
     assert len({case.name for case in ATTENTION}) >= 93
+    assert len({case.name for case in LINEAR}) >= 14
     assert len({case.name for case in ROTARY}) >= 8
 
 
 @pytest.mark.parametrize("case", ATTENTION, ids=lambda case: case.name)
 def test_attention(case, target):
     assert_passes(case, attention(*case.inputs, **case.attributes))
+
+
+@pytest.mark.parametrize("case", LINEAR, ids=lambda case: case.name)
+def test_linear_attention(case, target):
+    assert_passes(case, linear(*case.inputs, **case.attributes))
 
 
 @pytest.mark.parametrize("case", ROTARY, ids=lambda case: case.name)

@@ -45,6 +45,7 @@ PLANTED = [
     ("decode.py", "decode.py", "(query, key, value, threads=", "(query, value, key, threads="),
     ("eight_bits.py", "eight_bits.py", "(k - mean) @ rotation", "k @ rotation"),
     ("gradients.py", "gradients.py", "value[keys].T - mean)", "value[keys].T)"),
+    ("linear.py", "linear.py", "from_start[-1] * state", "state"),
 ]
 QUICK = {"online.py"}
 SLOW = {"lazy.cpp", "decode.cpp", "eight_bits.cpp", "backward.cpp"}

@@ -120,6 +120,11 @@ CONSTRUCTORS = [
     ({"dtype": "q4_1", "head_dim": 64, "value_dim": 33}, ValueError, "value_dim must ... got 33"),
     ({"dtype": "q4_1", "head_dim": 64, "key_scales": 1.0}, TypeError, "key_scales must be left"),
     ({"value_scales": 2}, TypeError, "value_scales must be left out with"),
+    ({"key_means": [[1.0]]}, TypeError, "key_means must be left out with dtype float32"),
+    (FLOAT8 | {"key_means": "large"}, TypeError, "key_means must be an array of floats, got"),
+    (FLOAT8 | {"key_means": 1.0}, ValueError, "key_means must have shape ... got shape ()"),
+    (FLOAT8 | {"head_dim": 1, "num_kv_heads": 1, "key_means": [[np.inf]]}, ValueError, "key_means"),
+    (IN_KEYS | FLOAT8 | {"key_means": 1.0}, ValueError, "key_means must be left out with"),
     ({"value_from_key": 1}, TypeError, "value_from_key must be True or False, got int"),
     (IN_KEYS | {"value_dim": 9}, ValueError, "value_dim must be at most head_dim ... got 9"),
     (IN_KEYS | FLOAT8 | {"value_scales": 2}, ValueError, "value_scales must be left out, or"),
@@ -138,6 +143,7 @@ OF_LAYERS = [
         ValueError,
         "key_scales must be a number, or ... got shape (3,)",
     ),
+    ({"key_means": [None]} | FLOAT8, ValueError, "key_means must be one value, or ... got 1"),
     ({"layers": 0}, ValueError, "layers must be at least 1, got 0"),
 ]
 PAGED = {

@@ -151,7 +151,7 @@ def test_two_gradients_in_one_place(one, other, first):
     places = {n: memory[first:][: LIKE[n].nbytes].view(LIKE[n].dtype) for n in (one, other)}
     out = NO_GRADIENTS._replace(**{n: x.reshape(LIKE[n].shape) for n, x in places.items()})
     options = {name: LIKE[name] for name in ("mask", "alibi_slopes", "sinks")}
-    parts = f"out.{other} must not overlap out.{one} ... two gradients cannot share memory"
+    parts = f"out.{other} must not overlap out.{one} ... two results cannot share memory"
     check(lambda: backward(**options, with_respect_to=tuple(LIKE), out=out), ValueError, parts)
     assert (memory == 7).all()
 

@@ -1,4 +1,5 @@
-"""Wrong calls of regard.torch: dense, packed and nested tensors, recordings and block masks."""
+"""Wrong calls of regard.torch: dense, packed and nested tensors, linear attention, recordings and
+block masks."""
 
 import re
 import warnings
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip insta
 import regard.torch  # noqa: E402
 from regard.torch import (  # noqa: E402
     block_mask,
+    linear_attention,
     record,
     scaled_dot_product_attention,
     scaled_dot_product_attention_ragged,
@@ -58,6 +60,11 @@ def packed(changes, **options):
 def nested(changes, **options):
     good = {name: heads(3, 7) for name in SHAPES}
     return scaled_dot_product_attention(**good | changes, **options)
+
+
+def linear(changes):
+    good = {"query": zeros(2, 4, 5, 8), "key": zeros(2, 4, 5, 8), "value": zeros(2, 4, 5, 6)}
+    return linear_attention(**good | changes)
 
 
 DENSE = [
@@ -115,6 +122,14 @@ PACKED = [
     ({"key_starts": zeros(5, **meta).long()}, ValueError, "key_starts must be on the"),
     ({"attn_mask": zeros(11, 4, 20)}, ValueError, "attn_mask must broadcast to ... got shape (11"),
     ({"attn_mask": CAUSAL}, TypeError, "attn_mask must not be a ... pass is_causal=True, and"),
+]
+LINEAR = [
+    ({"query": np.zeros((4, 5, 8), np.float32)}, TypeError, "query must be a ... got ndarray"),
+    ({"decay": [0.0]}, TypeError, "decay must be a tensor or None, got [0.0]"),
+    ({"beta": zeros(5).to_sparse()}, TypeError, "beta must be a dense ... got layout"),
+    ({"state": zeros(8, 6, **meta)}, ValueError, "state must be on the device ... got meta"),
+    ({"key": zeros(2, 3, 5, 8)}, ValueError, "key and value must share kv_heads, got 3 and 4"),
+    ({"return_state": 1}, TypeError, "return_state must be True or False, got int"),
 ]
 OF_NESTED = [
     ({"query": NESTED}, TypeError, "query must be a dense ... got a nested ... create it with"),
@@ -211,6 +226,11 @@ def test_dense(wrong, error, parts, requires_grad):
 @each(PACKED)
 def test_packed(wrong, error, parts):
     check(lambda: packed(wrong), error, parts)
+
+
+@each(LINEAR)
+def test_linear(wrong, error, parts):
+    check(lambda: linear(wrong), error, parts)
 
 
 @each(OF_NESTED)

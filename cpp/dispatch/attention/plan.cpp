@@ -216,12 +216,29 @@ TileCounts count_tiles(const AttentionPlan& plan, const StopSignal& signal) {
 
 namespace {
 
+// Whether a decode prefetches the keys of a later task: unless L2 has room for those of all tasks.
+bool prefetches_tasks(const AttentionPlan& plan) {
+  const AttentionProblem& problem = *plan.problem;
+  const double keys = static_cast<double>(problem.batch.count * problem.kv_heads) * most_keys_of_row(problem);
+  const double bytes = keys * sizeof(float) * static_cast<double>(problem.head_dim + problem.value_dim);
+  return plan.method == AttentionMethod::decode && bytes > static_cast<double>(problem.l2_bytes);
+}
+
+// Whether all entries have rows at the same places. In pages, or ragged, a later entry need not have
+// rows where this one has some.
+bool has_equal_entries(const AttentionProblem& problem) { return !problem.pages && !problem.key_starts; }
+
 void run_tasks(const AttentionPlan& plan, const StopSignal& signal) {
   const Scratch scratch(plan.threads, plan.bytes_of_workspace);
+  const bool prefetches = prefetches_tasks(plan);
   parallel_for(plan.threads, plan.tasks->count(), signal, [&](std::int64_t index, Worker& worker) {
-    const AttentionTask task = plan.tasks->at(index);
-    run_task(plan.kernel_of(task.entry), *plan.problem, task, plan.interval, worker,
-             scratch.of(worker));
+    AttentionTask task = plan.tasks->at(index);
+    AttentionTask next;
+    if (prefetches && index + plan.threads < plan.tasks->count()) {
+      next = plan.tasks->at(index + plan.threads);
+      if (next.entry == task.entry || has_equal_entries(*plan.problem)) task.next = &next;
+    }
+    run_task(plan.kernel_of(task.entry), *plan.problem, task, plan.interval, worker, scratch.of(worker));
   });
 }
 

@@ -44,6 +44,7 @@ AttentionTask task_of(const AttentionProblem& problem, std::int64_t entry, std::
   task.value = place.of_keys(problem.value);
   task.key_scales = static_cast<const float*>(place.of_head(problem.key_scales));
   task.value_scales = static_cast<const float*>(place.of_head(problem.value_scales));
+  if (problem.key_means) task.key_means = problem.key_means + kv_head * problem.head_dim;
   task.pages = problem.pages ? problem.pages + entry * problem.pages_stride : nullptr;
   task.mask = place.of_queries(problem.mask);
   if (problem.sparse_mask) {

@@ -105,7 +105,8 @@ struct PlainScores {
 
   REGARD_INLINE void pack_queries(const AttentionProblem& problem, const AttentionTask& task,
                                   const ForwardStrip<T>& strip) {
-    regard::pack_queries<Shape>(problem, problem.query, task.query, strip, strip.queries);
+    regard::pack_queries<Shape>(problem, problem.query, task.query, strip, strip.queries,
+                                task.key_means);
     if (strip.query_steps) round_queries<Shape>(problem.head_dim, strip);
   }
 

@@ -90,7 +90,11 @@ struct AttentionDecode {
       if (steps == 0) return;
       const DecodeBlock block = decode_block(problem, task, key, steps, work);
       Ahead ahead;
-      if (next < key_end) look_ahead(problem, task, next, work, ahead);
+      if (next < key_end)
+        look_ahead(problem, task, next, work, ahead);
+      else if (task.next && key_end == work.seen.window.end)
+        look_ahead(problem, *task.next, next_block_seen<DecodeShape>(work.seen, 0, key_end), work,
+                   ahead);
       score_steps(block, work, ahead);
       ahead.ask_lines(kAheadOfWeights);
       for (int row = 0; row < work.rows; ++row) weigh_row(problem, task, key, steps, row, work);
@@ -168,7 +172,10 @@ struct AttentionDecode {
   static void look_ahead(const AttentionProblem& problem, const AttentionTask& task,
                          std::int64_t key, const DecodeWorkspace& work, Ahead& ahead) {
     const KeyInterval seen = seen_of_block(work.seen, key, kDecodeBlock);
-    const std::int64_t first = key + seen.begin, count = seen.end - seen.begin;
+    const std::int64_t first = key + seen.begin;
+    const std::int64_t count =
+        (key + seen.end < task.kv_len ? key + seen.end : task.kv_len) - first;
+    if (count <= 0) return;
     const bool has_pages = problem.page_rows != 0;
     if (has_pages || !copies_keys(problem))
       ahead.add(keys_of(problem, task), first, count, problem.head_dim);

@@ -51,34 +51,39 @@ struct KeyVector {
 };
 
 // score_keys for several vectors of keys. Each sum over dimensions is a dependency chain, and the
-// sums of the other keys hide its latency.
+// sums of the other keys hide its latency. All squares of a line of each key follow one another:
+// the lines of rows that are 4096 bytes apart share one of L1's sets, with room for 8 of them.
 template <int kRows, int kTogether>
 REGARD_NOINLINE void score_squares(const KeyVector (&keys)[kTogether], std::ptrdiff_t key_stride,
                                    std::int64_t padded_head_dim, const float* queries,
                                    std::ptrdiff_t score_stride, Ahead& ahead) {
   constexpr int kAsked = kAheadOfScores<false> * kWidth * kWidth / kLineBytes;
+  constexpr int kLine = kLineBytes / static_cast<int>(sizeof(float));
   Vec<float> acc[kTogether][kRows];
 #pragma GCC unroll 4
   for (int v = 0; v < kTogether; ++v)
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) acc[v][r] = Vec<float>{};
-  for (std::int64_t d = 0; d < padded_head_dim; d += kWidth) {
+  for (std::int64_t line = 0; line < padded_head_dim; line += kLine) {
     AskedLine asked = ahead.go_on();
+    const std::int64_t end = line + kLine < padded_head_dim ? line + kLine : padded_head_dim;
 #pragma GCC unroll 4
-    for (int v = 0; v < kTogether; ++v) {
-      const float* const rows = keys[v].first + d;
-      Vec<float> square[kWidth];
+    for (int v = 0; v < kTogether; ++v)
+#pragma GCC unroll 1
+      for (std::int64_t d = line; d < end; d += kWidth) {
+        const float* const rows = keys[v].first + d;
+        Vec<float> square[kWidth];
 #pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) square[i] = load(rows + i * key_stride);
-      transpose<float>(square);
+        for (int i = 0; i < kWidth; ++i) square[i] = load(rows + i * key_stride);
+        transpose<float>(square);
 #pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i)
+        for (int i = 0; i < kWidth; ++i)
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
-          acc[v][r] = fma(square[i], broadcast(queries[(d + i) * kRows + r]), acc[v][r]);
+          for (int r = 0; r < kRows; ++r)
+            acc[v][r] = fma(square[i], broadcast(queries[(d + i) * kRows + r]), acc[v][r]);
 #pragma GCC unroll 8
-      for (int n = 0; n < kAsked; ++n) ahead.ask(asked);
-    }
+        for (int n = 0; n < kAsked; ++n) ahead.ask(asked);
+      }
     ahead.stop(asked);
   }
 #pragma GCC unroll 4
@@ -88,7 +93,8 @@ REGARD_NOINLINE void score_squares(const KeyVector (&keys)[kTogether], std::ptrd
 }
 
 // Like score_squares, with loads of half vectors that replace shuffles. This needs 32 registers;
-// with 16 it was slower.
+// with 16 it was slower. Rows that share a set of L1 are not computed by it, since it would read
+// their lines twice.
 //
 // A step reads half a line of each key. If keys begin at a line (kOnLines), the next line is
 // prefetched before the step that needs it, because every second step would otherwise wait for L2.
@@ -153,14 +159,16 @@ template <int kRows>
 REGARD_NOINLINE void score_register_steps(const DecodeBlock& block, std::uint32_t steps,
                                           const DecodeWorkspace& work, Ahead& ahead) {
   constexpr int kTogether = kTuning.decode_vectors;
+  constexpr bool kReadsHalves = DecodeShape::kRegisterCount == 32;
   const std::ptrdiff_t stride = block.keys.stride;
+  const bool one_by_one = kReadsHalves && are_far_apart(stride * std::int64_t{sizeof(float)});
   for_vectors_of_keys<kTogether>(steps, [&](const int* at, int count) {
     if constexpr (kTogether > 1) {
-      if (count == kTogether && at[kTogether - 1] + kWidth <= block.count) {
+      if (count == kTogether && at[kTogether - 1] + kWidth <= block.count && !one_by_one) {
         KeyVector keys[kTogether];
         for (int v = 0; v < kTogether; ++v)
           keys[v] = {row_of_key<float>(block, at[v]), work.scores + at[v]};
-        if constexpr (DecodeShape::kRegisterCount < 32)
+        if constexpr (!kReadsHalves)
           score_squares<kRows>(keys, stride, work.padded_head_dim, work.queries, kDecodeBlock,
                                ahead);
         else if (begin_with_lines(keys[0].first, stride))

@@ -42,6 +42,10 @@ REGARD_NOINLINE void pack_decode_queries(const AttentionProblem& problem, const 
       for (std::int64_t i = 0; i < problem.head_dim; ++i)
         to[i] = widen(from[i * problem.query.column_stride]) * share;
     });
+    if (task.key_means)
+      work.mean_scores[row] = score_of_mean<float>(
+          task.key_means, problem.head_dim, broadcast(work.scales[row] / share),
+          [&](std::int64_t d) { return broadcast(to[d]); })[0];
     if (rotates) rotate_row(to, problem.head_dim);
     const bool undoes = problem.key.element == Element::int8 && decodes_keys_in_place(problem);
     work.score_factor[row] = undoes ? undo_byte_on_top(to, problem.head_dim) : 1.0f;

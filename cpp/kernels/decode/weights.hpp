@@ -94,7 +94,8 @@ REGARD_INLINE Vec<float> capped_scores(Vec<float> product, int at, int row,
                                        const DecodeWorkspace& work) {
   if (work.key_scales)
     product = product * broadcast(work.score_factor[row]) * load<float>(work.key_scales + at);
-  const Vec<float> score = product * broadcast(work.scales[row]);
+  Vec<float> score = product * broadcast(work.scales[row]);
+  if (work.mean_scores) score = score + broadcast(work.mean_scores[row]);
   return work.softcaps ? capped<float>(score, broadcast(work.softcaps[row])) : score;
 }
 

@@ -35,16 +35,16 @@ struct LinearBackwardWorkspace {
   using Chunk = LinearWorkspace<Shape>;
   static constexpr std::int64_t kScores = Chunk::kScores;
 
-  Chunk chunk;  // without columns of values
-  Rows<T> keys, x, decayed;           // [kChunk]
-  Rows<T> grad_x, grad_keys;          // [kChunk]
-  Rows<T> grad_own;                   // [kChunk]: of keys, from the queries of their tokens
-  Rows<T> grad_ends, grad_sums;       // [kChunk]
-  Rows<T> scores, grad_scores;        // [kChunk]; `scores` of queries
-  Rows<T> given;                      // [kChunk]: the gradients of the rows' results
-  Rows<T> results, updates;           // [kChunk]: N and U
-  Rows<T> grad_updates, grad_values;  // [kChunk]
-  Rows<T> turned_updates;             // [value_dim][kScores]
+  Chunk chunk;                              // without columns of values
+  Rows<T> keys, x, decayed;                 // [kChunk]
+  Rows<T> grad_x, grad_keys;                // [kChunk]
+  Rows<T> grad_own;                         // [kChunk]: of keys, from the queries of their tokens
+  Rows<T> grad_ends, grad_sums;             // [kChunk]
+  Rows<T> scores, grad_scores;              // [kChunk]; `scores` of queries
+  Rows<T> given;                            // [kChunk]: the gradients of the rows' results
+  Rows<T> results, updates;                 // [kChunk]: N and U
+  Rows<T> grad_updates, grad_values;        // [kChunk]
+  Rows<T> turned_updates;                   // [value_dim][kScores]
   Rows<T> turned_state, turned_grad_state;  // [value_dim]
   Rows<T> grad_state;                       // [head_dim]
   Rows<T> states;                           // [chunks][head_dim]
@@ -112,10 +112,8 @@ struct LinearBackward {
   static constexpr std::int64_t kScores = Workspace::kScores;
 
   static constexpr PassKernels<Problem, Task> kernels() {
-    return {.workspace_bytes = workspace_bytes,
-            .begin = begin,
-            .advance = advance,
-            .finish = finish};
+    return {
+        .workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
   }
 
   static std::int64_t workspace_bytes(const Problem& problem, std::int64_t) {
@@ -171,8 +169,7 @@ struct LinearBackward {
   REGARD_NOINLINE void copy_state(const Operand& operand, const void* data, const Problem& problem,
                                   const Workspace& work, const Rows<T>& to) {
     const LinearProblem& forward = problem.forward;
-    if (!data)
-      return copy_padded<T, T>(nullptr, 0, 1, 0, 0, to.data, work.state_rows, to.stride);
+    if (!data) return copy_padded<T, T>(nullptr, 0, 1, 0, 0, to.data, work.state_rows, to.stride);
     copy_tokens<T>(operand, data, 0, forward.head_dim, forward.value_dim, to.data, work.state_rows,
                    to.stride);
   }
@@ -216,8 +213,7 @@ struct LinearBackward {
     const Rows<T> from = state_of(work, chunk.index), to = state_of(work, chunk.index + 1);
     for (std::int64_t row = 0; row < problem.forward.head_dim; ++row)
       for (std::int64_t at = 0; at < to.stride; at += kLanes<T>)
-        store(to.at(row) + at,
-              load(from.at(row) + at) * broadcast(work.chunk.state_decay[row]));
+        store(to.at(row) + at, load(from.at(row) + at) * broadcast(work.chunk.state_decay[row]));
     product<Shape, true>(problem.forward.head_dim, {work.chunk.ends, work.chunk.stride},
                          work.updates, chunk.count, problem.forward.value_dim, to, Into::added);
   }
@@ -236,8 +232,8 @@ struct LinearBackward {
     const LinearProblem& forward = problem.forward;
     const auto copy = [&](const Operand& operand, const void* data, std::int64_t columns,
                           const Rows<T>& to) {
-      data = static_cast<const char*>(data) +
-             head * operand.head_stride * bytes_of(operand.element);
+      data =
+          static_cast<const char*>(data) + head * operand.head_stride * bytes_of(operand.element);
       copy_tokens<T>(operand, data, chunk.first, chunk.count, columns, to.data, chunk.count,
                      to.stride);
     };
@@ -292,8 +288,8 @@ struct LinearBackward {
     transpose_rows<T>(count, work.updates, columns, work.turned_updates);
     transpose_matrix<T>(dim, state, columns, work.turned_state);
     transpose_matrix<T>(dim, work.grad_state, columns, work.turned_grad_state);
-    product<Shape, false>(count, work.updates, work.turned_grad_state, columns, dim,
-                          work.grad_ends, Into::replaced);
+    product<Shape, false>(count, work.updates, work.turned_grad_state, columns, dim, work.grad_ends,
+                          Into::replaced);
     clear(work.grad_keys.data, kChunk * work.grad_keys.stride);
     clear(work.grad_own.data, kChunk * work.grad_own.stride);
     if (decays) begin_decays(problem, work, state);
@@ -328,8 +324,8 @@ struct LinearBackward {
                           Into::replaced);
     Forward::decay_rows(forward, count, work.chunk, work.grad_x);
     const Rows<T>& scores = work.grad_scores;
-    multiply_triangle<Shape>(count, {given.data, given.stride},
-                             {work.turned_updates.data, kScores}, columns, scores);
+    multiply_triangle<Shape>(count, {given.data, given.stride}, {work.turned_updates.data, kScores},
+                             columns, scores);
     for (std::int64_t i = 0; i < count; ++i) work.own_scores[i] = scores.at(i)[i];
     if (forward.decays_by_column) {
       keep_earlier(count, scores, 0);
@@ -443,7 +439,7 @@ struct LinearBackward {
 template <class Shape>
 constexpr LinearKernels linear_kernels() {
   return {.pass = Linear<Shape>::kernels(),
-          .panel_columns = Shape::kStripLanes,
+          .column_unit = 2 * kLanes<typename Shape::Element>,
           .backward = LinearBackward<Shape>::kernels()};
 }
 

@@ -27,10 +27,8 @@ struct Linear {
   static constexpr std::int64_t kFewTokens = 8;
 
   static constexpr PassKernels<LinearProblem, LinearTask> kernels() {
-    return {.workspace_bytes = workspace_bytes,
-            .begin = begin,
-            .advance = advance,
-            .finish = finish};
+    return {
+        .workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
   }
 
   static std::int64_t workspace_bytes(const LinearProblem& problem, std::int64_t columns) {
@@ -232,7 +230,8 @@ struct Linear {
       copy_tokens<T>(value, values, first, count, columns, updates, count, kWidth);
       if (task.beta) Panel::substitute(count, work.products, work.of_keys, work.beta, updates);
     }
-    for (std::int64_t head = 0; head < heads.count; ++head) {
+    // From the last, since a tile also changes the first rows of the next head.
+    for (std::int64_t head = heads.count - 1; head >= 0; --head) {
       T* const outputs = work.products + (predicted + head * count) * kWidth;
       Panel::finish_outputs(count, static_cast<T>(problem.scale),
                             work.weights + head * count * kScores, updates, outputs);

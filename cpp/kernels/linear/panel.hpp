@@ -30,7 +30,7 @@ struct LinearPanel {
       substitute_rows<kRows>(row, count - row, products, factors, beta, updates);
   }
 
-  // Replaces products of queries by outputs.
+  // Replaces products of queries by outputs, and changes the rows of the tile after them.
   REGARD_NOINLINE void finish_outputs(std::int64_t count, T scale, const T* weights,
                                       const T* updates, T* products) {
     for (std::int64_t row = 0; row < count; row += kRows)
@@ -103,10 +103,9 @@ struct LinearPanel {
     const Vec<T> factor = broadcast(scale);
 #pragma GCC unroll 16
     for (int r = 0; r < kCount; ++r)
-      if (r < left)  // the next rows are those of the next head
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v)
-          store(own + r * kWidth + v * kLanes<T>, acc[r][v] * factor);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = acc[r][v] * factor;
+    store_tile<T, kCount, kVectors>(acc, own, kWidth);
   }
 
   template <int kCount>

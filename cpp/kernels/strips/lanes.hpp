@@ -53,17 +53,35 @@ REGARD_INLINE bool rotates_queries(const AttentionProblem& problem) {
   return is_quantized(problem.key.element) && !problem.are_keys_upright;
 }
 
-// to[head_dim][kStripLanes] = the strip's queries, or their tangents.
+// factor (query . mean), for queries in lanes.
+template <class T, class QueryAt>
+REGARD_INLINE Vec<T> score_of_mean(const float* mean, std::int64_t head_dim, Vec<T> factor,
+                                   QueryAt query_at) {
+  Vec<T> sum{};
+  for (std::int64_t d = 0; d < head_dim; ++d)
+    sum = fma(query_at(d), broadcast(static_cast<T>(mean[d])), sum);
+  return sum * factor;
+}
+
+// to[head_dim][kStripLanes] = the strip's queries, or their tangents. If there is a mean of the
+// keys, also computes its scores, of queries that are not rotated yet.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void pack_queries(const AttentionProblem& problem, const Operand& operand,
-                                  const void* data, const StripRows<T>& strip, T* to) {
+                                  const void* data, const StripRows<T>& strip, T* to,
+                                  const float* mean = nullptr) {
   const bool rotates = rotates_queries(problem);
   const Vec<T> share = broadcast(
       rotates ? static_cast<T>(query_share(problem.key.element, problem.head_dim)) : T(1));
   pack_rows<Shape>(problem, operand, data, strip, problem.head_dim, to,
                    [=](Vec<T> value) { return value * share; });
-  for (int lane = 0; rotates && lane < strip.vectors * kLanes<T>; lane += kLanes<T>)
+  for (int lane = 0; rotates && lane < strip.vectors * kLanes<T>; lane += kLanes<T>) {
+    if (mean)
+      store(strip.mean_scores + lane,
+            score_of_mean<T>(
+                mean, problem.head_dim, load(strip.scales + lane) / share,
+                [&](std::int64_t d) { return load<T>(to + lane + d * Shape::kStripLanes); }));
     rotate_lanes<T>(to + lane, Shape::kStripLanes, problem.head_dim);
+  }
 }
 
 // Calls use(lane, number) for an array of one number per row.

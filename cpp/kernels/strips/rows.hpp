@@ -34,6 +34,7 @@ struct StripRows {
   T* scales;  // of products
   T* slopes;  // of ALiBi; null without ALiBi
   // Transformations of a score before anything is added to it (score_tile); null if not needed.
+  T* mean_scores;                    // scores of the mean without which keys are stored
   T* softcaps;                       // 0 if a head has none
   std::int64_t* function_positions;  // as passed to the score function
   // For a sparse mask; null without one.

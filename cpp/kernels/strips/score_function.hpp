@@ -1,4 +1,5 @@
-// The softcap and the caller's function of a tile's scores, and the derivatives of both.
+// The score of the keys' mean, the softcap and the caller's function, which change a tile's scores,
+// and the derivatives of the latter two.
 #pragma once
 
 #include "rows.hpp"
@@ -19,7 +20,7 @@ struct ScoresOfBlock {
 // Whether scores are more than scaled products of queries and keys.
 template <class T>
 REGARD_INLINE bool transforms_scores(const StripRows<T>& strip) {
-  return strip.softcaps || strip.function_positions;
+  return strip.mean_scores || strip.softcaps || strip.function_positions;
 }
 
 template <class T>
@@ -77,18 +78,22 @@ REGARD_NOINLINE void function_of_scores(const ScoresOfBlock<T>& block, TileKeys 
     store(scores + i, within_limits<T>(load<T>(scores + i)));
 }
 
-// Caps scores in place. A separate function, so that tiles without a cap keep their registers.
+// Adds the scores of the mean and caps scores, in place. A separate function, so that other tiles
+// keep their registers.
 template <class Shape, class T = typename Shape::Element>
 REGARD_NOINLINE void cap_scores(const ScoresOfBlock<T>& block, TileKeys tile, int width,
                                 T* scores) {
-  if (!block.strip.softcaps) return;
-  for (int lane = 0; lane < width; lane += kLanes<T>) {
-    const Vec<T> softcap = load(block.strip.softcaps + tile.lane + lane);
-    for (int r = 0; r < Shape::kRows; ++r) {
-      T* const at = scores + r * width + lane;
-      store(at, capped<T>(load<T>(at), softcap));
+  const auto change = [&](const T* numbers, auto changed) {
+    for (int lane = 0; numbers && lane < width; lane += kLanes<T>) {
+      const Vec<T> number = load(numbers + tile.lane + lane);
+      for (int r = 0; r < Shape::kRows; ++r) {
+        T* const at = scores + r * width + lane;
+        store(at, changed(load<T>(at), number));
+      }
     }
-  }
+  };
+  change(block.strip.mean_scores, [](Vec<T> score, Vec<T> mean) { return score + mean; });
+  change(block.strip.softcaps, [](Vec<T> score, Vec<T> cap) { return capped<T>(score, cap); });
 }
 
 // Caps scores, [kRows][width], in place, and passes the function's results for these scores to

@@ -3,6 +3,7 @@
 // and call these functions on their vectors.
 //
 //   score   = scale (query . key)             no input is rounded before its product
+//   score   = score + scale (query . mean)    with the mean that keys are stored without
 //   score   = softcap tanh(score / softcap)   capped, if there is a softcap
 //   score   = function(score)                 function_of_scores, if the caller has one
 //   added   = bias                            within_limits

@@ -18,6 +18,7 @@ REGARD_INLINE void take_rows(const AttentionProblem& problem, std::int64_t lanes
   strip.end_key = arena.take<std::int64_t>(lanes);
   strip.scales = arena.take<T>(lanes);
   strip.slopes = problem.alibi_slopes.data ? arena.take<T>(lanes) : nullptr;
+  strip.mean_scores = problem.key_means ? arena.take<T>(lanes) : nullptr;
   strip.softcaps = has_softcap(problem) ? arena.take<T>(lanes) : nullptr;
   strip.function_positions = problem.score_function ? arena.take<std::int64_t>(lanes) : nullptr;
   if (!problem.sparse_mask) return;

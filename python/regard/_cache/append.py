@@ -37,7 +37,7 @@ def append(
     is_real = None
     if counts is not None and (counts < keys.shape[2]).any():
         is_real = (np.arange(keys.shape[2]) < counts[:, None])[:, None, :, None]
-    rows = _stored(geometry, keys, values, is_real)
+    rows = _stored(pages, geometry, keys, values, is_real)
     _append(pages, geometry, rows, is_real, counts, is_packed=False)
 
 
@@ -54,21 +54,25 @@ def append_ragged(
     counts = token_counts(starts, "key", keys.shape[2], batch)
     rows = [
         None if each is None else each[0].swapaxes(0, 1)
-        for each in _stored(geometry, keys, values, None)
+        for each in _stored(pages, geometry, keys, values, None)
     ]
     places = np.concatenate([[0], np.cumsum(counts)])
     _append(pages, geometry, rows, None, places, is_packed=True)
 
 
 def _stored(
-    geometry: LayerGeometry, keys: Array, values: Array | None, is_real: Array | None
+    pages: _core.LayerPages,
+    geometry: LayerGeometry,
+    keys: Array,
+    values: Array | None,
+    is_real: Array | None,
 ) -> list[Array | None]:
     """Return the arrays that are stored: keys, values, and the scales of both.
 
     Scales that never change, and values in keys, are None.
     """
     if geometry.dtype.is_quantized:
-        return quantized(geometry, keys, values, is_real)
+        return quantized(geometry, pages.key_means, keys, values, is_real)
     both = (("key", keys), ("value", values))
     stored = [
         None if each is None else _as_stored(name, each, geometry, is_real) for name, each in both

@@ -68,6 +68,10 @@ class KVCache(Layer, Entries):
     key_scales, value_scales : float or array_like, shape (num_kv_heads,), optional
         With ``"float8_e4m3fn"``, the factor of the stored numbers, scalar or one per head; 1 by
         default. Numbers may be up to 448 times as large.
+    key_means : array_like, shape (num_kv_heads, head_dim), optional
+        With fewer than 16 bits, constants of the keys of each head, which are subtracted before
+        keys are rounded. Scores get the product of the query and `key_means` back, unrounded. Keys
+        with a large constant in some channels, such as a bias, would otherwise lose digits.
     value_from_key : bool, default False
         Whether values are the first `value_dim` numbers of the keys, as in multi-head latent
         attention (MLA), and are not stored: ``append(key)`` has no value. Keys of fewer than 16
@@ -78,8 +82,8 @@ class KVCache(Layer, Entries):
     TypeError
         If an argument has the wrong type, or `dtype` is not a storage type.
     ValueError
-        If a size or a scale is out of range, or if head_dim or value_dim is not a multiple of 32
-        with ``"q4_1"``.
+        If a size, a scale or a mean is out of range, if head_dim or value_dim is not a multiple of
+        32 with ``"q4_1"``, or if there are `key_means` with ``value_from_key=True``.
     MemoryError
         If there is not enough memory for `capacity`, or no array can have these sizes.
 
@@ -114,7 +118,8 @@ class KVCache(Layer, Entries):
       digits.
 
     Keys are rotated first, and so are queries: dot products do not change, and single large
-    channels are spread over all channels. Apart from the queries of q4_1, results are exact for
+    channels are spread over all channels. With `key_means`, the means are subtracted before the
+    rotation; `keys` includes them. Apart from the queries of q4_1, results are exact for
     the stored, rounded numbers, up to rounding in the query's precision.
 
     These types cannot store infinity, NaN and numbers that are too large for them: `append` raises
@@ -178,6 +183,7 @@ class KVCache(Layer, Entries):
         max_bytes: int | None = None,
         key_scales: ArrayLike | None = None,
         value_scales: ArrayLike | None = None,
+        key_means: ArrayLike | None = None,
         value_from_key: bool = False,
     ) -> None:
         self._create(
@@ -194,6 +200,7 @@ class KVCache(Layer, Entries):
             page_size=page_size,
             key_scales=key_scales,
             value_scales=value_scales,
+            key_means=key_means,
             value_from_key=value_from_key,
         )
 

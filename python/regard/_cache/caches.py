@@ -105,6 +105,9 @@ class KVCaches(Entries, Sequence[LayerCache]):
     key_scales, value_scales : float or array_like, shape (layers, num_kv_heads), optional
         As for `KVCache`. Shapes that broadcast, such as ``(layers, 1)``, are accepted, and a list
         of an array for each layer if `num_kv_heads` differs.
+    key_means : array_like, shape (layers, num_kv_heads, head_dim), optional
+        As for `KVCache`, or a list with an array or None for each layer. Layers of 16 or more bits
+        ignore theirs.
 
     Raises
     ------
@@ -170,6 +173,7 @@ class KVCaches(Entries, Sequence[LayerCache]):
         max_bytes: int | None = None,
         key_scales: ArrayLike | None = None,
         value_scales: ArrayLike | None = None,
+        key_means: ArrayLike | Sequence[ArrayLike | None] | None = None,
         value_from_key: bool | Sequence[bool] = False,
     ) -> None:
         self._create(
@@ -186,6 +190,7 @@ class KVCaches(Entries, Sequence[LayerCache]):
             page_size=page_size,
             key_scales=key_scales,
             value_scales=value_scales,
+            key_means=key_means,
             value_from_key=value_from_key,
         )
 

@@ -403,5 +403,6 @@ def _check_alike(own: Geometry, theirs: Geometry) -> None:
     for name, value, wrong in pairs:
         if value != wrong:
             raise ValueError(
-                f"other must be a cache with {name} {value}, got {wrong}; a fork() has the same"
+                f"other must be a cache with {name} {value!s:.80}, got {wrong!s:.80}; a fork() has "
+                "the same"
             )

@@ -29,7 +29,7 @@ _FORMAT, _VERSION = "regard.KVCache", 1
 _EARLIER = b"regardKV"  # the beginning of files that were mapped and changed in place
 _OPTIONS = (
     *("num_kv_heads", "head_dim", "value_dim", "dtype", "keep_last", "keep_first"),
-    *("page_size", "key_scales", "value_scales", "value_from_key"),
+    *("page_size", "key_scales", "value_scales", "key_means", "value_from_key"),
 )
 
 
@@ -127,11 +127,13 @@ def _described(metadata: dict[str, str], path: str) -> Geometry:
         )
     try:
         description = json.loads(metadata["description"])
-        # Files of earlier versions do not have this.
-        layers = [{"value_from_key": False, **layer} for layer in description["layers"]]
+        # Files of earlier versions do not have these.
+        layers = [
+            {"value_from_key": False, "key_means": None, **layer} for layer in description["layers"]
+        ]
         options: dict[str, Any] = {name: [layer[name] for layer in layers] for name in _OPTIONS}
-        for name in ("key_scales", "value_scales"):
-            if all(scales is None for scales in options[name]):
+        for name in ("key_scales", "value_scales", "key_means"):
+            if all(each is None for each in options[name]):
                 options[name] = None
         sizes = [options.pop(name) for name in _OPTIONS[:3]]
         return Geometry.of(len(layers), *sizes, capacity=description["capacity"], **options)

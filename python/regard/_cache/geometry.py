@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
     Scales = tuple[float, ...]
+    Means = tuple[Scales, ...]
 
 # Default number of tokens in a page: a multiple of the 96 keys in a block of a kernel, so that no
 # block crosses a page boundary, which would need a copy.
@@ -42,6 +43,7 @@ class LayerGeometry(NamedTuple):
     page_size: int
     key_scales: Scales | None  # of float8, one for each head
     value_scales: Scales | None
+    key_means: Means | None  # subtracted from keys before they are stored
     value_from_key: bool
     """Whether values are the first numbers of the keys, and are not stored."""
 
@@ -71,6 +73,10 @@ class LayerGeometry(NamedTuple):
         scales = self.key_scales, self.value_scales
         return [np.array(each, SCALE_TYPE) for each in scales if each is not None]
 
+    def mean_array(self) -> Array | None:
+        """Return what is subtracted from keys, (kv_heads, head_dim), or None."""
+        return None if self.key_means is None else np.array(self.key_means, SCALE_TYPE)
+
 
 class Geometry(NamedTuple):
     """Sizes, types and limits of a cache."""
@@ -93,6 +99,7 @@ class Geometry(NamedTuple):
         page_size: Any,
         key_scales: Any,
         value_scales: Any,
+        key_means: Any,
         value_from_key: Any,
     ) -> Self:
         """Check the arguments of a constructor; `layers` is None for a cache of one layer."""
@@ -126,11 +133,19 @@ class Geometry(NamedTuple):
             ),
             strict=True,
         )
+        if key_means is not None and not any(stored.is_quantized for stored in types):
+            raise TypeError(
+                f"key_means must be left out with dtype {types[0].name}: only types of fewer than "
+                "16 bits accept means"
+            )
+        means = each("key_means", key_means, lambda _, given: given)
         found = []
         columns = zip(
-            *(heads, dims, of_values, types, last, first, sizes, scales, in_keys), strict=True
+            *(heads, dims, of_values, types, last, first, sizes, scales, means, in_keys),
+            strict=True,
         )
-        for kv_heads, dim, value_size, stored, window, kept, given, both, is_in_key in columns:
+        for column in columns:
+            kv_heads, dim, value_size, stored, window, kept, given, both, mean, is_in_key = column
             value_size = dim if value_size is None else value_size
             stored.check_dim("head_dim", dim)
             stored.check_dim("value_dim", value_size)
@@ -146,6 +161,8 @@ class Geometry(NamedTuple):
                         f"value_from_key=True, got {both[1]}"
                     )
                 both = (both[0], both[0])
+                if mean is not None:
+                    raise ValueError("key_means must be left out with value_from_key=True")
             kept = 0 if window is None else kept
             if limit is not None and window is not None and limit <= kept + window:
                 raise ValueError(
@@ -164,6 +181,7 @@ class Geometry(NamedTuple):
                     tokens,
                     both[0],
                     both[1],
+                    _means(mean, (kv_heads, dim)) if stored.is_quantized else None,
                     value_from_key=is_in_key,
                 )
             )
@@ -187,7 +205,8 @@ class Geometry(NamedTuple):
             if layer.value_from_key:  # the same array, not an equal one
                 scales = scales[:1] * 2
             in_keys = layer.dtype.items(layer.value_dim) if layer.value_from_key else None
-            layers.append((pools.index(layer.pool), layer.forms, scales or None, in_keys))
+            fixed = scales or None, layer.mean_array()
+            layers.append((pools.index(layer.pool), layer.forms, *fixed, in_keys))
         return _core.PageTable(
             batch,
             [
@@ -267,11 +286,7 @@ def _scales(
 
 
 def _as_scales(name: str, given: Any, shape: tuple[int, ...], needed: str) -> Any:
-    scales = as_array(name, given)
-    if scales.dtype.kind not in "fiu" and scales.dtype.name != "bfloat16":
-        raise TypeError(f"{name} must be an array of floats, got {scales.dtype}")
-    with np.errstate(over="ignore"):
-        scales = scales.astype(SCALE_TYPE)
+    scales = _as_floats(name, given)
     try:
         scales = np.broadcast_to(scales, shape)
     except ValueError:
@@ -282,3 +297,23 @@ def _as_scales(name: str, given: Any, shape: tuple[int, ...], needed: str) -> An
     if wrong.size:
         raise ValueError(f"{name} must be from 2**-100 to 2**100, got {wrong[0]}")
     return scales
+
+
+def _as_floats(name: str, given: Any) -> Any:
+    floats = as_array(name, given)
+    if floats.dtype.kind not in "fiu" and floats.dtype.name != "bfloat16":
+        raise TypeError(f"{name} must be an array of floats, got {floats.dtype}")
+    with np.errstate(over="ignore"):
+        return floats.astype(SCALE_TYPE)
+
+
+def _means(given: Any, shape: tuple[int, int]) -> Means | None:
+    if given is None:
+        return None
+    means = _as_floats("key_means", given)
+    if means.shape != shape:
+        raise ValueError(f"key_means must have shape {shape}, got shape {means.shape}")
+    wrong = means[~np.isfinite(means)]
+    if wrong.size:
+        raise ValueError(f"key_means must be finite in float32, got {wrong[0]}")
+    return tuple(map(tuple, means.tolist()))

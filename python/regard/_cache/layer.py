@@ -39,9 +39,8 @@ class Layer(Sizes):
     def _shown(self) -> tuple[LayerGeometry, ...]:
         return (self._sizes,)
 
-    def _scales(self, which: int) -> Any:
-        scales = self._sizes.scale_arrays()
-        return scales[which] if scales else None
+    def _joined(self, arrays: list[Array | None]) -> Any:
+        return arrays[0]
 
     def __len__(self) -> int:
         """Return the number of tokens that the longest entry has seen."""

@@ -17,6 +17,8 @@ head_dim. Since ``H H = n``, no product of a query and a key changes. Keys of re
 channels that are far larger than the others and would make scales coarse. H spreads them over all
 channels (Ashkboos et al. 2024, "QuaRot"; see `docs/numerics.md` for the effect). The stored numbers
 of a token depend only on this token.
+
+With `key_means` m, keys are k - m in this, and the kernels add the score of m.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ if TYPE_CHECKING:
 
 
 def quantized(
-    geometry: LayerGeometry, keys: Array, values: Array | None, is_real: Array | None
+    geometry: LayerGeometry,
+    means: Array | None,
+    keys: Array,
+    values: Array | None,
+    is_real: Array | None,
 ) -> list[Array | None]:
     """Return the stored form of new tokens: keys, values, and the scales of both if they are new.
 
@@ -46,6 +52,9 @@ def quantized(
     """
     rotates = not geometry.value_from_key
     given = rows = [_as_floats(each) for each in (keys, values) if each is not None]
+    if means is not None:
+        with np.errstate(over="ignore"):
+            given[0] = given[0] - means[:, None]
     if is_real is not None:
         given = rows = [np.where(is_real, each, SCALE_TYPE.type(0)) for each in rows]
     fixed = geometry.scale_arrays()
@@ -157,6 +166,7 @@ def _times_h(rows: Array) -> Array:
 def stored_tokens(pages: _core.LayerPages, geometry: LayerGeometry, which: int) -> Array:
     """Return keys (0) or values (1), (batch, kv_heads, longest, dim), with 0 for missing tokens."""
     dtype, arrays = geometry.dtype, pages.arrays
+    means = pages.key_means if which == 0 else None
     is_rotated = which == 0 and not geometry.value_from_key
     dim = (geometry.head_dim, geometry.value_dim)[which]
     shape = (len(pages.lengths), geometry.kv_heads, pages.longest, dim)
@@ -173,5 +183,7 @@ def stored_tokens(pages: _core.LayerPages, geometry: LayerGeometry, which: int) 
             if dtype.is_quantized:
                 scales = arrays[2 + which][at, :, :tokens]
                 rows = restored(dtype, rows, scales, is_rotated=is_rotated)
+            if means is not None:
+                rows = rows + means[:, None]
             found[entry, :, page * size : page * size + tokens] = rows
     return found

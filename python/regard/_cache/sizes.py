@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from regard import _core
     from regard._cache.geometry import Geometry, LayerGeometry
 
+    Array = NDArray[Any]
+
 # The maximum number of lengths in a representation, which is one line.
 _MOST_LENGTHS = 16
 
@@ -92,17 +94,25 @@ class Sizes(ShowsOptions):
         return self._scales(1)
 
     @property
+    def key_means(self) -> Any:
+        """What is subtracted from keys before they are stored (a copy), or None."""
+        return self._joined([layer.mean_array() for layer in self._shown])
+
+    @property
     def value_from_key(self) -> Any:
         """Whether values are the first numbers of the keys, and are not stored."""
         return self._common("value_from_key")
 
     def _scales(self, which: int) -> Any:
         found = [layer.scale_arrays() for layer in self._shown]
-        scales = [each[which] if each else None for each in found]
-        if all(each is None for each in scales):
+        return self._joined([each[which] if each else None for each in found])
+
+    def _joined(self, arrays: list[Array | None]) -> Any:
+        """Return the arrays of all layers as one array if their shapes are equal."""
+        if all(each is None for each in arrays):
             return None
-        shapes = {None if each is None else each.shape for each in scales}
-        return np.array(scales) if len(shapes) == 1 else tuple(scales)
+        shapes = {None if each is None else each.shape for each in arrays}
+        return np.array(arrays) if len(shapes) == 1 else tuple(arrays)
 
     def _common(self, name: str) -> Any:
         values = tuple(getattr(layer, name) for layer in self._shown)

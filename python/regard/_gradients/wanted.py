@@ -76,7 +76,7 @@ def wanted_gradients(
             for argument, other in others.items():
                 reason = "it would be overwritten; pass another array"
                 if argument.startswith("out."):
-                    reason = "two gradients cannot share memory"
+                    reason = "two results cannot share memory"
                 for part in parts_of(other):
                     refuse_overlap(f"out.{name}", array, argument, part, reason)
         others[f"out.{name}"] = array

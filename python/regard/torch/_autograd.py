@@ -63,7 +63,7 @@ def is_eager() -> bool:
     )
 
 
-def _is_recorded(values: Iterable[Any]) -> bool:
+def is_recorded(values: Iterable[Any]) -> bool:
     """Return whether autograd records a call with tensors among these values."""
     if torch.is_grad_enabled():
         for each in values:
@@ -85,11 +85,11 @@ def attend(call: dict[str, Any], *, return_lse: bool) -> tuple[Tensor, Any]:
     `call` has the tensors by name, and the options that are not None.
     """
     if is_eager():
-        is_recorded = _is_recorded(call.values())
+        records = is_recorded(call.values())
         # A caller may change lists and arrays before the backward pass.
-        found = checked(call) if is_recorded else call
+        found = checked(call) if records else call
         arrays = arrays_of(found)
-        if arrays is not None and is_recorded:
+        if arrays is not None and records:
             return record(partial(compute, found, arrays), found)
         if arrays is not None:
             return compute(found, arrays, return_lse=return_lse)  # type: ignore[no-any-return]
@@ -156,7 +156,7 @@ def _gradients(
         arrays = arrays_of(dict(zip(RESULTS, results, strict=True)) | call)
         if arrays is not None:
             run = partial(compute_gradients, call, arrays, wanted)
-            if not _is_recorded((*results, *call.values())):
+            if not is_recorded((*results, *call.values())):
                 return run()
             return _recorded_gradients(run, results, call, wanted)
     moving = dict(zip(RESULTS[:2], results, strict=False)) | call
@@ -341,7 +341,7 @@ def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> 
     def rule(keyset: Any, *given: Any) -> Any:
         tensors = given[: count + len(TENSORS)]
         below = partial(_below, operator, keyset, given)
-        if not (_is_recorded(tensors) or _has_tangents(tensors)):
+        if not (is_recorded(tensors) or _has_tangents(tensors)):
             return below()
         with enable_single_level_autograd_function():
             return record(below, *given)

@@ -10,6 +10,7 @@ from regard._arguments.numbers import listed
 from regard._arguments.options import TorchOptions, names_of
 from regard._runtime.public import needed
 from regard.torch._recorder import is_observed
+from regard.transformers._linear import replace_delta_rules
 from regard.transformers._masks import both, make_mask, padding_options, with_bias
 from regard.transformers._models import NAME, MaskKind, expected_masks
 from regard.transformers._packed import allow_continuous_batching, attend_to_texts, within_texts
@@ -236,7 +237,9 @@ def register() -> None:
     attention if ``"sdpa"`` does not support the model.
 
     The transformers method of continuous batching that refuses unknown implementations is replaced;
-    it calls the original method for models with another implementation.
+    it calls the original method for models with another implementation. So are the delta rules of
+    hybrid models, such as Qwen3-Next and Kimi Linear, which on the CPU are then computed by
+    `regard.torch.linear_attention` if the model's implementation is ``"regard"``.
 
     The dropout seed is drawn from PyTorch's default generator, so that ``torch.manual_seed``
     reproduces it. Attention weights are not returned, as with ``"sdpa"``.
@@ -256,3 +259,4 @@ def register() -> None:
     transformers.AttentionInterface.register(NAME, attend)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
     allow_continuous_batching()
+    replace_delta_rules()

@@ -45,7 +45,7 @@ DROPPED |= {"bert": {"attention_probs_dropout_prob": 0.4}, "t5": {"dropout_rate"
 @pytest.mark.parametrize("model_type", ["llama", "bert", "t5"])
 def test_gradient_checkpointing(model_type, use_reentrant):
     """Recomputation drops the same weights, and adds the same position biases."""
-    model, inputs = trained(model_type, **DROPPED[model_type])
+    model, inputs = trained(model_type, **DROPPED.get(model_type, {}))
     wanted = gradients(model, inputs)
     model.activation_checkpointing_enable({"use_reentrant": use_reentrant})
     actual = gradients(model, inputs)
@@ -80,6 +80,23 @@ def test_a_part_of_a_model(calls):
     model(**inputs_of("llava", model.config), pixel_values=None)
     assert calls
     assert all("Llama" in type(module).__name__ for module in calls)
+
+
+@pytest.mark.parametrize("model_type", ["kimi_linear", "qwen3_next"])
+def test_delta_rules(model_type, monkeypatch):
+    """Linear layers call regard for a prompt and for each new token, if it is their model's."""
+    model, lengths, rule = build(model_type), [], regard.torch.linear_attention
+
+    def counted(query, *tensors, **options):
+        lengths.append(query.shape[-2])
+        return rule(query, *tensors, **options)
+
+    monkeypatch.setattr(regard.torch, "linear_attention", counted)
+    inputs = inputs_of(model_type, model.config)
+    for name, wanted in (("eager", []), ("regard", [inputs["input_ids"].shape[1], 1, 1])):
+        model.set_attn_implementation(name)
+        model.generate(**inputs, min_new_tokens=3, max_new_tokens=3)
+        assert lengths == wanted
 
 
 @pytest.mark.slow

@@ -15,14 +15,18 @@ _WITH_SIZE = {
     2: """
         num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers
         num_decoder_layers num_key_value_heads num_experts_per_tok type_vocab_size
+        linear_num_key_heads
     """,
     4: """
         num_attention_heads num_heads n_head n_heads encoder_attention_heads
         decoder_attention_heads rotary_dim num_experts num_local_experts n_routed_experts
-        sliding_window patch_size
+        sliding_window patch_size linear_num_heads linear_num_value_heads
     """,
-    8: "head_dim d_kv qk_nope_head_dim qk_rope_head_dim v_head_dim num_mel_bins",
-    16: "q_lora_rank kv_lora_rank qk_head_dim image_size",
+    8: """
+        head_dim d_kv qk_nope_head_dim qk_rope_head_dim v_head_dim num_mel_bins linear_head_dim
+        linear_key_head_dim
+    """,
+    16: "q_lora_rank kv_lora_rank qk_head_dim image_size linear_value_head_dim",
     64: "max_position_embeddings n_positions max_source_positions max_target_positions",
     1: "n_group topk_group",
 }

@@ -55,7 +55,12 @@ KINDS = [
             "youtu": WITHOUT_GROUPS,
             "glm4_moe_lite": WITHOUT_GROUPS,
             "glm_moe_dsa": WITHOUT_GROUPS | {"index_topk": 5, "index_n_heads": 2},
+            "bailing_hybrid": WITHOUT_GROUPS | {"layer_types": LINEAR_FIRST},
+            "lara_mini": WITHOUT_GROUPS | {"layer_types": LINEAR_FIRST},
+            "kimi_linear": WITHOUT_GROUPS | {"layer_types": LINEAR_FIRST},
+            "olmo_hybrid": {"layer_types": LINEAR_FIRST},
             "qwen3_next": {"layer_types": LINEAR_FIRST},
+            "qwen3_5_moe_text": {"layer_types": LINEAR_FIRST},
             "qwen3_5_text": {"layer_types": LINEAR_FIRST},
             "bamba": {"mamba_n_heads": 4, "mamba_d_head": 16, "attn_layer_indices": [1]},
             # Otherwise it is an encoder, whose texts differ with the cache in eager attention too.
@@ -84,15 +89,16 @@ KINDS = [
             "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
         },
         """
-        afmoe apertus arcee aria_text bamba bert-generation biogpt bitnet codegen cohere cohere2
-        cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 deepseek_v32 diffllama doge ernie4_5
-        ernie4_5_moe exaone exaone4 exaone_moe flex_olmo flint gemma gemma2 gemma3 gemma3_text
-        gemma4_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode gpt_neox gpt_oss
-        gptj granite granite_swa granitemoe granitemoehybrid granitemoeshared helium hy_v3 hy_v4
-        hyperclovax inkling2_text internlm3 jais2 jamba jetmoe laguna lfm2 llama llama4
-        llama4_text longcat_flash mimo_v2_flash minicpm3 minimax minimax_m2 ministral ministral3
-        mistral mixtral modernbert-decoder nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon
-        phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next recurrent_gemma
+        afmoe apertus arcee aria_text bailing_hybrid bamba bert-generation biogpt bitnet codegen
+        cohere cohere2 cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 deepseek_v32 diffllama doge
+        ernie4_5 ernie4_5_moe exaone exaone4 exaone_moe flex_olmo flint gemma gemma2 gemma3
+        gemma3_text gemma4_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode
+        gpt_neox gpt_oss gptj granite granite_swa granitemoe granitemoehybrid granitemoeshared
+        helium hy_v3 hy_v4 hyperclovax inkling2_text internlm3 jais2 jamba jetmoe kimi_linear
+        laguna lara_mini lfm2 llama llama4 llama4_text longcat_flash mimo_v2_flash minicpm3
+        minimax minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder nanochat
+        nemotron olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phimoe qwen2
+        qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next recurrent_gemma
         seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu
         """,
     ),
@@ -134,8 +140,12 @@ KINDS = [
     Kind(
         "text encoder",
         "AutoModel",
-        {},
-        "clip_text_model openai_privacy_filter splinter tipsv2_text_model",
+        {
+            "glm5_next_text": WITHOUT_GROUPS
+            | {"layer_types": LINEAR_FIRST, "qk_rope_head_dim": 0, "qk_head_dim": 8}
+            | {"index_topk": 16, "index_n_heads": 2}
+        },
+        "clip_text_model glm5_next_text openai_privacy_filter splinter tipsv2_text_model",
     ),
     Kind(
         "vision and text, given text",
