@@ -1,4 +1,4 @@
-"""Linear attention as its recurrence, token by token, and the reverse recurrence of its gradients."""
+"""Linear attention as its recurrence, token by token, and its gradients likewise in reverse."""
 
 from typing import NamedTuple
 

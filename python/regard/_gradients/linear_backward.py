@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Never
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from regard import _core
 from regard._arguments.arrays import as_computed, as_stored_arrays
@@ -141,22 +141,19 @@ def linear_attention_backward(
     call = _core.linear_attention_backward
     inputs = [query, key, value, decay, beta, state]
     results = call(grad_output, *inputs, scale, starts, grad_state, threads)
-    likes = None
+    dtypes: list[Any] = [None] * len(inputs)
     if results is NotImplemented:
-        likes = stored_inputs(query, key, value, decay=decay, beta=beta, state=state)
-        given = computed_inputs(likes)
+        stored = stored_inputs(query, key, value, decay=decay, beta=beta, state=state)
+        dtypes = [None if x is None else x.dtype for x in stored]
+        given = computed_inputs(stored)
         (grad_output,) = as_stored_arrays(grad_output=grad_output)
         grad_output = as_computed(grad_output, *given[:3])
         if grad_state is not None:
             (grad_state,) = as_stored_arrays(grad_state=grad_state)
             grad_state = as_computed(grad_state, *given[:3])
         results = call(grad_output, *given, scale, starts, grad_state, threads)
-    gradients = []
-    for at, result in enumerate(results):
-        if result is None:
-            gradients.append(None)
-            continue
-        gradient, like = result
-        dtype = likes[at].dtype if likes else like.dtype
-        gradients.append(summed_to(gradient, like.shape, dtype))
+    gradients: list[Any] = [
+        None if found is None else summed_to(found[0], found[1].shape, dtype or found[1].dtype)
+        for found, dtype in zip(results, dtypes, strict=True)
+    ]
     return LinearAttentionGradients(*gradients)
