@@ -203,6 +203,20 @@ def linear(n=512, heads=32, dim=128):
         last = torch.from_numpy(state)[None]
         formula = partial(formula, *tensors, initial_state=last, output_final_state=True)
         yield name, torch.inference_mode()(formula), partial(call, *given, **options)
+    leaves = [torch.from_numpy(x)[None].transpose(1, 2).requires_grad_() for x in prompt]
+    grad = normal(heads, n, dim)
+
+    def by_formula():
+        output, _ = formulas.torch_chunk_gated_delta_rule(*leaves)
+        torch.autograd.grad(output, leaves, torch.from_numpy(grad)[None].transpose(1, 2))
+
+    def by_regard():
+        query, key, value, decay, beta = prompt
+        call(*prompt)
+        regard.linear_attention_backward(grad, query, key, value, decay=decay, beta=beta)
+
+    name = f"{heads} heads, tokens: {n}, with gradients, relative to the formula's"
+    yield name, by_formula, by_regard
 
 
 def main():

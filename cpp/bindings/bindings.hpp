@@ -31,6 +31,12 @@ void add_page_tables(py::module_& module);
 py::object linear_attention(py::handle query, py::handle key, py::handle value, py::handle decay, py::handle beta,
                             py::handle state, py::handle scale, py::handle starts, py::handle return_state,
                             py::handle out, py::handle threads);
+// Its gradients with respect to query, key, value, decay, beta and state: pairs of a gradient, in the
+// type of the arithmetic and not summed over broadcast axes, and its input; or None for None.
+py::object linear_attention_backward(py::handle grad_output, py::handle query, py::handle key,
+                                     py::handle value, py::handle decay, py::handle beta, py::handle state,
+                                     py::handle scale, py::handle starts, py::handle grad_state,
+                                     py::handle threads);
 
 // The four stages. b may have type float16 or bfloat16; in matmul_int8, b is integers (depth,
 // columns) times scales (groups of depth, columns).

@@ -6,6 +6,7 @@
 
 #include "../dispatch/compute.hpp"
 #include "arguments.hpp"
+#include "attention_call.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
 #include "result.hpp"
@@ -48,8 +49,7 @@ class LinearCall {
     problem_.scalar = scalar_of(type_.element);
     // Python rounds arrays that are wider than the arithmetic.
     for (const ArrayView* view : {&decay_, &beta_, &state_})
-      if (view->array && view->element == Element::float64 && problem_.scalar == Scalar::float32)
-        return false;
+      if (view->array && is_wider(*view)) return false;
     return true;
   }
 
@@ -97,7 +97,7 @@ class LinearCall {
   }
 
   py::object run(std::optional<double> scale, bool return_state, py::handle out, int threads) {
-    problem_.scale = scale ? *scale : 1.0 / std::sqrt(static_cast<double>(problem_.head_dim));
+    problem_.scale = scale_or_default(scale);
     const bool is_pair = PyTuple_CheckExact(out.ptr());
     const auto given = [&](std::size_t index) -> py::object {
       if (is_pair) return py::reinterpret_borrow<py::tuple>(out)[index];
@@ -122,7 +122,71 @@ class LinearCall {
     return py::make_tuple(result, state->deliver());
   }
 
+  py::object gradients(std::optional<double> scale, py::handle grad_output_object,
+                       py::handle grad_state_object, int threads) {
+    problem_.scale = scale_or_default(scale);
+    LinearBackwardProblem problem{};
+    ArrayView grad_output, grad_state;
+    if (!take_view(grad_output, "grad_output", grad_output_object, Accepts::storage) || is_wider(grad_output))
+      return not_implemented();
+    if (!grad_state_object.is_none() &&
+        (!take_view(grad_state, "grad_state", grad_state_object, Accepts::storage) || is_wider(grad_state)))
+      return not_implemented();
+    check_shape(grad_output, output_shape_, "output");
+    problem.grad_output = operand_of(grad_output, layout_);
+    if (grad_state.array) {
+      check_shape(grad_state, state_shape_, "the new state");
+      problem.grad_new_state = operand_of(grad_state, kStateRows);
+    }
+    py::list results;
+    const auto add = [&](const ArrayView& input, const char* name, const Shape& shape) {
+      if (!input.array) {
+        results.append(py::none());
+        return ArrayView();
+      }
+      const ArrayView view = new_array(name, result_type_of(problem_.scalar), shape);
+      results.append(py::make_tuple(view.array, input.array));
+      return view;
+    };
+    const auto with_columns = [](Shape shape, py::ssize_t columns) {
+      shape.push_back(columns);
+      return shape;
+    };
+    Shape queries = output_shape_;
+    queries.pop_back();
+    Shape rows = queries;
+    if (has_heads()) rows[rows.size() + 1 - layout_.heads] = problem_.kv_heads;
+    const bool has_columns = decay_.shape.size() > rows.size();
+    const py::ssize_t columns = problem_.decays_by_column ? problem_.head_dim : 1;
+    problem.grad_query =
+        operand_of(add(query_, "gradient of query", with_columns(queries, problem_.head_dim)), layout_);
+    problem.grad_key =
+        operand_of(add(key_, "gradient of key", with_columns(rows, problem_.head_dim)), layout_);
+    problem.grad_value =
+        operand_of(add(value_, "gradient of value", with_columns(rows, problem_.value_dim)), layout_);
+    const ArrayView decay =
+        add(decay_, "gradient of decay", has_columns ? with_columns(rows, columns) : rows);
+    if (decay.array)
+      problem.grad_decay = has_columns ? operand_of(decay, layout_) : operand_of_rows(decay, rows);
+    const ArrayView beta = add(beta_, "gradient of beta", rows);
+    if (beta.array) problem.grad_beta = operand_of_rows(beta, rows);
+    const ArrayView state = add(state_, "gradient of state", state_shape_);
+    if (state.array) problem.grad_state = operand_of(state, kStateRows);
+    problem.forward = problem_;
+    run_work(kBackwardWork * work_of(problem_),
+             [&](const StopSignal& signal) { linear_gradients(problem, threads, signal); });
+    return py::tuple(results);
+  }
+
  private:
+  double scale_or_default(std::optional<double> scale) const {
+    return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(problem_.head_dim));
+  }
+
+  bool is_wider(const ArrayView& view) const {
+    return view.element == Element::float64 && problem_.scalar == Scalar::float32;
+  }
+
   bool has_heads() const { return std::max({query_.axes(), key_.axes(), value_.axes()}) > 2; }
 
   void check_shapes(bool is_packed) const {
@@ -201,21 +265,45 @@ class LinearCall {
   Shape output_shape_, state_shape_;
 };
 
+struct Numbers {
+  std::optional<double> scale;
+  int threads;
+};
+
+// Checks a call, and returns run(call, numbers); or NotImplemented if Python must convert an array.
+template <class Run>
+py::object call_linear(const py::handle (&arrays)[6], py::handle scale, py::handle starts_object,
+                       py::handle threads, Run run) {
+  Numbers numbers{{}, thread_count_of(threads)};
+  if (!scale.is_none()) numbers.scale = finite_number_of("scale", scale);
+  std::optional<Starts> starts;
+  if (!starts_object.is_none()) starts = starts_of("starts", starts_object);
+  LinearCall call;  // after the numbers, since reading them may run Python code that resizes an array
+  if (!call.take(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5])) return not_implemented();
+  call.check(starts ? &*starts : nullptr);
+  return run(call, numbers);
+}
+
 }  // namespace
 
 py::object linear_attention(py::handle query, py::handle key, py::handle value, py::handle decay,
                             py::handle beta, py::handle state, py::handle scale, py::handle starts_object,
                             py::handle return_state, py::handle out, py::handle threads) {
-  const int thread_count = thread_count_of(threads);
   const bool returns_state = flag_of("return_state", return_state);
-  std::optional<double> factor;
-  if (!scale.is_none()) factor = finite_number_of("scale", scale);
-  std::optional<Starts> starts;
-  if (!starts_object.is_none()) starts = starts_of("starts", starts_object);
-  LinearCall call;  // after the numbers, since reading them may run Python code that resizes an array
-  if (!call.take(query, key, value, decay, beta, state)) return not_implemented();
-  call.check(starts ? &*starts : nullptr);
-  return call.run(factor, returns_state, out, thread_count);
+  return call_linear({query, key, value, decay, beta, state}, scale, starts_object, threads,
+                     [&](LinearCall& call, const Numbers& numbers) {
+                       return call.run(numbers.scale, returns_state, out, numbers.threads);
+                     });
+}
+
+py::object linear_attention_backward(py::handle grad_output, py::handle query, py::handle key,
+                                     py::handle value, py::handle decay, py::handle beta, py::handle state,
+                                     py::handle scale, py::handle starts_object, py::handle grad_state,
+                                     py::handle threads) {
+  return call_linear({query, key, value, decay, beta, state}, scale, starts_object, threads,
+                     [&](LinearCall& call, const Numbers& numbers) {
+                       return call.gradients(numbers.scale, grad_output, grad_state, numbers.threads);
+                     });
 }
 
 }  // namespace regard

@@ -95,6 +95,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
       FastCall<&Calls<selected_keys_of>::dense_weights>::method("select_keys"),
       FastCall<&Calls<summary_of>::ragged_weights>::method("attention_ragged_summary"),
       FastCall<linear_attention>::method("linear_attention"),
+      FastCall<linear_attention_backward>::method("linear_attention_backward"),
       FastCall<attention_cached>::method("attention_cached"),
       FastCall<attention_cached_plan>::method("attention_cached_plan"),
       FastCall<append_rows>::method("append_rows"),

@@ -47,6 +47,8 @@ struct SelectionKernels {
 struct LinearKernels {
   PassKernels<LinearProblem, LinearTask> pass;
   std::int64_t column_unit;  // tasks begin at multiples of this many columns
+  // Its intervals contain the chunks twice: first to compute their states, and then backwards.
+  PassKernels<LinearBackwardProblem, LinearBackwardTask> backward;
 };
 
 // Statistics and images of attention weights. A task consists of rows of one query head; in the

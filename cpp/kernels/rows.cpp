@@ -3,7 +3,7 @@
 
 #include "decode/decode.hpp"
 #include "families.hpp"
-#include "linear/linear.hpp"
+#include "linear/backward.hpp"
 #include "matmul/matmul.hpp"
 #include "roofline/roofline.hpp"
 #include "rows/convert_rows.hpp"
@@ -14,8 +14,8 @@
 namespace regard::REGARD_TARGET_NAME {
 
 constexpr PerScalar<DecodeKernels> decode = {AttentionDecode::kernels(), {}};
-constexpr PerScalar<LinearKernels> linear = {Linear<Float32>::kernels(),
-                                             Linear<Float64>::kernels()};
+constexpr PerScalar<LinearKernels> linear = {linear_kernels<Float32>(),
+                                             linear_kernels<Float64>()};
 constexpr PerScalar<MatmulKernels> matmul = {Matmul<Float32>::kernels(),
                                              Matmul<Float64>::kernels()};
 constexpr PerScalar<RooflineKernels> roofline = {{fma_rounds<Float32>, read_bytes},

@@ -51,4 +51,31 @@ struct LinearTask {
   std::int64_t column_end;
 };
 
+// The gradients of a loss with respect to all inputs; the output of `forward` and its new state are
+// not used. Results are in the type of the arithmetic.
+struct LinearBackwardProblem {
+  LinearProblem forward;
+  Operand grad_output;
+  Operand grad_new_state;  // data is null for zeros
+  Operand grad_query;
+  Operand grad_key;
+  Operand grad_value;
+  Operand grad_decay;  // data is null if there is no decay, and likewise for the next two
+  Operand grad_beta;
+  Operand grad_state;
+};
+
+// All columns of one key head, with all query heads of its group.
+struct LinearBackwardTask {
+  LinearTask forward;
+  const void* grad_output;
+  const void* grad_new_state;
+  void* grad_query;
+  void* grad_key;
+  void* grad_value;
+  void* grad_decay;
+  void* grad_beta;
+  void* grad_state;
+};
+
 }  // namespace regard

@@ -34,6 +34,10 @@ _NAMES_IN = {
         "scaled_dot_product_attention_ragged_backward",
     ],
     "regard._gradients.jvp": ["scaled_dot_product_attention_jvp"],
+    "regard._gradients.linear_backward": [
+        "LinearAttentionGradients",
+        "linear_attention_backward",
+    ],
     "regard._gradients.merge_backward": ["merge_attention_states_backward"],
     "regard._gradients.stages": [
         "apply_mask_backward",

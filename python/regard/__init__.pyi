@@ -34,6 +34,8 @@ from regard._gradients.backward import (
 from regard._gradients.backward import (
     scaled_dot_product_attention_ragged_backward as scaled_dot_product_attention_ragged_backward,
 )
+from regard._gradients.linear_backward import LinearAttentionGradients as LinearAttentionGradients
+from regard._gradients.linear_backward import linear_attention_backward as linear_attention_backward
 from regard._gradients.merge_backward import (
     merge_attention_states_backward as merge_attention_states_backward,
 )

@@ -121,6 +121,10 @@ CALLS = {
         lambda q, k, v, b, n: regard.linear_attention(q, k, v, beta=b, starts=n),
         (ROWS, ROWS, ROWS, ROWS_LSE, STARTS),
     ),
+    "linear backward": (
+        lambda g, q, k, v, b, n: regard.linear_attention_backward(g, q, k, v, beta=b, starts=n)[:3],
+        (ROWS_OUTPUT, ROWS, ROWS, ROWS, ROWS_LSE, STARTS),
+    ),
     "merge": (
         lambda o, p, a, b: regard.merge_attention_states([o, p], [a, b]),
         (OUTPUT, OUTPUT, LSE, LSE),

@@ -1,5 +1,7 @@
 """Test linear attention against its recurrence, and that its bits depend on nothing else."""
 
+import itertools
+
 import hypothesis
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import regard
 from drawn_problems import TARGETS, TYPES, examples, on_target
 from error_limits import half_ulp
 from layouts import LAYOUTS
-from linear_reference import recurrence
+from linear_reference import recurrence, reverse_recurrence
 from reference import assert_same_bits
 
 attend = regard.linear_attention
@@ -69,21 +71,32 @@ def cut(problem, tokens, **changes):
     return part | changes
 
 
+def inner_of(problem):
+    return np.float64 if problem["query"].dtype == np.float64 else np.float32
+
+
 def check(problem, result):
-    """The error is at most twice that of the recurrence in the same arithmetic, plus what rounding
-    does to products that are summed in another order."""
-    exact = recurrence(**problem)
-    inner = np.float64 if problem["query"].dtype == np.float64 else np.float32
+    exact, inner = recurrence(**problem), inner_of(problem)
     naive = recurrence(**problem, dtype=inner)
     assert [x.dtype for x in result] == [problem["query"].dtype, inner]
     for own, right, rough, size in zip(result, exact[:2], naive[:2], exact.sizes, strict=True):
-        assert own.shape == right.shape
-        limit = 2 * np.abs(rough - right).max(initial=0)
-        limit += 2 * np.finfo(inner).eps * size.max(initial=0)
-        error = np.abs(own.astype(np.longdouble) - right)
-        assert (
-            error <= limit + half_ulp(np.abs(right).astype(float) + float(limit), own.dtype)
-        ).all()
+        check_error(own, right, rough, size)
+
+
+def check_error(own, right, rough, size):
+    """The error is at most twice that of the recurrence in the same arithmetic, plus what rounding
+    does to products that are summed in another order."""
+    assert own.shape == right.shape
+    limit = 2 * np.abs(rough - right).max(initial=0)
+    limit += 2 * np.finfo(rough.dtype).eps * size.max(initial=0)
+    error = np.abs(own.astype(np.longdouble) - right)
+    assert (error <= limit + half_ulp(np.abs(right).astype(float) + float(limit), own.dtype)).all()
+
+
+def gradients(problem, grad_output, **given):
+    given = problem | given
+    inputs = (given.pop("query"), given.pop("key"), given.pop("value"))
+    return regard.linear_attention_backward(grad_output, *inputs, **given)
 
 
 @hypothesis.given(problem=problems(), target=TARGETS, layout=st.sampled_from([*LAYOUTS]))
@@ -177,3 +190,59 @@ def test_two_dimensions_lists_and_no_query_heads():
     _, state = attend(wide[:0], wide, wide, beta=np.float64(0.5), return_state=True)
     assert state.dtype == np.float32
     assert_same_bits(state, attend(wide, wide, wide, beta=0.5, return_state=True)[1])
+
+
+@hypothesis.given(problem=problems(), target=TARGETS, seed=st.integers(0, 99), ends=st.booleans())
+@examples(100)
+def test_gradients(problem, target, seed, ends):
+    random, inner = np.random.default_rng(seed), inner_of(problem)
+    output, state = call(problem)
+    grad_output = random.standard_normal(output.shape).astype(output.dtype)
+    grad_state = random.standard_normal(state.shape).astype(inner) if ends else None
+    with on_target(target):
+        found = gradients(problem, grad_output, grad_state=grad_state, threads=1)
+        again = gradients(problem, LAYOUTS["reversed"](grad_output), grad_state=grad_state)
+    given = [name for name in found._fields if getattr(found, name) is not None]
+    assert set(given) == problem.keys() - {"scale"}
+    assert_same_bits(*(tuple(getattr(x, name) for name in given) for x in (again, found)))
+    exact, sizes = reverse_recurrence(problem, grad_output, grad_state if ends else 0)
+    rough, _ = reverse_recurrence(problem, grad_output, grad_state if ends else 0, inner)
+    for name in given:
+        assert getattr(found, name).dtype == problem[name].dtype
+        check_error(getattr(found, name), exact[name], rough[name], sizes[name])
+
+
+@hypothesis.given(problem=problems(types=["float64"]), seed=st.integers(0, 99))
+@examples(20)
+def test_the_reference_gradients_are_differences(problem, seed):
+    random = np.random.default_rng(seed)
+    problem = {n: np.maximum(x, -30).astype(np.longdouble) for n, x in problem.items()}
+    output, state, _ = recurrence(**problem)
+    of_output, of_state = (random.standard_normal(x.shape) for x in (output, state))
+    exact, sizes = reverse_recurrence(problem, of_output, of_state)
+    for name, gradient in exact.items():
+        step = 1e-6 * random.standard_normal(gradient.shape)
+        ends = [recurrence(**problem | {name: problem[name] + s * step}) for s in (1, -1)]
+        difference = (of_output * (ends[0].output - ends[1].output)).sum()
+        difference += (of_state * (ends[0].state - ends[1].state)).sum()
+        error = abs((gradient * step).sum() - difference / 2)
+        limit = 1e-5 * (sizes[name] * abs(step)).sum()
+        assert error <= limit + 100 * np.finfo(np.longdouble).eps * (1 + output.size + state.size)
+
+
+@hypothesis.given(problem=problems(batches=[()]), target=TARGETS, data=st.data())
+@examples(30)
+def test_gradients_of_packed_texts(problem, target, data):
+    length = problem["query"].shape[-2]
+    starts = [0, *sorted(data.draw(st.lists(st.integers(0, length), max_size=4))), length]
+    grad_output = np.ones_like(call(problem)[0])
+    packed = problem | {
+        n: problem[n].swapaxes(0, 1) for n in (*TOKEN_AXES, "decay") if n in problem
+    }
+    with on_target(target):
+        together = gradients(packed, grad_output.swapaxes(0, 1), starts=starts)
+        for begin, end in itertools.pairwise(starts):
+            alone = gradients(cut(problem, slice(begin, end)), grad_output[:, begin:end])
+            for whole, part in zip(together[:5], alone[:5], strict=True):
+                if part is not None:
+                    assert_same_bits(whole[begin:end].swapaxes(0, 1), part)

@@ -72,6 +72,7 @@ def _right_arguments():
         "attention_map": two | {"shape": (2, 2)},
         "explain": three,
         "linear_attention": three | {"beta": lse},
+        "linear_attention_backward": {"grad_output": x} | three | {"beta": lse},
         "matmul": {"a": x, "b": x.swapaxes(1, 2)},
         "merge_attention_states": states,
         "merge_attention_states_backward": {"grad_output": x} | states | forward,

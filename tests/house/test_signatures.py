@@ -27,7 +27,13 @@ BY_POSITION = {
     *("weight", "eps", "temperature", "derivative", "user_data", "dtype"),
 }
 # Classes that only regard makes.
-RESULTS = (regard.AttentionGradients, regard.AttentionSummary, regard.Explorer, regard.ShownWeights)
+RESULTS = (
+    regard.AttentionGradients,
+    regard.AttentionSummary,
+    regard.Explorer,
+    regard.LinearAttentionGradients,
+    regard.ShownWeights,
+)
 
 
 @pytest.mark.parametrize(("name", "thing"), NAMES, ids=[name for name, _ in NAMES])

@@ -27,6 +27,14 @@ BUGS = [
         "linear attention with large decays by column",
     ),
     Bug(
+        "keys with large decays by column are infinite in gradients",
+        "cpp/kernels/linear/gradients_by_column.hpp",
+        "for (std::int64_t j = large; j < end; ++j) keys_of_part",
+        "for (std::int64_t j = end; j < end; ++j) keys_of_part",
+        ("tests/attention/test_linear_attention.py",),
+        "gradients of linear attention with large decays by column",
+    ),
+    Bug(
         "sinks of a later strip begin with the task's first head",
         KERNELS + "strips/online_softmax.hpp",
         "start_with_sinks(problem, task, strip.first_row, strip.total, lanes)",

@@ -49,6 +49,7 @@ CALLS = {
     "explain": "regard.explain(x, x, x)",
     "cache": "c = regard.KVCache(1, 2, 8); c.append(x, x); c.attend(x)",
     "linear": "regard.linear_attention(x, x, x, beta=lse, return_state=True)",
+    "linear backward": "regard.linear_attention_backward(output, x, x, x, beta=lse)",
     "merge": "regard.merge_attention_states([output] * 3, [lse] * 3)",
     "stages": "regard.softmax(regard.apply_mask(regard.matmul(x, x.mT), [[True]]))",
     "errors": """

@@ -55,6 +55,11 @@ def linear(**changes):
     return regard.linear_attention(**good | changes)
 
 
+def linear_backward(**changes):
+    good = {"query": normal(2, 4, 5, 8), "key": normal(2, 2, 5, 8), "value": normal(2, 2, 5, 3)}
+    return regard.linear_attention_backward(**{"grad_output": normal(2, 4, 5, 3)} | good | changes)
+
+
 def merge(outputs, lses):
     return regard.merge_attention_states(outputs, lses)
 
@@ -148,6 +153,15 @@ LINEAR = [
     (lambda: linear(is_causal=True), TypeError, "no argument is_causal"),
     (lambda: linear(initial_state=STATE), TypeError, "no argument initial_state ... state="),
     (lambda: linear(g=STATE), TypeError, "no argument g ... decay="),
+    (
+        lambda: linear_backward(grad_output=normal(2, 2, 5, 3)),
+        ValueError,
+        "grad_output must have the shape of output, (2, 4, 5, 3), got shape (2, 2, 5, 3)",
+    ),
+    (lambda: linear_backward(grad_state=STATE[0]), ValueError, "grad_state must ... the new state"),
+    (lambda: linear_backward(grad_output="a"), TypeError, "grad_output must be an array of"),
+    (lambda: linear_backward(state=normal(2, 2, 3, 8)), ValueError, "state must broadcast"),
+    (lambda: linear_backward(g=STATE), TypeError, "no argument g ... decay="),
 ]
 DERIVATIVES = [
     (lambda: backward(grad_output=OUTPUT[..., :31]), ValueError, "grad_output must ... got shape"),

@@ -79,6 +79,15 @@ REGARD_NOINLINE void transpose_rows(std::int64_t count, const Rows<T>& rows, std
   rows_to_lanes<T, T>(each, static_cast<int>(count), 1, columns, to.data, to.stride, Identity{});
 }
 
+// The same for more rows, which are read and written as many at a time as a chunk has.
+template <class T>
+REGARD_NOINLINE void transpose_matrix(std::int64_t count, const Rows<T>& rows, std::int64_t columns,
+                                      const Rows<T>& to) {
+  for (std::int64_t row = 0; row < count; row += kChunk)
+    transpose_rows<T>(count - row < kChunk ? count - row : kChunk, {rows.at(row), rows.stride},
+                      columns, {to.data + row, to.stride});
+}
+
 // One decay per token.
 template <class Shape>
 struct DecayOfTokens {

@@ -83,9 +83,6 @@ struct DecayByColumn {
       store(rows.data + at, load(rows.data + at) * load(work.row_decays + at));
   }
 
- private:
-  REGARD_INLINE std::int64_t start_of(std::int64_t token) { return token / kPart * kPart - 1; }
-
   // The sums at a token, or 0 before the first.
   REGARD_INLINE DecaySum<T> at(const Workspace& work, std::int64_t token, std::int64_t column) {
     if (token < 0) return {Vec<T>{}, Vec<T>{}};
@@ -97,6 +94,20 @@ struct DecayByColumn {
                                 std::int64_t begin) {
     return {work.transposed + begin / kPart * problem.head_dim * kScores, kScores};
   }
+  // The first token of a part from whose start a sum is large, or `end`.
+  REGARD_INLINE std::int64_t first_large(const Workspace& work, std::int64_t begin,
+                                         std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
+        const Vec<T> sum = at(work, i, column).since(at(work, begin - 1, column)).sum;
+        if (any<T>((sum > broadcast(kLarge)) | (sum < broadcast(-kLarge)))) return i;
+      }
+    return end;
+  }
+
+ private:
+  REGARD_INLINE std::int64_t start_of(std::int64_t token) { return token / kPart * kPart - 1; }
+
   REGARD_INLINE Rows<const T> as_const(const Rows<T>& rows) { return {rows.data, rows.stride}; }
 
   // Decays the keys of the parts before `begin` up to token `to` - 1: those of earlier parts from
@@ -116,17 +127,6 @@ struct DecayByColumn {
               load(work.keys + place) * factor_of<T>(now.since(at(work, j, column))));
       }
     }
-  }
-
-  // The first token of a part from whose start a sum is large, or `end`.
-  REGARD_INLINE std::int64_t first_large(const Workspace& work, std::int64_t begin,
-                                         std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      for (std::int64_t column = 0; column < work.stride; column += kLanes<T>) {
-        const Vec<T> sum = at(work, i, column).since(at(work, begin - 1, column)).sum;
-        if (any<T>((sum > broadcast(kLarge)) | (sum < broadcast(-kLarge)))) return i;
-      }
-    return end;
   }
 
   REGARD_INLINE T score_of_pair(const Workspace& work, const T* row, std::int64_t i,

@@ -26,12 +26,9 @@ struct Linear {
   // Chunks of at most this many tokens use the state in place: its rows are far apart in L1.
   static constexpr std::int64_t kFewTokens = 8;
 
-  static constexpr LinearKernels kernels() {
-    return {.pass = {.workspace_bytes = workspace_bytes,
-                     .begin = begin,
-                     .advance = advance,
-                     .finish = finish},
-            .column_unit = 2 * kLanes<T>};
+  static constexpr PassKernels<LinearProblem, LinearTask> kernels() {
+    return {
+        .workspace_bytes = workspace_bytes, .begin = begin, .advance = advance, .finish = finish};
   }
 
   static std::int64_t workspace_bytes(const LinearProblem& problem, std::int64_t columns) {
@@ -79,6 +76,65 @@ struct Linear {
                      present(task, column, panel.stride),
                      [&](std::int64_t at) { return load(panel.at(row) + at); });
     });
+  }
+
+  // The gradients (backward.hpp) call the following too.
+
+  REGARD_NOINLINE void prepare_keys(const LinearProblem& problem, const LinearTask& task,
+                                    std::int64_t first, std::int64_t count, const Workspace& work) {
+    const bool decays = task.decay != nullptr, by_column = problem.decays_by_column;
+    const Rows<T> keys{work.keys, work.stride}, rows{work.rows, work.stride};
+    T to_end[kChunk];
+    copy_tokens<T>(problem.key, task.key, first, count, problem.head_dim, keys.data, count,
+                   work.stride);
+    if (!decays)
+      for (std::int64_t row = 0; row < problem.head_dim; ++row) work.state_decay[row] = T(1);
+    if (by_column)
+      ByColumn::prepare(problem, task, first, count, work);
+    else if (count > 1)  // a single key is its own transpose
+      transpose_rows<T>(count, keys, problem.head_dim, {work.transposed, kScores});
+    if (decays && !by_column) OfTokens::prepare(problem, task, first, count, work, to_end);
+    if (task.beta) {
+      copy_tokens<T>(problem.beta, task.beta, first, count, 1, work.beta, count, 1);
+      if (count > 1) score(problem, count, work, keys, {work.of_keys, kScores});
+      for (std::int64_t i = 0; i < count; ++i) {
+        const Vec<T> beta = broadcast(-work.beta[i]);
+        for (std::int64_t j = 0; j < i; j += kLanes<T>) {
+          T* const factor = work.of_keys + i * kScores + j;
+          store(factor, load(factor) * beta);
+        }
+      }
+      for (std::int64_t at = 0; at < count * work.stride; at += kLanes<T>)
+        store(rows.data + at, load(keys.data + at));
+      decay_rows(problem, count, work, rows);
+    }
+    if (decays && !by_column && count > 1) multiply_rows_by<T>(count, keys, to_end);
+  }
+
+  // Products of rows with keys, decayed from the key to the row.
+  REGARD_INLINE void score(const LinearProblem& problem, std::int64_t count, const Workspace& work,
+                           const Rows<T>& rows, const Rows<T>& scores) {
+    if (problem.decays_by_column) return ByColumn::score(problem, count, work, rows, scores);
+    const Rows<const T> keys =
+        count > 1 ? Rows<const T>{work.transposed, kScores} : Rows<const T>{work.keys, 1};
+    multiply_triangle<Shape>(count, {rows.data, rows.stride}, keys, problem.head_dim, scores);
+    if (problem.decay.data) decay_scores(count, work, scores);
+  }
+
+  // Multiplies scores by the decays of tokens from the key to the row.
+  REGARD_INLINE void decay_scores(std::int64_t count, const Workspace& work,
+                                  const Rows<T>& scores) {
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t j = 0; j <= i; j += kLanes<T>)
+        store(scores.at(i) + j, load(scores.at(i) + j) * load(work.pair_decays + i * kScores + j));
+  }
+
+  REGARD_INLINE void decay_rows(const LinearProblem& problem, std::int64_t count,
+                                const Workspace& work, const Rows<T>& rows) {
+    if (problem.decays_by_column)
+      ByColumn::decay_rows(count, work, rows);
+    else if (problem.decay.data)
+      multiply_rows_by<T>(count, rows, work.row_decays);
   }
 
  private:
@@ -135,37 +191,6 @@ struct Linear {
     } while ((head += together) < group);
   }
 
-  REGARD_NOINLINE void prepare_keys(const LinearProblem& problem, const LinearTask& task,
-                                    std::int64_t first, std::int64_t count, const Workspace& work) {
-    const bool decays = task.decay != nullptr, by_column = problem.decays_by_column;
-    const Rows<T> keys{work.keys, work.stride}, rows{work.rows, work.stride};
-    T to_end[kChunk];
-    copy_tokens<T>(problem.key, task.key, first, count, problem.head_dim, keys.data, count,
-                   work.stride);
-    if (!decays)
-      for (std::int64_t row = 0; row < problem.head_dim; ++row) work.state_decay[row] = T(1);
-    if (by_column)
-      ByColumn::prepare(problem, task, first, count, work);
-    else if (count > 1)  // a single key is its own transpose
-      transpose_rows<T>(count, keys, problem.head_dim, {work.transposed, kScores});
-    if (decays && !by_column) OfTokens::prepare(problem, task, first, count, work, to_end);
-    if (task.beta) {
-      copy_tokens<T>(problem.beta, task.beta, first, count, 1, work.beta, count, 1);
-      if (count > 1) score(problem, count, work, keys, {work.of_keys, kScores});
-      for (std::int64_t i = 0; i < count; ++i) {
-        const Vec<T> beta = broadcast(-work.beta[i]);
-        for (std::int64_t j = 0; j < i; j += kLanes<T>) {
-          T* const factor = work.of_keys + i * kScores + j;
-          store(factor, load(factor) * beta);
-        }
-      }
-      for (std::int64_t at = 0; at < count * work.stride; at += kLanes<T>)
-        store(rows.data + at, load(keys.data + at));
-      decay_rows(problem, count, work, rows);
-    }
-    if (decays && !by_column && count > 1) multiply_rows_by<T>(count, keys, to_end);
-  }
-
   REGARD_NOINLINE void prepare_queries(const LinearProblem& problem, const LinearTask& task,
                                        const Heads& heads, std::int64_t first, std::int64_t count,
                                        const Workspace& work) {
@@ -180,27 +205,6 @@ struct Linear {
       score(problem, count, work, rows, {work.weights + head * count * kScores, kScores});
       decay_rows(problem, count, work, rows);
     }
-  }
-
-  // Products of rows with keys, decayed from the key to the row.
-  REGARD_INLINE void score(const LinearProblem& problem, std::int64_t count, const Workspace& work,
-                           const Rows<T>& rows, const Rows<T>& scores) {
-    if (problem.decays_by_column) return ByColumn::score(problem, count, work, rows, scores);
-    const Rows<const T> keys =
-        count > 1 ? Rows<const T>{work.transposed, kScores} : Rows<const T>{work.keys, 1};
-    multiply_triangle<Shape>(count, {rows.data, rows.stride}, keys, problem.head_dim, scores);
-    if (!problem.decay.data) return;
-    for (std::int64_t i = 0; i < count; ++i)
-      for (std::int64_t j = 0; j <= i; j += kLanes<T>)
-        store(scores.at(i) + j, load(scores.at(i) + j) * load(work.pair_decays + i * kScores + j));
-  }
-
-  REGARD_INLINE void decay_rows(const LinearProblem& problem, std::int64_t count,
-                                const Workspace& work, const Rows<T>& rows) {
-    if (problem.decays_by_column)
-      ByColumn::decay_rows(count, work, rows);
-    else if (problem.decay.data)
-      multiply_rows_by<T>(count, rows, work.row_decays);
   }
 
   template <int kVectors>

@@ -46,11 +46,15 @@ struct LinearWorkspace {
 
   std::int64_t bytes;
 
-  LinearWorkspace(const LinearProblem& problem, std::int64_t columns, void* memory) {
+  static constexpr std::int64_t stride_of(std::int64_t columns) {
     constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
+    return round_up(columns, kLine) + kLine;  // panels of two vectors end before it
+  }
+
+  LinearWorkspace(const LinearProblem& problem, std::int64_t columns, void* memory) {
     const std::int64_t dim = problem.head_dim;
     const bool decays = problem.decay.data != nullptr, by_column = problem.decays_by_column;
-    stride = round_up(dim, kLine) + kLine;
+    stride = stride_of(dim);
     const std::int64_t wide = by_column ? stride : 1;
     const std::int64_t all_columns = round_up(columns, kWidth) + kWidth;
     const struct {

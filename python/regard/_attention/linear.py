@@ -169,15 +169,26 @@ def linear_attention(
         query, key, value, decay, beta, state, scale, starts, return_state, out, threads
     )
     if result is NotImplemented:
-        arrays = as_stored_arrays(query=query, key=key, value=value)
-        others = {"decay": decay, "beta": beta, "state": state}
-        given = {name: other for name, other in others.items() if other is not None}
-        for name, other in zip(given, as_stored_arrays(**given), strict=True):
-            others[name] = as_computed(other, *arrays)
-        result = _core.linear_attention(
-            *arrays, *others.values(), scale, starts, return_state, out, threads
-        )
+        arrays = stored_inputs(query, key, value, decay=decay, beta=beta, state=state)
+        arrays = computed_inputs(arrays)
+        result = _core.linear_attention(*arrays, scale, starts, return_state, out, threads)
     return result
+
+
+def stored_inputs(
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, **others: ArrayLike | None
+) -> list[Array | None]:
+    """Convert the inputs of a call to arrays of storage types. The others may be None."""
+    inputs = {"query": query, "key": key, "value": value, **others}
+    given = {name: array for name, array in inputs.items() if array is not None}
+    arrays = dict(zip(given, as_stored_arrays(**given), strict=True))
+    return [arrays.get(name) for name in inputs]
+
+
+def computed_inputs(inputs: list[Any]) -> list[Any]:
+    """Round the inputs after query, key and value to the type of the arithmetic."""
+    arrays, others = inputs[:3], inputs[3:]
+    return [*arrays, *(None if x is None else as_computed(x, *arrays) for x in others)]
 
 
 def _pair_of(out: Any, return_state: bool) -> tuple[Any, Any]:

@@ -80,7 +80,7 @@ def linear_attention(
     ValueError
         If shapes or devices disagree, or a tensor is not on the CPU.
     NotImplementedError
-        If a derivative is requested.
+        If a second derivative or forward mode is requested.
     ImportError
         If tensors are bfloat16 and the ml_dtypes package is missing.
 
@@ -90,8 +90,8 @@ def linear_attention(
 
     Notes
     -----
-    There are no gradients yet. The operator supports ``torch.compile``, ``torch.export`` and the
-    meta device.
+    Gradients are those of `regard.linear_attention_backward`. The operator supports
+    ``torch.compile``, ``torch.export`` and the meta device.
 
     Examples
     --------
@@ -139,10 +139,9 @@ def _arrays(given: tuple[Any, ...]) -> dict[str, Any]:
 
 def _backward(grad_output: Tensor, grad_state: Tensor, *given: Any) -> tuple[Tensor, ...]:
     """Return the gradients of all inputs, empty tensors for those that are not given."""
-    backward: Any = getattr(regard, "linear_attention_backward", None)
-    if backward is None:
-        raise NotImplementedError("the gradient of linear attention is not implemented")
-    found = backward(as_array(grad_output), grad_state=as_array(grad_state), **_arrays(given))
+    found = regard.linear_attention_backward(
+        as_array(grad_output), grad_state=as_array(grad_state), **_arrays(given)
+    )
     each = (getattr(found, name) for name in _INPUTS)
     return tuple(grad_output.new_empty(0) if x is None else as_tensor(x) for x in each)
 

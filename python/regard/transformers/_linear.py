@@ -76,8 +76,6 @@ def _choosing(rule: Callable[..., Any], normalized: Callable[..., Any]) -> Calla
     @wraps(rule)
     def choosing(query: Any, *args: Any, **kwargs: Any) -> Any:
         by_regard = kwargs.pop(_BY_REGARD, False) and query.device.type in ("cpu", "meta")
-        # The gradient of linear_attention is not implemented.
-        by_regard = by_regard and not (torch.is_grad_enabled() and query.requires_grad)
         # Packed texts raise an error there, because convolutions do not keep them apart.
         if not by_regard or kwargs.get("cu_seqlens") is not None:
             return rule(query, *args, **kwargs)

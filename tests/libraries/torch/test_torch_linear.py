@@ -31,12 +31,6 @@ def problem(given, dtype=torch.float64, length=70):
     return found
 
 
-needs_gradient = pytest.mark.skipif(
-    not hasattr(regard, "linear_attention_backward"), reason="there is no gradient"
-)
-
-
-@needs_gradient
 @pytest.mark.parametrize("given", RULES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 def test_results_and_gradients(given, dtype):
@@ -59,7 +53,6 @@ def test_results_and_gradients(given, dtype):
         assert torch.equal(regard.torch.linear_attention(**call, scale=0.3), results[0])
 
 
-@needs_gradient
 @pytest.mark.slow
 @pytest.mark.parametrize("given", RULES[::2])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -85,7 +78,6 @@ def test_shapes_without_elements(form):
     torch.library.opcheck(OPERATOR, arguments, test_utils="test_faketensor")
 
 
-@needs_gradient
 def test_second_derivatives_raise():
     call = {name: x.requires_grad_() for name, x in problem(("beta",), length=3).items()}
     output = regard.torch.linear_attention(**call)
