@@ -201,10 +201,11 @@ def flash_attn_with_kvcache(
     table = entries[:, None] if block_table is None else block_table
     capacity = table.shape[1] * page_size
     starts = torch.as_tensor(capacity if cache_seqlens is None else cache_seqlens, device=q.device)
-    starts = starts.long().expand(batch)
-    if batch and not 0 <= starts.min() <= starts.max() <= capacity - new:
-        needed = f"from 0 to {capacity - new}, so that the cache has room for k"
+    is_wrong = ((starts < 0) | (starts > capacity - new)).any()
+    if is_wrong or starts.shape not in ((), (batch,)):
+        needed = f"one number or {batch}, from 0 to {capacity - new}, which leaves room for k"
         raise ValueError(f"cache_seqlens must be {needed}, got {starts.tolist()}")
+    starts = starts.long().expand(batch)
     with torch.no_grad():
         if rotary_cos is not None:
             tables = _array(rotary_cos), _array(rotary_sin)
@@ -213,6 +214,8 @@ def flash_attn_with_kvcache(
             k = _rotated(k, starts, True, interleaved=rotary_interleaved, cache=tables)
         at = starts[:, None] + torch.arange(new, device=q.device)
         pages = table.long().gather(1, at // page_size)
+        if ((pages < 0) | (pages >= len(k_cache))).any():  # before anything is written
+            raise IndexError(f"k_cache has no entry or page {pages.tolist()}: got {len(k_cache)}")
         for name, cache, rows in (("k", k_cache, k), ("v", v_cache, v)):
             if rows is not None:
                 if rows.shape != (shape := (batch, new, *cache.shape[2:])):
