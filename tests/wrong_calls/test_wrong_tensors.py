@@ -226,6 +226,7 @@ OF_FLASH_CACHES = [
     ({"cache_seqlens": torch.tensor([1])}, ValueError, "cache_seqlens must be one number or 2"),
     (NEW | {"v": None}, ValueError, "k, v and cache_seqlens must be given together"),
     (NEW | {"k": zeros(2, 1, 1, 8)}, ValueError, "k must be (2, 1, 2, 8), got shape (2, 1, 1, 8)"),
+    (NEW | {"v": zeros(2, 1, 2, 7)}, ValueError, "v must be (2, 1, 2, 8), got shape (2, 1, 2, 7)"),
     (ROTARY, ValueError, "rotary_cos must be given with k, v and rotary_sin"),
     (PAGED | {"cache_leftpad": 1}, ValueError, "block_table must be given without"),
     (PAGED | NEW, IndexError, "k_cache has no entry or page"),

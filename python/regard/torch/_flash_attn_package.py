@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_ALL = DistributionFinder.Context()
 _VERSION = "2.8.3"
 _FILES = {
     "METADATA": f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {_VERSION}\n",
@@ -71,8 +70,9 @@ class _Finder(DistributionFinder):
     def find_spec(self, *_: Any) -> None:
         """Return None, as Python 3.11 requires."""
 
-    def find_distributions(self, context: Any = _ALL) -> Iterator[Distribution]:
-        if context.name is None or re.sub("[-_.]+", "-", context.name).lower() == "flash-attn":
+    def find_distributions(self, context: Any = None) -> Iterator[Distribution]:
+        name = getattr(context, "name", None)  # of one package, or None for all
+        if name is None or re.sub("[-_.]+", "-", name).lower() == "flash-attn":
             yield _Distribution()
 
 

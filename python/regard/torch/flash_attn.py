@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import regard
 from regard.torch import _flash_attn_package as _package
@@ -18,11 +19,6 @@ from regard.torch._arguments import check_tensors as _check_tensors
 from regard.torch._memory import as_array as _array
 from regard.torch._memory import as_tensor as _tensor
 from regard.torch._memory import empty_output as _empty_output
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 _NAMES = {"query": "q", "key": "k", "value": "v", "is_causal": "causal", "window": "window_size"}
 _NAMES |= {"query_starts": "cu_seqlens_q", "key_starts": "cu_seqlens_k", "scale": "softmax_scale"}
@@ -177,16 +173,6 @@ def flash_attn_with_kvcache(
     `num_splits` has no effect. Returns ``out``, or ``(out, softmax_lse)`` if `return_softmax_lse`,
     as `flash_attn_func`. Raises the errors of `flash_attn_varlen_func`, and ValueError if arguments
     that belong together are missing.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from regard.torch.flash_attn import flash_attn_with_kvcache
-    >>> k_cache, v_cache = torch.zeros(2, 1, 32, 2, 16)
-    >>> q, k, v = torch.ones(3, 1, 1, 2, 16)
-    >>> out = flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=5)
-    >>> k_cache[0, :, 0, 0].nonzero().tolist()
-    [[5]]
     """
     _check_axes(4, q=q, k_cache=k_cache, v_cache=v_cache)
     if (k is None) != (v is None) or (k is not None and cache_seqlens is None):
@@ -216,11 +202,12 @@ def flash_attn_with_kvcache(
         pages = table.long().gather(1, at // page_size)
         if ((pages < 0) | (pages >= len(k_cache))).any():  # before anything is written
             raise IndexError(f"k_cache has no entry or page {pages.tolist()}: got {len(k_cache)}")
-        for name, cache, rows in (("k", k_cache, k), ("v", v_cache, v)):
-            if rows is not None:
-                if rows.shape != (shape := (batch, new, *cache.shape[2:])):
-                    raise ValueError(f"{name} must be {shape}, got shape {tuple(rows.shape)}")
-                cache[pages, at % page_size] = rows
+        written: Any = (("k", k_cache, k), ("v", v_cache, v)) if k is not None else ()
+        for name, cache, rows in written:
+            if rows.shape != (shape := (batch, new, *cache.shape[2:])):
+                raise ValueError(f"{name} must be {shape}, got shape {tuple(rows.shape)}")
+        for _, cache, rows in written:
+            cache[pages, at % page_size] = rows
         lengths = starts + new
         options["query_offset"] = lengths - q.shape[1]
         if block_table is None and (cache_batch_idx is None or cache_leftpad is not None):
@@ -289,7 +276,7 @@ def _options(
     softmax_scale: float | None, causal: bool, window_size: Any, softcap: float, slopes: Any
 ) -> dict[str, Any]:
     """Return regard's options: the queries are at the end of the keys."""
-    if not isinstance(window_size, (tuple, list, torch.Tensor)) or len(window_size) != 2:
+    if not isinstance(window_size, (tuple, list, Tensor)) or len(window_size) != 2:
         raise TypeError(f"window_size must be a pair (left, right), got {window_size!r}")
     window = tuple(None if side < 0 else int(side) for side in window_size)
     found = {"is_causal": causal, "query_offset": "end", "scale": softmax_scale}
@@ -302,7 +289,7 @@ def _check_axes(axes: int, **tensors: Any) -> None:
     """Raise TypeError or ValueError unless all arguments are tensors with this number of axes."""
     needed = "(batch, length, heads, head_dim)" if axes == 4 else "(total, heads, head_dim)"
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if tensor.ndim != axes:
             raise ValueError(f"{name} must be {needed}, got shape {tuple(tensor.shape)}")
@@ -316,9 +303,7 @@ def _parts(name: str, packed: Tensor, axes: int) -> Any:
     return packed.unbind(-3)
 
 
-def _call(
-    function: Callable[..., Any], *given: Any, names: dict[str, str] = _NAMES, **options: Any
-) -> Any:
+def _call(function: Any, *given: Any, names: dict[str, str] = _NAMES, **options: Any) -> Any:
     """Return output and lse of a call, or raise its errors with FlashAttention's names."""
     try:
         return function(*given, enable_gqa=True, return_lse=True, **options)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from drawn_problems import examples
-from torch_problems import torch
+from torch_problems import scaled_dot_product_attention, torch
 
 from regard.torch import flash_attn as fa  # isort: skip
 
@@ -216,6 +216,11 @@ def test_calls_of_models(flash_attn):
     close(texts, causal * mask[..., None, None])
     # MeshAnything
     close(flash_attn.flash_attn_func(q, k, v, 0.0, softmax_scale=None, causal=True), causal)
+    dropped = []
+    for call, given in ((fa.flash_attn_func, (q, k, v)), (scaled_dot_product_attention, heads)):
+        torch.manual_seed(0)
+        dropped.append(call(*given, dropout_p=0.17))
+    assert torch.equal(dropped[0], dropped[1].transpose(1, 2))
     # ACE-Step: a prompt and a token, whose keys are in pages already.
     (k_cache, table), (v_cache, _) = map(pages_of, (k, v))
     starts, named = torch.tensor([0, 8, 16]).int(), named | {"block_table": table}
