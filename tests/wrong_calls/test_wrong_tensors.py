@@ -1,5 +1,5 @@
-"""Wrong calls of regard.torch: dense, packed and nested tensors, linear attention, recordings and
-block masks."""
+"""Wrong calls of regard.torch: dense, packed and nested tensors, linear attention, recordings,
+block masks, and FlashAttention's functions."""
 
 import re
 import warnings
@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip insta
 import regard.torch  # noqa: E402
 from regard.torch import (  # noqa: E402
     block_mask,
+    flash_attn,
     linear_attention,
     record,
     scaled_dot_product_attention,
@@ -208,6 +209,67 @@ OTHERS = [
         "block_mask.kv_indices must not be negative, got -1",
     ),
 ]
+
+
+FLASH = {"q": zeros(2, 5, 4, 8), "k": zeros(2, 9, 2, 8), "v": zeros(2, 9, 2, 8)}
+POOLS = {"k": zeros(6, 16, 2, 8), "v": zeros(6, 16, 2, 8), "block_table": zeros(4, 2).int()}
+CACHES = {"q": zeros(2, 1, 4, 8), "k_cache": zeros(2, 32, 2, 8), "v_cache": zeros(2, 32, 2, 8)}
+NEW = {"k": torch.ones(2, 1, 2, 8), "v": zeros(2, 1, 2, 8), "cache_seqlens": 5}
+ROTARY = {"rotary_cos": zeros(32, 4), "rotary_sin": zeros(32, 4)}
+PAGED = {"block_table": torch.tensor([[0], [-1]])}
+FLASH_ATTENTION = [
+    ({"q": np.zeros((2, 5, 4, 8))}, TypeError, "q must be a tensor, got ndarray"),
+    ({"q": zeros(5, 4, 8)}, ValueError, "q must be (batch, length ... got shape (5, 4, 8)"),
+    ({"v": zeros(2, 9, 2, 8).half()}, TypeError, "v must have the type of q ... got torch.float16"),
+    ({"k": zeros(2, 9, 2, 7)}, ValueError, "q and k must share head_dim ... got 8 and 7"),
+    ({"k": zeros(2, 9, 3, 8)}, ValueError, "the number of heads of q ... got"),
+    ({"causal": 1}, TypeError, "causal must be True or False, got int"),
+    ({"window_size": 4}, TypeError, "window_size must be a pair (left ... got 4"),
+    ({"softmax_scale": "1"}, TypeError, "softmax_scale must be a real number, got str"),
+    ({"q_descale": zeros(1)}, TypeError, "q_descale"),
+]
+OF_FLASH_PACKED = [
+    ({"cu_seqlens_k": [0, 5, 9, 9, 31]}, ValueError, "cu_seqlens_k"),
+    ({"k": zeros(30, 8)}, ValueError, "k must have 3 axes (total ... got shape (30"),
+    (POOLS | {"dropout_p": 0.1}, ValueError, "dropout_p must be 0 with block_table, got 0.1"),
+    (POOLS | {"block_table": zeros(4, 2).int() + 6}, IndexError, "block_table"),
+]
+OF_FLASH_CACHES = [
+    ({"cache_seqlens": 33}, ValueError, "cache_seqlens must be one ... from 0 to 32 ... got 33"),
+    (NEW | {"cache_seqlens": 32}, ValueError, "cache_seqlens must be ... from 0 to 31 ... got 32"),
+    ({"cache_seqlens": torch.tensor([1])}, ValueError, "cache_seqlens must be one number or 2"),
+    (NEW | {"v": None}, ValueError, "k, v and cache_seqlens must be given together"),
+    (NEW | {"k": zeros(2, 1, 1, 8)}, ValueError, "k must be (2, 1, 2, 8), got shape (2, 1, 1, 8)"),
+    (NEW | {"v": zeros(2, 1, 2, 7)}, ValueError, "v must be (2, 1, 2, 8), got shape (2, 1, 2, 7)"),
+    (ROTARY, ValueError, "rotary_cos must be given with k, v and rotary_sin"),
+    (PAGED | {"cache_leftpad": 1}, ValueError, "block_table must be given without"),
+    (PAGED | NEW, IndexError, "k_cache has no entry or page"),
+]
+
+
+def flash_packed(changes):
+    starts = {"cu_seqlens_q": torch.tensor(QUERIES), "cu_seqlens_k": torch.tensor(KEYS)}
+    good = {"q": zeros(11, 4, 8), "k": zeros(30, 2, 8), "v": zeros(30, 2, 8)} | starts
+    return flash_attn.flash_attn_varlen_func(
+        **{"max_seqlen_q": 7, "max_seqlen_k": 21} | good | changes
+    )
+
+
+@each(FLASH_ATTENTION)
+def test_flash_attention(wrong, error, parts):
+    check(lambda: flash_attn.flash_attn_func(**FLASH | wrong), error, parts)
+
+
+@each(OF_FLASH_PACKED)
+def test_packed_flash_attention(wrong, error, parts):
+    check(lambda: flash_packed(wrong), error, parts)
+
+
+@each(OF_FLASH_CACHES)
+def test_caches_of_flash_attention(wrong, error, parts):
+    given = {name: x.clone() for name, x in CACHES.items()} | wrong
+    check(lambda: flash_attn.flash_attn_with_kvcache(**given), error, parts)
+    assert not given["k_cache"].any()
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
