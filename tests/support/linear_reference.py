@@ -50,8 +50,7 @@ def recurrence(
 
 
 def reverse_recurrence(problem, grad_output, grad_state=0, dtype=np.longdouble):
-    """Return the gradients of a problem by name, and their sizes as those of a recurrence. The size
-    of a decay's includes the rounding of exponents: sums of decays in parts of 16 tokens."""
+    """Return the gradients of a problem by name, and their sizes as those of a recurrence."""
     heads, length, dim = problem["query"].shape[-3:]
     kv_heads, value_dim = problem["key"].shape[-3], problem["value"].shape[-1]
     batch = np.broadcast_shapes(*(problem[n].shape[:-3] for n in ("query", "key", "value")))
@@ -87,8 +86,6 @@ def reverse_recurrence(problem, grad_output, grad_state=0, dtype=np.longdouble):
     found = [dict(zip(names, map(np.zeros_like, arrays), strict=True)) for _ in d]
     for t in reversed(range(length)):
         before, rest, u, now = steps[t]
-        part = kept[..., t // 16 * 16 : t + 1, :]
-        exponent = 1 - np.log(np.maximum(part.prod(-2), np.finfo(float).tiny))
         for size, absolute in enumerate((np.positive, np.abs)):
             to, sign = found[size], 1 if size else -1
             q_t, g_t, k_t, u_t = map(absolute, (q[..., t, :], g[..., t, :], k[..., t, :], u))
@@ -100,7 +97,7 @@ def reverse_recurrence(problem, grad_output, grad_state=0, dtype=np.longdouble):
             to["key"][..., t, :] = (
                 d[size] * u_t[..., None, :] + sign * replaces * before[size] * dv[..., None, :]
             ).sum(-1)
-            to["decay"][..., t, :] = (before[size] * earlier).sum(-1) * (exponent if size else 1)
+            to["decay"][..., t, :] = (before[size] * earlier).sum(-1)
             to["beta"][..., t] = (rest[size] * du).sum(-1)
             d[size] = kept[..., t, :, None] * earlier
     for size, to in enumerate(found):
