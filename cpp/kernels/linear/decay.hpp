@@ -39,6 +39,23 @@ struct DecaySum {
   }
 };
 
+// What the product of x and log2(e) in exp loses where it is not fused: Dekker's exact product.
+template <class T>
+REGARD_INLINE Vec<T> rest_of_exponent([[maybe_unused]] Vec<T> x) {
+#if !defined(REGARD_X86_V4) && !defined(REGARD_X86_V3) && !defined(REGARD_NEON)
+  const Vec<T> split = broadcast(sizeof(T) == 4 ? T(4097) : T(134217729));
+  const auto high_of = [&](Vec<T> y) { return split * y - (split * y - y); };
+  const Vec<T> scale = broadcast(static_cast<T>(kLog2E)), product = x * scale;
+  const Vec<T> x_high = high_of(x), x_low = x - x_high;
+  const Vec<T> scale_high = high_of(scale), scale_low = scale - scale_high;
+  const Vec<T> rest = x_low * scale_low -
+                      (((product - x_high * scale_high) - x_low * scale_high) - x_high * scale_low);
+  return rest * broadcast(static_cast<T>(kLn2));
+#else
+  return Vec<T>{};
+#endif
+}
+
 // The factor of a decay, up to infinity. What the rounding of the exponent, and of log2(e) in exp,
 // would lose is in proportion to the exponent, and the decays of a column are products of factors
 // with large exponents of both signs.
@@ -48,7 +65,7 @@ REGARD_INLINE Vec<T> factor_of(const DecaySum<T>& decay) {
   constexpr T kLog2ERest = sizeof(T) == 4 ? T(1.3349e-8) : T(1.41092e-17);  // times ln(2)
   const Vec<T> x = decay.sum + decay.rest, rest = decay.rest - (x - decay.sum);
   const Vec<T> power = exp(select<T>(x > broadcast(kHighest), broadcast(kHighest), x));
-  return power * (broadcast(T(1)) + fma(x, broadcast(kLog2ERest), rest));
+  return power * (broadcast(T(1)) + fma(x, broadcast(kLog2ERest), rest + rest_of_exponent<T>(x)));
 }
 
 // Copies an array with a row per token to rows of `padded` elements, zeros after those it has.
