@@ -19,11 +19,13 @@ struct ValueTile {
   static constexpr bool kIsNarrow = DecodeShape::kRegisterCount == 16;
   static constexpr bool kAreHalves = kIsFloat16<From> || kIsFloat8<From>;
   static constexpr int kTogether = kIsNarrow && kRows > 4 ? 4 : kRows;
-  static constexpr int kPanel = kIsNarrow && kAreHalves && kTogether == 1 ? 8
-                                : kTogether < 4                           ? 4
-                                : kIsNarrow                               ? 3
-                                : kTogether == 4                          ? 4
-                                                                          : 2;
+  static constexpr bool kIsSingle =
+      kTogether == 1 && (sizeof(From) > 1 || (kIsNarrow && kAreHalves));
+  static constexpr int kPanel = kIsSingle        ? 8
+                                : kTogether < 4  ? 4
+                                : kIsNarrow      ? 3
+                                : kTogether == 4 ? 4
+                                                 : 2;
 };
 
 // output[row][panel] += the sum over the steps' keys of weight value, starting at column `panel`,
@@ -84,6 +86,12 @@ REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
   while (vectors_left() >= kPanel && (kPanel != 3 || vectors_left() != 4)) {
     body(Constant<kPanel>{}, d);
     d += kPanel * kWidth;
+  }
+  if constexpr (kPanel > 4) {
+    if (vectors_left() >= 4) {
+      body(Constant<4>{}, d);
+      d += 4 * kWidth;
+    }
   }
   if constexpr (kPanel > 2) {
     while (vectors_left() >= 2) {
