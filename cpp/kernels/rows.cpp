@@ -14,8 +14,7 @@
 namespace regard::REGARD_TARGET_NAME {
 
 constexpr PerScalar<DecodeKernels> decode = {AttentionDecode::kernels(), {}};
-constexpr PerScalar<LinearKernels> linear = {linear_kernels<Float32>(),
-                                             linear_kernels<Float64>()};
+constexpr PerScalar<LinearKernels> linear = {linear_kernels<Float32>(), linear_kernels<Float64>()};
 constexpr PerScalar<MatmulKernels> matmul = {Matmul<Float32>::kernels(),
                                              Matmul<Float64>::kernels()};
 constexpr PerScalar<RooflineKernels> roofline = {{fma_rounds<Float32>, read_bytes},
