@@ -276,8 +276,8 @@ sanitized_module() { # N: run one in N quick tests
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
     PYTHONPATH=$work/sanitized-python "${pytest[@]}" -k "not address_space and not largest_limits" --one-in "$1" \
-      tests/attention/test_{attention,attention_map,decode,derivatives,dropout,int8,layouts,mask_forms,merge,numerics}.py \
-      tests/attention/test_{merge_backward,options,ragged,same_bits,score_function,stages,storage,summary}.py \
+      tests/attention/test_{attention,attention_map,decode,derivatives,dropout,int8,layouts,linear_attention,mask_forms,merge}.py \
+      tests/attention/test_{merge_backward,numerics,options,ragged,same_bits,score_function,stages,storage,summary}.py \
       tests/process/test_{threading_layers,threadpoolctl}.py tests/streams tests/cache tests/wrong_calls
   )
 }

@@ -3,11 +3,12 @@
 python benchmarks/transformers_against_sdpa.py
 python benchmarks/transformers_against_sdpa.py --match decode --pairs 5 --threads 1
 
-Needs transformers. The models have the shapes of SmolLM2-135M and of ViT-B/16, and random float32
-weights. The whole model is timed, not only its attention. Each case is timed in several pairs of
-fresh processes, one for each implementation, whose runs are interleaved; the order changes from
-round to round. The last figure of a line is the median of the rounds' ratios, sdpa's time over
-regard's, with their quartiles.
+Needs transformers. The models have the shapes of SmolLM2-135M, of ViT-B/16, and, with six layers of
+linear attention and two of attention, of Qwen3.5-0.8B, and random float32 weights. The whole model
+is timed, not only its attention. Each case is timed in several pairs of fresh processes, one for
+each implementation, whose runs are interleaved; the order changes from round to round. The last
+figure of a line is the median of the rounds' ratios, sdpa's time over regard's, with their
+quartiles.
 """
 
 from __future__ import annotations
@@ -46,8 +47,21 @@ CASES = {
     "ViT, 4 images of 224 x 224": ("vit", 4, 224, 0),
     "ViT, an image of 512 x 512": ("vit", 1, 512, 0),
     "ViT, forward and backward, 4 images of 224 x 224": ("vit train", 4, 224, 0),
+    "hybrid, prefill, 512 tokens": ("hybrid prefill", 1, 512, 0),
+    "hybrid, forward and backward, 512 tokens": ("hybrid train", 1, 512, 0),
 }
 STEPS = 16
+
+
+def hybrid(implementation):
+    """Return a model whose layers are mostly linear attention."""
+    import transformers
+
+    sizes = {"hidden_size": 1024, "intermediate_size": 3584, "vocab_size": SHAPE["vocab_size"]}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256}
+    heads |= {"linear_num_key_heads": 16, "linear_num_value_heads": 16}
+    config = transformers.Qwen3_5TextConfig(**sizes, **heads, num_hidden_layers=8)
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
 
 
 def images(implementation, kind, batch, size):
@@ -78,6 +92,8 @@ def runner_of(model, kind, batch, length, padding):
 
     if kind.startswith("vit"):
         return images(model.config._attn_implementation, kind, batch, length), 1
+    if kind.startswith("hybrid"):
+        model, kind = hybrid(model.config._attn_implementation), kind.removeprefix("hybrid ")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, SHAPE["vocab_size"], (batch, length), generator=generator)
     mask = torch.ones_like(ids)
@@ -182,6 +198,25 @@ def times_of(name, options):
     return times
 
 
+def bound_of_hybrid(run):
+    """The speed if the delta rule took no time: its output is the values."""
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    def seconds():
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    whole = statistics.median(seconds() for _ in range(7))
+
+    def free(query, key, value, **_):
+        return value + 0 * query, value.new_zeros(*value.shape[::2], *key.shape[3:] * 2)
+
+    modeling_qwen3_5.torch_chunk_gated_delta_rule = free
+    run()
+    return whole / statistics.median(seconds() for _ in range(7))
+
+
 def bound_of(name, layers):
     """The speed that a model with sdpa would have if its attention took no time."""
     import torch
@@ -191,6 +226,8 @@ def bound_of(name, layers):
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     run, _ = runner_of(model, *CASES[name])
     run()
+    if "hybrid" in name:
+        return bound_of_hybrid(run)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
         run()
     times = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}

@@ -37,7 +37,7 @@ TYPES = {
     "regard.explain(x, x, x, is_causal=True, window=(1, None), threads=2)": "regard.Explanation",
     "regard.merge_attention_states([x], [x])": PAIR,
     "regard.linear_attention(x, x, x, decay=x, state=x, return_state=True, out=(x, None))": PAIR,
-    "regard.linear_attention_backward(x, x, x, x, beta=x).key": "regard.Array",
+    "regard.linear_attention_backward(x, x, x, x, beta=x).key": ARRAY,
     "regard.attend_stream(x, regard.KeyValueChunks(x, x), x > 0, return_lse=True)": PAIR,
     "regard.KVCache(1, 1, 4, keep_last=3).fork()": "regard.KVCache",
     "regard.KVCache.load('x', mmap=True).lengths": "NDArray[np.int64]",
