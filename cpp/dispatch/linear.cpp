@@ -106,9 +106,21 @@ double work_of(const LinearProblem& problem) {
   return tokens * heads * dims;
 }
 
+namespace {
+
+// A workspace of states fits in 64 bits.
+void check_states(const LinearProblem& problem, std::int64_t states) {
+  check_dims(problem.head_dim, problem.value_dim, problem.scalar);
+  const double elements = static_cast<double>(problem.head_dim) * static_cast<double>(problem.value_dim) *
+                          static_cast<double>(states);
+  if (elements > 0x1p50) throw NoMemory(INT64_MAX, "the states of a head");
+}
+
+}  // namespace
+
 void attend_linearly(const LinearProblem& problem, int threads, const StopSignal& signal) {
   if (problem.batch.count == 0 || problem.kv_heads == 0) return;
-  check_dims(problem.head_dim, problem.value_dim, problem.scalar);
+  check_states(problem, 1);
   const Kernels& kernels = kernels_for(active_target(), problem.scalar);
   const double work = work_of(problem);
   threads = threads_for(work, threads);
@@ -126,7 +138,7 @@ void attend_linearly(const LinearProblem& problem, int threads, const StopSignal
 void linear_gradients(const LinearBackwardProblem& problem, int threads, const StopSignal& signal) {
   const LinearProblem& forward = problem.forward;
   if (forward.batch.count == 0 || forward.kv_heads == 0) return;
-  check_dims(forward.head_dim, forward.value_dim, forward.scalar);
+  check_states(forward, std::max<std::int64_t>(ceil_div(forward.q_len, kChunkTokens), 1));
   const double work = kBackwardWork * work_of(forward);
   run_tasks(kernels_for(active_target(), forward.scalar).linear.backward, problem, forward, forward.value_dim,
             forward.batch.count * forward.kv_heads, work, threads_for(work, threads), signal,

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class LinearAttentionGradients(NamedTuple):
     """The gradients of a loss with respect to the inputs of linear attention.
 
-    Each gradient has the shape and the type of its input, or is None if there is no such input.
+    Each gradient has the shape and the type of its input (float64 for integers), or is None if
+    there is no such input.
     """
 
     query: Array

@@ -72,8 +72,8 @@ def rotary_frequencies(
         Each token has three positions, in time, down and across, and each pair turns by one of
         them. The numbers of these pairs are in this order, one part after another; with
         ``mrope_interleaved`` (Qwen3-VL), the three alternate until the pairs of the last two are
-        used up, and the remaining pairs turn by time. Layers turn all pairs by the position in a
-        text, whose three positions are equal.
+        used up, and the remaining pairs turn by time. In layers, all pairs turn by the position
+        in the text: its three positions are equal.
     ``llama_4_scaling_beta`` (Ministral 3)
         Queries at position ``p``, but not keys, are multiplied by ``1 + beta * log(1 + floor(p /
         L))``, in their cosines and sines; all columns must be rotated.

@@ -72,7 +72,7 @@ def is_recorded(values: Iterable[Any]) -> bool:
     return False
 
 
-def _has_tangents(tensors: Iterable[Tensor | None]) -> bool:
+def has_tangents(tensors: Iterable[Tensor | None]) -> bool:
     """Return whether tensors have tangents at the current level of derivatives."""
     return forward_ad._current_level >= 0 and any(
         each is not None and forward_ad.unpack_dual(each).tangent is not None for each in tensors
@@ -162,7 +162,7 @@ def _gradients(
     moving = dict(zip(RESULTS[:2], results, strict=False)) | call
     # Outer levels may have tangents that this level does not show.
     is_dual = forward_ad._current_level >= 0 and not is_compiling()
-    if is_dual and (get_interpreter_stack() or _has_tangents(_tensors_of(moving).values())):
+    if is_dual and (get_interpreter_stack() or has_tangents(_tensors_of(moving).values())):
         return _gradients_by_formula(wanted, moving)
     return _chosen(attention_backward(*results, *packed(call), list(wanted)), wanted)
 
@@ -341,7 +341,7 @@ def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> 
     def rule(keyset: Any, *given: Any) -> Any:
         tensors = given[: count + len(TENSORS)]
         below = partial(_below, operator, keyset, given)
-        if not (is_recorded(tensors) or _has_tangents(tensors)):
+        if not (is_recorded(tensors) or has_tangents(tensors)):
             return below()
         with enable_single_level_autograd_function():
             return record(below, *given)
@@ -351,7 +351,7 @@ def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> 
 
 def _record_attention(below: Any, *given: Any) -> Any:
     call = unpacked(*given)
-    if _has_tangents(given[3 : len(TENSORS)]):
+    if has_tangents(given[3 : len(TENSORS)]):
         _refuse(call, f"{_FORWARD} along other inputs than query, key and value")
         return _by_formula(call)
     return record(below, call)
@@ -359,7 +359,7 @@ def _record_attention(below: Any, *given: Any) -> Any:
 
 def _record_backward(below: Any, *given: Any) -> Any:
     call, wanted = unpacked(*given[4:-1]), given[-1]
-    if _has_tangents(given[: 4 + len(TENSORS)]):
+    if has_tangents(given[: 4 + len(TENSORS)]):
         _refuse(call, _SECOND)
     gradients = _recorded_gradients(
         lambda: _chosen(below(), wanted), given[:4], call, tuple(wanted)
@@ -369,7 +369,7 @@ def _record_backward(below: Any, *given: Any) -> Any:
 
 def _record_jvp(below: Any, *given: Any) -> Any:
     call = unpacked(*given[3:])
-    if _has_tangents(given[: 3 + len(TENSORS)]):
+    if has_tangents(given[: 3 + len(TENSORS)]):
         _refuse(call, _SECOND)
     return _fused(below, _tangents_by_formula, call | dict(zip(TANGENTS, given, strict=False)))
 

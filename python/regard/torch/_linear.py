@@ -13,7 +13,7 @@ import regard
 from regard._arguments.arrays import shown
 from regard._arguments.numbers import flag
 from regard.torch._arguments import check_dense, check_tensors
-from regard.torch._autograd import is_eager, is_recorded
+from regard.torch._autograd import has_tangents, is_eager, is_recorded
 from regard.torch._memory import arrays_of, as_array, as_tensor, dense_shape
 from regard.torch._operators import library
 
@@ -119,6 +119,8 @@ def linear_attention(
             )
     if query.is_cuda:
         raise ValueError(f"query must be on the CPU, got a tensor on {query.device}: use .cpu()")
+    if has_tangents((query, key, value, *given)):
+        raise NotImplementedError("forward mode of linear attention is not implemented")
     call = dict(zip(_NAMES, (query, key, value, *given, scale, threads), strict=True))
     arrays = None
     if is_eager() and not is_recorded(call.values()):

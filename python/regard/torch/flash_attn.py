@@ -184,7 +184,12 @@ def flash_attn_with_kvcache(
         raise ValueError("block_table must be given without cache_batch_idx and cache_leftpad")
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     batch, page_size, new = len(q), k_cache.shape[1], 0 if k is None else k.shape[1]
-    entries = torch.arange(batch, device=q.device) if cache_batch_idx is None else cache_batch_idx
+    entries = torch.arange(batch, device=q.device)
+    if cache_batch_idx is not None:
+        entries = cache_batch_idx = _integers("cache_batch_idx", cache_batch_idx)
+        if ((entries < 0) | (entries >= len(k_cache))).any():
+            needed = f"from 0 to {len(k_cache) - 1}"
+            raise IndexError(f"cache_batch_idx must be {needed}, got {entries.tolist()}")
     table = entries[:, None] if block_table is None else block_table
     capacity = table.shape[1] * page_size
     starts = torch.as_tensor(capacity if cache_seqlens is None else cache_seqlens, device=q.device)
@@ -192,7 +197,7 @@ def flash_attn_with_kvcache(
     if is_wrong or starts.shape not in ((), (batch,)):
         needed = f"one number or {batch}, from 0 to {capacity - new}, which leaves room for k"
         raise ValueError(f"cache_seqlens must be {needed}, got {starts.tolist()}")
-    starts = starts.long().expand(batch)
+    starts = _integers("cache_seqlens", starts).expand(batch)
     with torch.no_grad():
         if rotary_cos is not None:
             tables = _array(rotary_cos), _array(rotary_sin)
@@ -207,19 +212,27 @@ def flash_attn_with_kvcache(
         for name, cache, rows in written:
             if rows.shape != (shape := (batch, new, *cache.shape[2:])):
                 raise ValueError(f"{name} must be {shape}, got shape {tuple(rows.shape)}")
-        for _, cache, rows in written:
-            cache[pages, at % page_size] = rows
-        lengths = starts + new
-        options["query_offset"] = lengths - q.shape[1]
-        if block_table is None and (cache_batch_idx is None or cache_leftpad is not None):
-            used = slice(batch) if cache_batch_idx is None else cache_batch_idx
-            tensors = (x.transpose(1, 2) for x in (q, k_cache[used], v_cache[used]))
-            options |= {"key_lengths": lengths, "left_padding": cache_leftpad}
-            dense = scaled_dot_product_attention
-            output, lse = _call(dense, *tensors, names=_OF_CACHES, **options)
-        else:
-            given = q.transpose(1, 2), k_cache, v_cache, table, lengths
-            output, lse = _call(_attend_pages, *given, names=_OF_CACHES, **options)
+            if rows.dtype != cache.dtype:
+                raise TypeError(f"{name} must be {cache.dtype}, as {name}_cache, got {rows.dtype}")
+        before = [cache[pages, at % page_size] for _, cache, _ in written]
+        try:
+            for _, cache, rows in written:
+                cache[pages, at % page_size] = rows
+            lengths = starts + new
+            options["query_offset"] = lengths - q.shape[1]
+            if block_table is None and (cache_batch_idx is None or cache_leftpad is not None):
+                used = slice(batch) if cache_batch_idx is None else cache_batch_idx
+                tensors = (x.transpose(1, 2) for x in (q, k_cache[used], v_cache[used]))
+                options |= {"key_lengths": lengths, "left_padding": cache_leftpad}
+                dense = scaled_dot_product_attention
+                output, lse = _call(dense, *tensors, names=_OF_CACHES, **options)
+            else:
+                given = q.transpose(1, 2), k_cache, v_cache, table, lengths
+                output, lse = _call(_attend_pages, *given, names=_OF_CACHES, **options)
+        except BaseException:
+            for (_, cache, _), rows in zip(written, before, strict=True):
+                cache[pages, at % page_size] = rows
+            raise
     output = output.transpose(1, 2)
     return (output, lse) if return_softmax_lse else output
 
@@ -294,6 +307,12 @@ def _check_axes(axes: int, **tensors: Any) -> None:
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if tensor.ndim != axes:
             raise ValueError(f"{name} must be {needed}, got shape {tuple(tensor.shape)}")
+
+
+def _integers(name: str, numbers: Tensor) -> Tensor:
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise TypeError(f"{name} must be integers, got {numbers.dtype}")
+    return numbers.long()
 
 
 def _parts(name: str, packed: Tensor, axes: int) -> Any:

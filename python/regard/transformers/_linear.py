@@ -76,8 +76,9 @@ def _choosing(rule: Callable[..., Any], normalized: Callable[..., Any]) -> Calla
     @wraps(rule)
     def choosing(query: Any, *args: Any, **kwargs: Any) -> Any:
         by_regard = kwargs.pop(_BY_REGARD, False) and query.device.type in ("cpu", "meta")
-        # Packed texts raise an error there, because convolutions do not keep them apart.
-        if not by_regard or kwargs.get("cu_seqlens") is not None:
+        # Packed texts raise an error there, because convolutions do not keep them apart. What
+        # follows beta has a name.
+        if not by_regard or len(args) > 4 or kwargs.get("cu_seqlens") is not None:
             return rule(query, *args, **kwargs)
         return _delta_rule(normalized, query, *args, **kwargs)
 

@@ -84,3 +84,10 @@ def test_second_derivatives_raise():
     (first,) = torch.autograd.grad(output.square().sum(), call["query"], create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivative of linear attention"):
         first.sum().backward()
+
+
+def test_forward_mode_raises():
+    call = problem((), length=3)
+    query, others = call.pop("query"), tuple(call.values())
+    with pytest.raises(NotImplementedError, match="forward mode of linear attention"):
+        torch.func.jvp(lambda x: regard.torch.linear_attention(x, *others), (query,), (query,))
