@@ -86,6 +86,7 @@ def test_second_derivatives_raise():
         first.sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forward_mode_raises():
     call = problem((), length=3)
     query, others = call.pop("query"), tuple(call.values())
