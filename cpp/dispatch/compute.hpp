@@ -46,8 +46,10 @@ void attend_linearly(const LinearProblem& problem, int threads, const StopSignal
 // Upper bound on its multiplications.
 double work_of(const LinearProblem& problem);
 
-// Fills the problem's gradients, with so many times the work of the forward call.
+// The multiplications of its gradients, relative to those of the forward call.
 constexpr double kBackwardWork = 3;
+
+// Fills the problem's gradients.
 void linear_gradients(const LinearBackwardProblem& problem, int threads, const StopSignal& signal);
 
 // Fills c.

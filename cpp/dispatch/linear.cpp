@@ -5,6 +5,7 @@
 #include "attention/plan.hpp"
 #include "attention/run_task.hpp"
 #include "batch_index.hpp"
+#include "no_memory.hpp"
 #include "split.hpp"
 #include "targets.hpp"
 #include "threads/scratch.hpp"
@@ -79,6 +80,14 @@ std::int64_t columns_of_task(const LinearProblem& problem, const Kernels& kernel
   return unit * ceil_div(units, std::min(ceil_div(threads, heads), units));
 }
 
+// Throws NoMemory if the size of this many states might not fit in 64 bits.
+void check_states(const LinearProblem& problem, std::int64_t states) {
+  check_dims(problem.head_dim, problem.value_dim, problem.scalar);
+  const double elements = static_cast<double>(problem.head_dim) * static_cast<double>(problem.value_dim) *
+                          static_cast<double>(states);
+  if (elements > 0x1p50) throw NoMemory(INT64_MAX, "the states of a head");
+}
+
 // Runs `count` tasks with `work` multiplications in all. task_at(index) returns a task.
 template <class Problem, class Task, class TaskAt>
 void run_tasks(const PassKernels<Problem, Task>& kernel, const Problem& problem, const LinearProblem& forward,
@@ -105,18 +114,6 @@ double work_of(const LinearProblem& problem) {
                       static_cast<double>(problem.value_dim + kChunkTokens / 2);
   return tokens * heads * dims;
 }
-
-namespace {
-
-// A workspace of states fits in 64 bits.
-void check_states(const LinearProblem& problem, std::int64_t states) {
-  check_dims(problem.head_dim, problem.value_dim, problem.scalar);
-  const double elements = static_cast<double>(problem.head_dim) * static_cast<double>(problem.value_dim) *
-                          static_cast<double>(states);
-  if (elements > 0x1p50) throw NoMemory(INT64_MAX, "the states of a head");
-}
-
-}  // namespace
 
 void attend_linearly(const LinearProblem& problem, int threads, const StopSignal& signal) {
   if (problem.batch.count == 0 || problem.kv_heads == 0) return;

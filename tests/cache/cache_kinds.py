@@ -16,6 +16,7 @@ KINDS = {
     "int8": {"dtype": "int8", "page_size": 32},
     "float8": {"dtype": "float8_e4m3fn", "page_size": 32},
     "q4_1": {"dtype": "q4_1", "sizes": (32, 64), "page_size": 32},
+    "int8 means": {"dtype": "int8", "page_size": 32, "key_means": np.full((2, 8), 3.0)},
     "layers": {"layers": 3, "page_size": 16},
     "layers window": {"layers": 2, **WINDOW},
     "growing file": {"path": True},

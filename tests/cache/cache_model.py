@@ -16,8 +16,10 @@ from reference import assert_same_bits
 class Model:
     """The key and value of each text, (kv_heads, length, dim), as they were given."""
 
-    def __init__(self, batch, *sizes, dtype="float32", keep_last=None, keep_first=0, **_):
-        self.sizes, self.dtype = sizes, dtype
+    def __init__(
+        self, batch, *sizes, dtype="float32", keep_last=None, keep_first=0, key_means=None, **_
+    ):
+        self.sizes, self.dtype, self.key_means = sizes, dtype, key_means
         self.kv_heads, self.head_dim, self.value_dim = sizes
         self.keep_last, self.keep_first = keep_last, keep_first
         self.nothing = [np.empty((self.kv_heads, 0, dim)) for dim in sizes[1:]]
@@ -78,7 +80,7 @@ class Model:
 
     def alone(self, entry):
         """Return a cache of one text that was appended at once."""
-        cache = regard.KVCache(1, *self.sizes, dtype=self.dtype)
+        cache = regard.KVCache(1, *self.sizes, dtype=self.dtype, key_means=self.key_means)
         cache.append(*(rows[None] for rows in self.texts[entry]))
         return cache
 

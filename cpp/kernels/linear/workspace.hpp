@@ -87,7 +87,7 @@ struct LinearWorkspace {
 };
 
 // Calls body(column, vectors) for the panels of columns, which have two or three vectors: a single
-// one is no faster than two. In float64, all have two.
+// one is no faster than two. In float64, every panel has two.
 template <class Shape, class Body>
 REGARD_INLINE void for_panels(std::int64_t columns, Body body) {
   constexpr int kLaneCount = kLanes<typename Shape::Element>;

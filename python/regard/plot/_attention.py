@@ -227,7 +227,9 @@ def compare(
     if b is None and other_head is None:
         raise TypeError("b or other_head must be given, got neither")
     given = [a] if b is None else [a, b]
-    sources = sources_of(compare, given, mask, progress, reduce, imshow) * (3 - len(given))
+    sources = sources_of(compare, given, mask, progress, reduce, imshow)
+    if b is None:
+        sources *= 2
     if imshow.get("vmin") is not None:
         raise ValueError("vmin must be left out: the scale goes from -vmax to vmax")
     imshow.pop("vmin", None)

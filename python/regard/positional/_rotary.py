@@ -150,7 +150,8 @@ def rotary(
             rows = np.broadcast_to(np.arange(source.shape[-2]), (3,) * axes + source.shape[-2:-1])
         else:
             rows = integers("positions", positions)
-            _check_rows("positions", rows.shape[axes:], source.shape)
+            if axes == 0 or rows.shape[:1] in ((), (3,)):  # `rotary_cache` refuses the others
+                _check_rows("positions", rows.shape[axes:], source.shape)
         cos, sin = rotary_cache(
             rows,
             rotary_dim,

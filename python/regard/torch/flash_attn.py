@@ -51,7 +51,7 @@ def flash_attn_func(
     causal : bool, default False
         Query ``i``, whose position is ``p = i + kv_len - length``, sees only keys ``j <= p``.
     window_size : pair of int, default (-1, -1)
-        Query ``i`` sees keys from ``p - left`` to ``p + right``; negative numbers are no limits.
+        Query ``i`` sees keys from ``p - left`` to ``p + right``; a negative number means no limit.
     softcap : float, default 0.0
         Scores become ``softcap * tanh(score / softcap)`` if it is positive.
     alibi_slopes : Tensor of float, shape (heads,) or (batch, heads), optional
@@ -282,7 +282,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`. Without a previous `install`, there is no effect."""
+    """Undo `install`, or do nothing if it was not called."""
     _package.uninstall()
 
 
