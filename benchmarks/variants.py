@@ -105,13 +105,12 @@ def recipes(n):
     scale = np.linspace(0.1, 0.2, HEADS)
     yield "temperature per head", plain, partial(plain, scale=scale)
 
-    frequencies, _ = regard.positional.rotary_frequencies(DIM)
+    scaling = {"rope_type": "default", "mrope_section": [8, 12, 12]}
     positions = np.stack([np.zeros(n, int), *np.divmod(np.arange(n), 20)])
-    angles = positions[np.repeat(range(3), [8, 12, 12])].T * frequencies
-    cache = np.cos(angles), np.sin(angles)
 
     def three_positions():
-        return causal(*(regard.positional.rotary(x, cache=cache) for x in (q, k)), v)
+        turned = (regard.positional.rotary(x, positions, scaling=scaling) for x in (q, k))
+        return causal(*turned, v)
 
     yield "rotations by three positions (M-RoPE)", plain, three_positions
 
