@@ -67,7 +67,7 @@ def scaled_dot_product_attention_backward(
 
     With the weights :math:`P = e^{S - \mathrm{lse}}` of the scores S, and G for `grad_output`,
 
-    .. math:: \mathrm{grad\_value} = P^T G, \qquad
+    .. math:: \mathrm{grad\_value} = P^T G, \\
               \mathrm{grad\_query} = \mathrm{scale}\; dS\, \mathrm{key}, \qquad
               \mathrm{grad\_key} = \mathrm{scale}\; dS^T\, \mathrm{query}, \\
               dS = P \circ (G\, \mathrm{value}^T - D), \qquad
