@@ -107,6 +107,7 @@ class LayerPages:
         value_scales: Any,
         table: NDArray[Any],
         lengths: NDArray[Any],
+        are_e5m2: bool,
         /,
     ) -> None: ...
     @property
