@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 
+from regard._arguments.keywords import refuses_unknown
 from regard._arguments.numbers import count, file_path, flag
 from regard._cache import arguments, file
 from regard._cache.geometry import Geometry
+from regard._cache.remove import remove
 from regard._cache.sizes import Sizes
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from types import TracebackType
 
     from numpy.typing import ArrayLike
@@ -227,6 +230,84 @@ class Entries(Sizes):
         number = arguments.entry_number("entry", entry, len(lengths))
         start, length = self._pages.length_before(number), int(lengths[number])
         self._pages.keep(number, arguments.kept_positions(positions, start, length))
+
+    @refuses_unknown
+    def remove(
+        self,
+        entry: SupportsIndex,
+        start: SupportsIndex,
+        stop: SupportsIndex,
+        *,
+        inverse_frequencies: ArrayLike | Sequence[ArrayLike | None] | None = None,
+        interleaved: bool = False,
+    ) -> None:
+        """Remove tokens from the middle of a text, and move the later tokens to their positions.
+
+        Engines call this a context shift: a text that has become too long continues without a part
+        of it, and its beginning and its end are not computed again. The later keys and values have
+        seen the removed tokens, so that a model does not compute the same numbers from the shorter
+        text.
+
+        Parameters
+        ----------
+        entry : int
+            Number of the entry.
+        start, stop : int
+            Positions of the first removed token and of the first token that follows. The token at
+            `stop` moves to `start`, and so on.
+        inverse_frequencies : array_like of float, shape (pairs,), optional
+            For rotary keys, the angle by which each pair of columns turned from one position to the
+            next when the keys were appended: the first result of `regard.positional.
+            rotary_frequencies`. The moved keys are rotated back by ``stop - start`` positions.
+            With several layers, also a list with an array, or None, for each layer. By default, the
+            stored bits of keys do not change.
+        interleaved : bool, default False
+            Which columns form a pair, as in `regard.positional.rotary`.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If there is no such entry, or not ``0 <= start <= stop <= lengths[entry]``; if tokens
+            have been evicted that would move, or that the window of a moved token contains; if a
+            rotated key cannot be stored in fewer than 16 bits; if the cache is closed.
+        MemoryError
+            If memory does not suffice for a copy of the moved tokens.
+
+        See Also
+        --------
+        truncate : removes the last tokens.
+
+        Notes
+        -----
+        ALiBi slopes, distance biases, windows and causality depend on positions in the cache, so
+        they follow the new positions. Keys that contain an absolute encoding keep the encoding of
+        their previous position.
+
+        A rotation is computed in float32 (float64 for float64) and stored again, which rounds keys
+        of narrower types a second time. Scalings of rotary embeddings need nothing more: an
+        attention factor is part of the stored keys and does not change. The frequencies must be
+        those of all moved keys. If they depend on the length of the text, as with ``dynamic``
+        scaling beyond the trained length, there are none, and the text must be computed again. With
+        ``value_from_key=True``, columns from `value_dim` on are rotated, since values are not.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(1, 1, 4)
+        >>> cache.append(*np.arange(40.0).reshape(1, 1, 10, 4)[None].repeat(2, axis=0))
+        >>> cache.remove(0, start=1, stop=8)
+        >>> cache.keys[0, 0, :, 0]
+        array([ 0., 32., 36.], dtype=float32)
+        """
+        number = arguments.entry_number("entry", entry, self.batch)
+        length = int(self._pages.lengths[number])
+        end = count("stop", stop, maximum=length)
+        begin = count("start", start, maximum=end)
+        turns = flag("interleaved", interleaved)
+        remove(self._pages, self._geometry, number, begin, end, inverse_frequencies, turns)
 
     def fork(self, batch_indices: ArrayLike | None = None) -> Self:
         """Return a second cache with the same content, which can be continued independently.
