@@ -11,6 +11,8 @@ from regard._cache.quantize import entry_rows, entry_tokens, quantized
 from regard.positional import rotary
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from regard import _core
@@ -25,7 +27,7 @@ def remove(
     entry: int,
     start: int,
     stop: int,
-    inverse_frequencies: ArrayLike | list[ArrayLike | None] | None,
+    inverse_frequencies: ArrayLike | Sequence[ArrayLike | None] | None,
     interleaved: bool,
 ) -> None:
     """Remove the tokens from `start` to before `stop`, in all layers.
@@ -73,7 +75,7 @@ def _check_evicted(
 
 
 def _of_layers(
-    inverse_frequencies: ArrayLike | list[ArrayLike | None] | None, layers: int
+    inverse_frequencies: ArrayLike | Sequence[ArrayLike | None] | None, layers: int
 ) -> list[ArrayLike | None]:
     """Return the frequencies of each layer, which may be the same."""
     given: Any = inverse_frequencies
@@ -97,7 +99,12 @@ def _rows(
     Scales that never change, and values in keys, are None.
     """
     has_scales = layer.dtype.scaled in ("rows", "groups")
-    is_stored = [True, not layer.value_from_key, has_scales, has_scales and not layer.value_from_key]
+    is_stored = [
+        True,
+        not layer.value_from_key,
+        has_scales,
+        has_scales and not layer.value_from_key,
+    ]
     return [
         entry_rows(pages, layer, part, entry, start) if is_there else None
         for part, is_there in enumerate(is_stored)
@@ -125,5 +132,6 @@ def _stored_keys(
     """Return keys in the form in which they are stored, and their scales."""
     if not layer.dtype.is_quantized:
         return keys, None
-    stored, _, scales, _ = quantized(layer, pages.key_means, keys[None], None, None)
-    return stored[0], None if scales is None else scales[0]
+    parts = quantized(layer, pages.key_means, keys[None], None, None)
+    stored, scales = (None if part is None else part[0] for part in (parts[0], parts[2]))
+    return stored, scales
