@@ -36,7 +36,7 @@ class AllLayers:
     """
 
     def __init__(self, caches):
-        self.caches = caches
+        self.caches, self.is_float16 = caches, caches.dtype == np.float16
 
     @classmethod
     def load(cls, path, **options):
@@ -59,7 +59,7 @@ class AllLayers:
         self.close()
 
     def _step(self, method, key, value, *rest):
-        if self.caches.dtype == np.float16:  # in which the smallest numbers have fewer digits
+        if self.is_float16:  # in which the smallest numbers have fewer digits
             value = np.asarray(value).astype(np.float16)
         try:
             for layer in [*range(1, len(self.caches)), 0]:  # in an unusual order
