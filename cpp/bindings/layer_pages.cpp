@@ -304,6 +304,8 @@ void add_page_tables(py::module_& module) {
            [](const CachePages& pages, std::int64_t entry, const py::array_t<std::int64_t>& positions) {
              pages.table->keep(entry, counts_of(positions));
            })
+      .def("exchange",
+           [](const CachePages& pages, const CachePages& fork) { pages.table->exchange(*fork.table); })
       .def("length_before",
            [](const CachePages& pages, std::int64_t entry) { return pages.table->length_before(entry); })
       .def("unfinished",
