@@ -14,18 +14,19 @@ from regard._arguments.keywords import check_options
 from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._explore._encoding import TOP, packed
-from regard._explore._heads import THUMBNAIL, Progressed, heads_of
+from regard._explore._heads import THUMBNAIL, heads_of
 from regard._explore._layers import OPTIONS_OF_WEIGHTS, layers_of, layers_of_weights
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
 from regard._recording.given import recorded_layers, texts_of
 from regard._recording.layer import RecordedLayer, short
 from regard._recording.recording import Recording
-from regard._runtime.progress import check_progress, reporting
+from regard._runtime.progress import Progressed, check_progress, reporting
 from regard._runtime.public import public
 from regard._show.colors import DECADES, DIFFERENCE_DECADES
 from regard._show.labels import HeadNames, short_names, tokens_of_axes
 from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES
+from regard._statistics.summary import SummaryRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -197,14 +198,7 @@ def explore(
     plan = _plan(layers, wanted, top_k, texts, detail, regions, tile_bytes)
     max_bytes = count("max_bytes", max_bytes, minimum=1)
     plan.check(max_bytes)
-    request: dict[str, Any] = {
-        "statistics": [*wanted, "top_k"],
-        "top_k": min(top_k, kv_len),
-        "first_keys": first_keys,
-        "local_reach": local_reach,
-    }
-    if "induction" in wanted:
-        request["tokens"] = numbers_of_tokens
+    request = SummaryRequest.of([*wanted, "top_k"], min(top_k, kv_len), first_keys, local_reach)
     total = (3 if plan.is_exact else 5) * q_len * sum(x.heads for x in layers)
     described: list[dict[str, Any]] = []
     labels = short_names([layer.name for layer in layers])
@@ -214,7 +208,8 @@ def explore(
         steps = Progressed(total, report)
         for number, layer in enumerate(layers):
             heads = []
-            for index, head in enumerate(heads_of(number, layer, plan, request, max_bytes, steps)):
+            found = heads_of(number, layer, plan, request, numbers_of_tokens, max_bytes, steps)
+            for index, head in enumerate(found):
                 place = f"{number}.{index}"
                 blobs += [(f"map-{place}", head.picture[0]), (f"rows-{place}", head.rows[0])]
                 blobs += [(f"tile-{place}.{n}", tile.blob) for n, tile in enumerate(head.tiles)]

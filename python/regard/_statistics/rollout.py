@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from regard import _core
 from regard._arguments.arrays import as_array, compute_type, is_floating, shown, stand_in
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
@@ -16,10 +14,14 @@ from regard._arguments.numbers import integers, listed, real_number
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call
 from regard._gradients.backward import scaled_dot_product_attention_backward
-from regard._recording.given import is_recorded, pairs_of_layers, recorded_layers
-from regard._recording.layer import call_of
+from regard._recording.given import (
+    calls_of_layers,
+    is_recorded,
+    pairs_of_layers,
+    recorded_layers,
+)
 from regard._runtime.public import public
-from regard._statistics.calls import compute_lse
+from regard._statistics.calls import lse_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -158,10 +160,8 @@ def _layers(
 ) -> list[CheckedCall]:
     """Return the checked call of each layer, with a heads axis."""
     if is_recorded(query):
-        recorded = map(call_of, recorded_layers(query, options, key=key, mask=mask))
-        return [
-            replace(call, options={**call.options, **options}).with_heads() for call in recorded
-        ]
+        recorded = recorded_layers(query, options, key=key, mask=mask)
+        return calls_of_layers(recorded, options, "lengths")
     if key is None:
         raise TypeError("key must be an array, or a list of the layers' arrays, got None")
     pairs = pairs_of_layers(query, key)
@@ -260,8 +260,7 @@ def _multiply(rows: Array, layer: CheckedCall, shares: Array, residual: float) -
     and U the diagonal matrix of the weights that no key has.
     """
     query, key, _, mask = layer.arguments()
-    options: Any = layer.options
-    lse = compute_lse(_core.attention, (query, key), (), mask, options, None)
+    lse = lse_of(layer)
     is_nan = np.isnan(lse)
     reaches_nan = np.any(is_nan, axis=-2, where=(shares > 0)[:, None], keepdims=True)
     reaches_nan = np.any((rows != 0) & reaches_nan, axis=-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,12 +12,12 @@ from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.numbers import choice, integers, offsets
 from regard._arguments.options import WeightOptions, names_of
 from regard._attention.check import check_call
-from regard._recording.given import check_equal, recorded_layers, texts_of
-from regard._recording.layer import RecordedLayer, call_of
+from regard._recording.given import calls_of_layers, recorded_layers, texts_of
+from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording, of_one_text
 from regard._runtime.progress import check_progress
 from regard._show.weights import attention_weights, place_of_head, pooled
-from regard._statistics.attention_map import REDUCTIONS, pictures_of_call
+from regard._statistics.attention_map import REDUCTIONS, pictures_of
 from regard.plot._axes import check_imshow
 
 if TYPE_CHECKING:
@@ -102,12 +101,9 @@ class _Calls:
         return self._calls[0], head
 
     def _draw(self, call: CheckedCall, part: Part, reduce: str) -> Array:
-        drawn: list[Array] = pictures_of_call(
-            call,
-            shape=(part.height, part.width),
-            reduce=reduce,
-            regions=[part.region],
-            progress=self._progress,
+        shape = part.height, part.width
+        drawn: list[Array] = pictures_of(
+            call, shape, reduce, [part.region], progress=self._progress
         )
         return drawn[0]
 
@@ -141,9 +137,7 @@ def _source_of(
 ) -> Source:
     if isinstance(argument, Recording | RecordedLayer):
         layers = recorded_layers(argument, options, mask=mask)
-        check_equal(layers, _sizes_of, "sizes")
-        calls = [call_of(of_one_text(layer)) for layer in layers]
-        calls = [replace(call, options={**call.options, **options}) for call in calls]
+        calls = calls_of_layers(map(of_one_text, layers), options)
         return _Calls(calls, progress, texts_of(layers), isinstance(argument, Recording))
     if isinstance(argument, tuple):
         if len(argument) != 2:
@@ -175,11 +169,6 @@ def _source_of(
             raise ValueError(f"query_offset must be one number with weights, got {numbers.size}")
         offset = int(numbers.reshape(())[()])
     return _Weights(weights, offset)
-
-
-def _sizes_of(layer: RecordedLayer) -> str:
-    sizes = call_of(layer).sizes
-    return f"{sizes.heads} heads, q_len {sizes.q_len}, kv_len {sizes.kv_len}"
 
 
 def head_of(head: Any, lead: tuple[int, ...], name: str = "head") -> Head:
