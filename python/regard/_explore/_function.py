@@ -195,7 +195,7 @@ def explore(
                 "statistics with 'induction' need tokens: one sequence, the text of each key"
             )
         wanted.remove("induction")
-    plan = _plan(layers, wanted, top_k, texts, detail, regions, tile_bytes)
+    plan = plan_of(layers, wanted, top_k, texts, detail, regions, tile_bytes)
     max_bytes = count("max_bytes", max_bytes, minimum=1)
     plan.check(max_bytes)
     request = SummaryRequest.of([*wanted, "top_k"], min(top_k, kv_len), first_keys, local_reach)
@@ -265,27 +265,7 @@ def plan_of_lengths(
     none = np.broadcast_to(np.float32(0), (layers, heads, len(tokens), 1))
     texts = {"key": list(tokens)}
     layers_ = layers_of(none, none, None, {})
-    return _plan(layers_, _statistics(None), top_k, texts, detail, None, None)
-
-
-def _plan(
-    layers: list[Layer],
-    statistics: list[str],
-    top_k: int,
-    texts: Mapping[str, Any] | None,
-    detail: int | None,
-    regions: Iterable[Any] | None,
-    tile_bytes: int | None,
-) -> Plan:
-    return plan_of(
-        layers,
-        detail,
-        regions,
-        tile_bytes,
-        bytes_per_row=4 * top_k + 2 * sum(name in OF_QUERIES for name in statistics),
-        bytes_per_key=2 * sum(name in OF_KEYS for name in statistics),
-        text_bytes=_bytes_of(texts),
-    )
+    return plan_of(layers_, _statistics(None), top_k, texts, detail)
 
 
 def _statistics(statistics: Iterable[str] | None) -> list[str]:
@@ -335,12 +315,6 @@ def _texts(
     if of_positions:
         _, numbers = np.unique(np.array(texts.key, object), return_inverse=True)
     return {"key": texts.key, "query": start if of_positions else texts.query}, numbers
-
-
-def _bytes_of(texts: Mapping[str, Any] | None) -> int:
-    """Return the approximate size of texts in bytes; characters beyond ASCII cost more bytes."""
-    lists = [each for each in (texts or {}).values() if isinstance(each, list)]
-    return sum(len(text) * (1 if text.isascii() else 6) + 3 for each in lists for text in each)
 
 
 def _refuse_with_weights(arguments: Mapping[str, Any]) -> None:
