@@ -285,12 +285,11 @@ def _function(name: str, value: Any, dtype: DType | None) -> tuple[int, DType]:
 
 
 def _checked(name: str, address: int) -> int:
-    if 0 < address <= _LARGEST_ADDRESS:
-        return address
-    came = str(address)
-    if address == 0:
-        came = "0; pass None for NULL" if name == "user_data" else "0, which is NULL"
-    raise ValueError(f"{name} must have an address from 1 to {_LARGEST_ADDRESS:#x}, got {came}")
+    if not 0 < address <= _LARGEST_ADDRESS:
+        null = "; pass None for NULL" if name == "user_data" else ", which is NULL"
+        came = f"{address}{'' if address else null}"
+        raise ValueError(f"{name} must have an address from 1 to {_LARGEST_ADDRESS:#x}, got {came}")
+    return address
 
 
 def _not_a_function(name: str, value: Any, dtype: DType | None) -> TypeError:
@@ -326,10 +325,9 @@ def _checked_signature(name: str, function: Any, wanted: DType | None) -> DType:
     signature = ", ".join(f"{kind} {each}" for each, kind in _PARAMETERS.items())
     either = ", or with double* scores for float64" if wanted is None else ""
     rest = f"; its signature must be void ({signature.format(real=real)}){either}"
-    if len(arguments) != len(_PARAMETERS):
-        raise TypeError(
-            f"{name} must take {len(_PARAMETERS)} arguments, got {len(arguments)}{rest}"
-        )
+    wanted_count, count = len(_PARAMETERS), len(arguments)
+    if count != wanted_count:
+        raise TypeError(f"{name} must take {wanted_count} arguments, got {count}{rest}")
     # By default, a CDLL function is declared to return c_int.
     is_unsaid = function.restype is ctypes.c_int and not hasattr(type(function), "_argtypes_")
     if function.restype is not None and not is_unsaid:
