@@ -14,11 +14,10 @@ from regard._arguments.numbers import MOST, window_sides
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from regard._arguments.arrays import Place
+    from regard._arguments.arrays import Integers, Place
 
-    Integers = NDArray[np.int64]
     Span = tuple[int, int]
 
 # No array is this long, so a position at this distance is beyond all keys.

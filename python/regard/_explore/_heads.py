@@ -18,8 +18,7 @@ from regard._statistics.summary import summary_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from regard._runtime.progress import Progressed
     from regard._statistics.summary import SummaryRequest
 
-    Array = NDArray[Any]
 
 THUMBNAIL = 64
 

@@ -24,11 +24,10 @@ from regard._show.weights import attention_weights
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
-
-    Array = NDArray[Any]
 
 
 # Options for the positions of queries and for the computation, which do not change weights.

@@ -10,7 +10,7 @@ of their queries, because a page shows the top keys without any tile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,14 +22,12 @@ from regard._statistics.attention_map import pictures_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._explore._encoding import Halves
     from regard._explore._plan import TileLevel
     from regard._statistics.result import TopKeys
 
-    Array = NDArray[Any]
 
 # Tiles are ordered on a grid of at most this many rows and columns, whatever the number of tiles.
 _FINEST_GRID = 512

@@ -22,13 +22,13 @@ from regard._statistics.calls import call_of_weights, lse_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress
 
-    Array = NDArray[Any]
     Region = tuple[slice, slice]
 
 _NAME = "attention_map"

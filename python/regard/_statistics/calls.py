@@ -15,11 +15,10 @@ from regard._attention.check import check_call
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
-
-    Array = NDArray[Any]
 
 
 def call_of_weights(

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
 
-    Array = NDArray[Any]
 
 # The rows of the result that one backward call multiplies. With fewer rows, scores are computed
 # more often; more rows need more memory.

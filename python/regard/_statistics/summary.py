@@ -33,13 +33,12 @@ from regard._statistics.target_keys import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress
-
-    Array = NDArray[Any]
 
 
 DEFAULT_STATISTICS = tuple(name for name in FIELDS if name not in ("induction", "top_k"))

@@ -18,9 +18,10 @@ from regard.masks._sparse import DEFAULT_BLOCK, SparseMask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Integers = NDArray[np.int64]
+    from regard._arguments.arrays import Integers
+
     Block = tuple[int, int]
 
 

@@ -18,7 +18,8 @@ from regard.masks._sparse import SparseMask, of_rows
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    Bools = NDArray[np.bool_]
+    from regard._arguments.arrays import Bools
+
 
 Mask = TypeVar("Mask", bound="ArrayLike | SparseMask")
 

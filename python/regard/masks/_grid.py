@@ -22,11 +22,7 @@ from regard.masks._rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-    Bytes = NDArray[np.uint8]
+    from regard._arguments.arrays import Bools, Bytes, Integers
 
 
 class BitStore:

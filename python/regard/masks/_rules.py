@@ -20,10 +20,8 @@ from regard.masks._sparse import DEFAULT_BLOCK, wrapped
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
+    from regard._arguments.arrays import Bools, Integers
 
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
     Listed = tuple[Integers, Integers, Integers]
 
 

@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._runtime.progress import Progress
     from regard._show.labels import TokensArgument
     from regard.plot._source import Head, Source, WeightsArgument
-
-    Array = NDArray[Any]
 
 
 @takes_options(WeightOptions, reference="as in `regard.scaled_dot_product_attention`")

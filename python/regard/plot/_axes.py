@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from matplotlib.figure import FigureBase
-    from numpy.typing import NDArray
 
+    from regard._arguments.arrays import Array
     from regard._show.labels import AxisTokens
     from regard.plot._part import Part
-
-    Array = NDArray[Any]
 
 
 Layout: TypeAlias = Literal["compressed", "constrained", "none"]

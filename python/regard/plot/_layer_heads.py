@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
 
 
 def layer_heads(

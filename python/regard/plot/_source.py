@@ -23,13 +23,13 @@ from regard.plot._axes import check_imshow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._show.labels import TokensArgument
     from regard.plot._part import Part
 
-    Array = NDArray[Any]
     Head = tuple[int, ...]
     WeightsArgument = ArrayLike | tuple[ArrayLike, ArrayLike] | Recording | RecordedLayer
 
