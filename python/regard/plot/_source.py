@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from regard._recording.given import calls_of_layers, recorded_layers, texts_of
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording, of_one_text
 from regard._runtime.progress import check_progress
+from regard._show.labels import tokens_of_axes
 from regard._show.weights import attention_weights, place_of_head, pooled
 from regard._statistics.attention_map import REDUCTIONS, pictures_of
 from regard.plot._axes import check_imshow
@@ -36,12 +38,29 @@ if TYPE_CHECKING:
 _OPTIONS = names_of(WeightOptions)
 
 
-class _Weights:
-    """Existing weights (..., q_len, kv_len)."""
+class Source(ABC):
+    """The weights of heads, of shape (*lead, *sizes)."""
 
     lead: tuple[int, ...]
     sizes: tuple[int, int]
     tokens: TokensArgument = None
+
+    @abstractmethod
+    def offset(self, head: Head) -> int | None:
+        """Return the number of keys that precede the first query of a head, None if unknown."""
+
+    @abstractmethod
+    def picture(self, head: Head | None, part: Part, reduce: str) -> Array:
+        """Return the picture of a head, or the pictures of all heads if `head` is None."""
+
+    def labeled(self, part: Part, tokens: TokensArgument, offset: int | None) -> Part:
+        """Return a part with its labels. The default of `tokens` are the own tokens."""
+        texts = tokens_of_axes(self.tokens if tokens is None else tokens, *self.sizes, offset)
+        return part._replace(offset=offset or 0, tokens=texts)
+
+
+class _Weights(Source):
+    """Existing weights (..., q_len, kv_len)."""
 
     def __init__(self, weights: Array, query_offset: int | None) -> None:
         self._weights, self._offset = weights, query_offset
@@ -49,18 +68,16 @@ class _Weights:
         self.sizes = weights.shape[-2], weights.shape[-1]
 
     def offset(self, head: Head) -> int | None:
-        """Return the number of keys that precede the first query of a head, None if unknown."""
         return self._offset
 
     def picture(self, head: Head | None, part: Part, reduce: str) -> Array:
-        """Return the picture of a head, or the pictures of all heads if `head` is None."""
         shown = (self._weights if head is None else self._weights[head])[..., *part.region]
         if part.is_exact:
             return shown
         return pooled(shown, part.rows - part.rows[0], part.columns - part.columns[0], reduce)
 
 
-class _Calls:
+class _Calls(Source):
     """The weights of calls that are computed for the picture.
 
     There is one call, or a call for each layer, whose axis precedes the axes of the calls.
@@ -74,19 +91,16 @@ class _Calls:
         has_layers: bool = False,
     ) -> None:
         self._calls, self._progress, self._has_layers = calls, progress, has_layers
-        sizes = calls[0].sizes
-        lead = (*sizes.batch, sizes.heads) if calls[0].has_heads else ()
-        self.lead: tuple[int, ...] = (len(calls), *lead) if has_layers else lead
-        self.sizes: tuple[int, int] = (sizes.q_len, sizes.kv_len)
+        lead = calls[0].rows[:-1]
+        self.lead = (len(calls), *lead) if has_layers else lead
+        self.sizes = calls[0].sizes.q_len, calls[0].sizes.kv_len
         self.tokens = tokens
 
     def offset(self, head: Head) -> int | None:
-        """Return the number of keys that precede the first query of a head."""
         call, place = self._at(head)
         return int(call.positions.entry(place[:-1]).query_offset)
 
     def picture(self, head: Head | None, part: Part, reduce: str) -> Array:
-        """Return the picture of a head, or the pictures of all heads if `head` is None."""
         if head is None:
             pictures = [self._draw(call, part, reduce) for call in self._calls]
             return np.stack(pictures) if self._has_layers else pictures[0]
@@ -106,9 +120,6 @@ class _Calls:
             call, shape, reduce, [part.region], progress=self._progress
         )
         return drawn[0]
-
-
-Source: TypeAlias = _Weights | _Calls
 
 
 def sources_of(
