@@ -52,10 +52,8 @@ def heads_of(
     """Compute the page content for each head of a layer."""
     sizes = layer.call.sizes
     rows = sizes.heads * sizes.q_len
-    begin = steps.begin(rows)
     call, lse = with_lse(layer)
-    if begin is not None:
-        begin(rows, rows)
+    steps.add(rows)
     summary = summary_of(call, request, tokens, lse, steps.begin(rows))
     reductions = ("max",) if plan.is_exact else ("max", "mean")
     pictures = {
@@ -80,10 +78,8 @@ def heads_of(
             room = plan.room_for_tiles(max_bytes, len(picture[0]) + len(of_rows[0]))
             assert summary.top_k is not None
             top = TopKeys(*(each[head] for each in summary.top_k))
-            begin = steps.begin(sizes.q_len)
             tiles = tiles_of(call.head(head), lse[head], mean, top, plan.levels, room)
-            if begin is not None:
-                begin(sizes.q_len, sizes.q_len)
+            steps.add(sizes.q_len)
         yield Head(
             picture,
             of_rows,

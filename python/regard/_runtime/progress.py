@@ -52,6 +52,12 @@ class Progressed:
         self._begun += units
         return report and (lambda done, _: report(before + done, total))
 
+    def add(self, units: int) -> None:
+        """Report that a call with this number of units is completed."""
+        report = self.begin(units)
+        if report is not None:
+            report(units, units)
+
 
 def _bars(caller: str) -> Any:
     """Import tqdm, or rich if tqdm is missing."""
