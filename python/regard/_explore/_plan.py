@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from regard._explore._layers import Layer
+    from regard._statistics.summary import SummaryRequest
 
 DETAILS = (512, 256, 128)
 LEAST_DETAIL, MOST_DETAIL = 16, 8192
@@ -83,14 +84,13 @@ class Plan(NamedTuple):
 
 def plan_of(
     layers: Sequence[Layer],
-    statistics: Sequence[str],
-    top_k: int,
+    request: SummaryRequest,
     texts: Mapping[str, Any] | None,
     detail: int | None,
     regions: Iterable[Any] | None = None,
     tile_bytes: int | None = None,
 ) -> Plan:
-    """Return the plan of a page that shows the statistics, the top keys and the texts."""
+    """Return the plan of a page that shows the requested statistics and the texts."""
     q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
     heads = sum(layer.heads for layer in layers)
 
@@ -105,8 +105,8 @@ def plan_of(
         side = count("detail", detail, minimum=LEAST_DETAIL, maximum=MOST_DETAIL)
     shape = min(side, q_len), min(side, kv_len)
     wanted = _regions(regions, layers, q_len, kv_len)
-    bytes_per_row = 4 * top_k + 2 * sum(name in OF_QUERIES for name in statistics)
-    bytes_per_key = 2 * sum(name in OF_KEYS for name in statistics)
+    bytes_per_row = 4 * request.top_k + 2 * sum(request.wanted[name] for name in OF_QUERIES)
+    bytes_per_key = 2 * sum(request.wanted[name] for name in OF_KEYS)
     rows = heads * (q_len * bytes_per_row + kv_len * bytes_per_key)
     text_bytes = _bytes_of(texts)
     exact = 2 * sum(region.size for region in wanted)
