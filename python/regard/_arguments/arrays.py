@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     Array = NDArray[Any]
+    Integers = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+    Bytes = NDArray[np.uint8]
     DType = np.dtype[Any]
     Place = tuple[int | slice, ...]
 
