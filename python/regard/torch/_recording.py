@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 import regard
-from regard._arguments.arrays import as_array, broadcasts_to
+from regard._arguments.arrays import as_array
 from regard._arguments.numbers import flag, listed
 from regard._recording.layer import as_tokens, call_of
 from regard.torch._counting import lock
@@ -119,7 +119,7 @@ def record(
     given = None if tokens is None else _tokens(tokens)
     recorded, output = run_recorded(module, args, kwargs, request)
     if given is not None:
-        recorded = with_tokens(recorded, given)
+        recorded = _with_tokens(recorded, given)
     recording = regard.Recording(recorded)
     return (recording, output) if wants_output else recording
 
@@ -197,16 +197,9 @@ def _tokens(tokens: Any) -> Any:
     return given
 
 
-def with_tokens(layers: list[regard.RecordedLayer], tokens: Any) -> list[regard.RecordedLayer]:
+def _with_tokens(layers: list[regard.RecordedLayer], tokens: Any) -> list[regard.RecordedLayer]:
     """Return layers with tokens for the axes of their length; raises ValueError for none."""
-    named = []
-    for layer in layers:
-        sizes = call_of(layer).sizes
-        sides = (
-            tokens if broadcasts_to(tokens.shape, (*sizes.batch, length)) else None
-            for length in (sizes.q_len, sizes.kv_len)
-        )
-        named.append(layer.with_tokens(*sides))
+    named = [layer.with_tokens(tokens, tokens) for layer in layers]
     if all(layer.query_tokens is None and layer.key_tokens is None for layer in named):
         lengths = sorted({call_of(layer).sizes.kv_len for layer in layers})
         raise ValueError(
