@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,20 +84,17 @@ class RecordRequest(NamedTuple):
 
 
 def _storage_type(dtype: Any) -> torch.dtype | None:
-    if dtype is None or dtype in TYPES:
-        return dtype
-    if isinstance(dtype, torch.dtype):
-        found = None
-    else:
-        try:
-            name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-        except TypeError:
-            name = ""
-        found = {str(each).removeprefix("torch."): each for each in TYPES}.get(name)
-    if found is None:
-        names = listed(str(each).removeprefix("torch.") for each in TYPES)
-        raise TypeError(f"dtype must be one of {names}, got {shown(dtype)}")
-    return found
+    """Return a type of PyTorch, of NumPy or by name as PyTorch's, or raise TypeError."""
+    if dtype is None:
+        return None
+    types = {str(each).removeprefix("torch."): each for each in TYPES}
+    name = str(dtype).removeprefix("torch.")
+    if not isinstance(dtype, str | torch.dtype):
+        with suppress(TypeError):
+            name = np.dtype(dtype).name
+    if name not in types:
+        raise TypeError(f"dtype must be one of {listed(types)}, got {shown(dtype)}")
+    return types[name]
 
 
 class ModulePaths:
