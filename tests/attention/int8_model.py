@@ -40,13 +40,10 @@ def mean_of(keys):
 
 
 def rounded_problem(query, key, value, *, scale=None, **options):
-    """Return arrays and options of an exact call with the scores of the int8 call, and the largest
-    error that rounding to integers causes in each row's scores.
+    """Return arrays and options of an exact call with the scores of the int8 call.
 
     q . k is `group q' . k' + q . mean`, with q and k - mean rotated and rounded: one product of
-    rows twice as long. The mean is over the keys from `left_padding` to `key_lengths`. The keys'
-    step multiplies the rotated |q|, the queries' step the rounded keys, each with a factor of at
-    most one half.
+    rows twice as long. The mean is over the keys from `left_padding` to `key_lengths`.
     """
     laid = lay_out(query, key, value, **options, precision=np.float32)
     group, batch = group_of(laid.query.shape[-1]), laid.key.shape[:-3]
@@ -57,8 +54,7 @@ def rounded_problem(query, key, value, *, scale=None, **options):
         for head, keys in enumerate(laid.key[entry]):
             means[entry][head] = mean_of(keys[present])
             less[entry][head, present] = (keys - means[entry][head])[present]
-    turned = rotated(laid.query)
-    q, k = rounded(turned), rounded(rotated(less))
+    q, k = rounded(rotated(laid.query)), rounded(rotated(less))
     wide = [
         np.concatenate([laid.query.astype(np.float64), group * q.numbers], -1),
         np.concatenate([means.astype(np.float64), k.numbers], -1),
@@ -67,10 +63,7 @@ def rounded_problem(query, key, value, *, scale=None, **options):
     if query.ndim == key.ndim == value.ndim == 2:
         wide = [x[0] for x in wide]
     factor = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
-    off = k.step.swapaxes(-1, -2) * np.abs(turned.astype(np.float64)).sum(-1, keepdims=True)
-    off = off + q.step * np.abs(k.numbers).sum(-1)[..., None, :]
-    off *= np.abs(factor)[..., None, None] * group / 2  # one number, or one per head
-    return wide, options | {"scale": factor}, off
+    return wide, options | {"scale": factor}
 
 
 def expected_of_integers(query, key, value, **options):
@@ -80,23 +73,8 @@ def expected_of_integers(query, key, value, **options):
     at most 3 eps, compared with 1.5 for a query times its scale. So twice the allowance of
     `expected` suffices.
     """
-    wide, options, _ = rounded_problem(query, key, value, **options)
+    wide, options = rounded_problem(query, key, value, **options)
     want = expected(*(x.astype(np.float32) for x in wide), **options)
     limit = Result(*(2 * x for x in want.limit))
     exact, dtype = attention(*wide, **options), result_type(query, key, value)
     return want._replace(exact=exact, limit=limit, dtype=dtype)
-
-
-def allowed_by_steps(query, key, value, **options):
-    """Return how far the int8 call may be from attention over the original arrays, for each row of
-    the output, and of lse.
-
-    If scores move by at most e, a weight moves by at most exp(2 e) - 1 of itself, since they enter
-    the numerator and the denominator, and lse by e. A cap moves nothing further.
-    """
-    wide, exact_options, off = rounded_problem(query, key, value, **options)
-    laid = lay_out(*wide, **exact_options, precision=np.float64)
-    weights = attention(query, key, value, **options).weights.reshape(laid.seen.shape)
-    off = np.max(np.broadcast_to(off, laid.seen.shape), axis=-1, where=laid.seen, initial=0)
-    relative = np.expm1(np.minimum(2 * off, 700))[..., None]  # finite
-    return relative * (weights @ np.abs(laid.value)), off

@@ -3,7 +3,6 @@ arithmetic: with every option, type and kind of broadcast. (test_same_bits has w
 """
 
 import dataclasses
-import itertools
 
 import hypothesis
 import numpy as np
@@ -83,28 +82,6 @@ def test_several_chunks_of_keys(case, storage, target):
     problem = build(case, storage)
     check_gradients(problem)
     check_tangents(problem, tangents_of(problem))
-
-
-@hypothesis.given(problem=problems(types=["float32", "float64"], mixed=False), target=TARGETS)
-@examples(60)
-def test_tangents_and_gradients_agree(problem, target):
-    """<tangent of the output, G> + <tangent of lse, grad_lse> equals <tangents, gradients>, within
-    the limits of each."""
-    wide = np.longdouble
-    tangents = tangents_of(problem)
-    with on_target(target):
-        want = check_tangents(problem, tangents)
-        _, output, _, lse = (x.astype(wide) for x in along(problem, tangents))
-        gradients = problem.gradients()
-    finite = np.isfinite(problem.grad_lse)
-    left = (output * problem.grad_output).sum() + (lse * problem.grad_lse)[finite].sum()
-    allowed = want.tangent_output.limit * np.abs(problem.grad_output.astype(wide)).sum()
-    allowed += want.tangent_lse.limit * np.abs(problem.grad_lse.astype(wide)).sum()
-    limits, right = problem.expected(), 0
-    for name, tangent, gradient in zip(ROLES, tangents, gradients, strict=False):
-        right += (tangent.astype(wide) * gradient).sum()
-        allowed += getattr(limits, name).limit * np.abs(tangent.astype(wide)).sum()
-    assert abs(left - right) <= allowed
 
 
 # What is visible shows: NaN in one element appears exactly where the formula has it, and changes
@@ -280,41 +257,7 @@ YARDSTICKS = {
     "64": (2, 64, 64, 64, {}),
     "128-causal": (2, 128, 128, 64, {"is_causal": True}),
     "700": (1, 48, 700, 128, {}),
-    "all": (8, 60, 120, 64, {"softcap": 5.0, "alibi_slopes": [0.125] * 8, "sinks": [1.5] * 8}),
 }
-
-
-def yardstick(name, dtype, spread=1.0):
-    heads, q_len, kv_len, dim, options = YARDSTICKS[name]
-    lengths = q_len, kv_len, kv_len, q_len
-    arrays = [spread * drawn((heads, n, dim), np.float64, i) for i, n in enumerate(lengths)]
-    query, key, value, grad_output = (x.astype(dtype) for x in arrays)
-    options = {k: np.array(v) if isinstance(v, list) else v for k, v in options.items()}
-    grad_lse = np.zeros((heads, q_len), arithmetic(dtype))
-    return Problem(query, key, value, options, grad_output, grad_lse)
-
-
-def root_mean_square(x):
-    return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
-
-
-@pytest.mark.parametrize(
-    ("name", "spread"), [("64", 1.0), ("64", 2.0), ("128-causal", 2.0), ("700", 1.0), ("all", 1.0)]
-)
-def test_errors_of_gradients_are_at_most_twice_those_of_the_formula(name, spread, target):
-    """The largest error and the root mean square, plus one rounding of the result."""
-    problem = yardstick(name, np.dtype(np.float32), spread)
-    want = problem.expected()
-    arrays, options = (problem.grad_output, *problem.arrays), problem.options
-    naive = gradient_reference.backward(*arrays, **options, precision=np.float32)
-    eps = float(np.finfo(np.float32).eps)
-    for part, gradient in problem.gradients()._asdict().items():
-        if gradient is None:
-            continue
-        exact, plain = getattr(want, part).exact, getattr(naive, part)
-        for measure in (largest, root_mean_square):
-            off, naive_off = measure(gradient - exact), measure(plain - exact)
-            assert off <= 2 * naive_off + eps * measure(exact), f"{part}, {measure.__name__}"
 
 
 def in_few_bits(problem):
@@ -338,10 +281,14 @@ def in_few_bits(problem):
     return r(of_scores @ key), r(of_key), r(of_value)
 
 
-@pytest.mark.parametrize("name", list(itertools.islice(YARDSTICKS, 3)))
+@pytest.mark.parametrize("name", YARDSTICKS)
 def test_errors_of_halves_are_at_most_twice_those_of_the_formula(name, half, target):
     """This is the criterion of FlashAttention's tests, plus one rounding of the result."""
-    problem = yardstick(name, half)
+    heads, q_len, kv_len, dim, options = YARDSTICKS[name]
+    lengths = q_len, kv_len, kv_len, q_len
+    arrays = [drawn((heads, n, dim), half, i) for i, n in enumerate(lengths)]
+    grad_lse = np.zeros((heads, q_len), arithmetic(half))
+    problem = Problem(*arrays[:3], options, arrays[3], grad_lse)
     want, plain = problem.expected(), in_few_bits(problem)
     for gradient, (exact, _), naive in zip(problem.gradients()[:3], want[:3], plain, strict=True):
         off = np.abs(gradient.astype(np.float64) - exact) - half_ulp(np.abs(exact), half)

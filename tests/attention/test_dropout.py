@@ -109,7 +109,7 @@ def test_dropout_of_weights_from_integers(case, single_or_half, int8_target):
         origin=problem.options.get("dropout_origin", (0, 0, 0)),
         query_offset=problem.options["query_offset"],
     )
-    arrays, wide_options, _ = rounded_problem(*problem.arrays, **plain)
+    arrays, wide_options = rounded_problem(*problem.arrays, **plain)
     dropout = {k: v for k, v in problem.options.items() if k.startswith("dropout")}
     want = reference.attention(*arrays, **wide_options, **dropout)
     # The errors of scores with rows twice as long, and the rounding of each result as it is stored.

@@ -57,28 +57,6 @@ def _output(p):
     return (got[0], None, got[1]), *_formula(*p.arrays, **p.options)
 
 
-def _causal(p):
-    options = p.options | {"is_causal": True, "query_offset": KV_LEN - Q_LEN}
-    return _output(p._replace(options=options))
-
-
-def _decode(p):
-    exact, plain = _formula(*p.arrays, **p.options)
-    rows = [
-        sdpa(p.query[..., i : i + 1, :], p.key, p.value, **p.options)
-        for i in range(p.query.shape[-2])
-    ]
-    return (np.concatenate(rows, axis=-2), None, None), exact, plain
-
-
-def _ragged(p):
-    packed = [np.concatenate(x.swapaxes(1, 2)) for x in p.arrays]
-    starts = [n * np.arange(BATCH + 1) for n in (Q_LEN, KV_LEN)]
-    got = regard.scaled_dot_product_attention_ragged(*packed, *starts, **p.options)
-    got = got.reshape(BATCH, Q_LEN, HEADS, -1).swapaxes(1, 2)
-    return (got, None, None), *_formula(*p.arrays, **p.options)
-
-
 def _stream(p):
     chunks = regard.KeyValueChunks(p.key, p.value, length=40)
     got = regard.attend_stream(p.query, chunks, **p.options)
@@ -115,25 +93,6 @@ def _merged(p):
     total = shares.sum(axis=0)
     plain = (shares[..., None] * outputs).sum(axis=0) / total[..., None]
     return (got, None, lse), exact, (plain, None, lses.max(axis=0) + np.log(total))
-
-
-def _sparse(p):
-    options = p.options | {"mask": regard.masks.sliding(Q_LEN, KV_LEN, window=(70, 60))}
-    output, lse = sdpa(*p.arrays, **options, return_lse=True)
-    options["mask"] = options["mask"].to_dense()
-    return (output, None, lse), *_formula(*p.arrays, **options)
-
-
-def _pages(p):
-    page = 25
-    pools = [
-        np.concatenate(x.swapaxes(1, 2)).reshape(-1, page, KV_HEADS, x.shape[-1])
-        for x in p.arrays[1:]
-    ]
-    table = np.arange(BATCH * KV_LEN // page).reshape(BATCH, -1)
-    got = regard.paged_attention(p.query, *pools, table, [KV_LEN] * BATCH, **p.options)
-    options = p.options | {"is_causal": True, "query_offset": KV_LEN - Q_LEN}
-    return (got, None, None), *_formula(*p.arrays, **options)
 
 
 def _state(p):
@@ -176,43 +135,18 @@ def _map(p):
     return (None, got, None), exact, plain
 
 
-def _softmax(p):
-    scale = p.options.get("scale", p.key.shape[-1] ** -0.5)
-    key = np.repeat(p.key, HEADS // KV_HEADS, axis=1)
-    scores = p.query @ key.swapaxes(-1, -2) * np.float32(scale)
-
-    def softmax(scores):
-        terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return terms / terms.sum(axis=-1, keepdims=True)
-
-    return [regard.softmax(scores)], [softmax(scores.astype(np.float64))], [softmax(scores)]
-
-
-def _matmul(p):
-    key = np.repeat(p.key, HEADS // KV_HEADS, axis=1).swapaxes(-1, -2)
-    wide = p.query.astype(np.float64), key.astype(np.float64)
-    return [regard.matmul(p.query, key)], [wide[0] @ wide[1]], [p.query @ key]
-
-
 FAMILIES = {
     "forward with weights": _forward,
     "forward": _output,
-    "causal": _causal,
-    "decode": _decode,
-    "ragged": _ragged,
     "stream": _stream,
     "float32 cache": _cache("float32"),
     "int8 cache": _cache("int8"),
     "float8 cache": _cache("float8_e4m3fn"),
     "merged states": _merged,
-    "sparse mask": _sparse,
-    "pages": _pages,
     "backward": _backward,
     "tangent": _tangent,
     "summary": _summary,
     "map": _map,
-    "softmax": _softmax,
-    "matmul": _matmul,
 }
 
 

@@ -2,7 +2,6 @@
 numbers, and derivatives by imaginary steps."""
 
 import dataclasses
-from functools import partial
 
 import hypothesis
 import numpy as np
@@ -10,10 +9,7 @@ import pytest
 
 import gradient_reference
 import reference
-from cases import Case, build
 from drawn_problems import examples, problems
-from element_types import TYPES
-from error_limits import magnitudes
 from philox import philox, words
 from problem import drawn
 from reference import STEP
@@ -151,32 +147,3 @@ def test_gradients_of_gradients_are_derivatives(problem):
         *given, **problem.options, grad_lse=problem.grad_lse
     )
     assert_slopes(problem, product, double, double._fields)
-
-
-@hypothesis.given(problem=problems(types=TYPES["single_or_half"], mixed=False))
-@examples(60)
-def test_magnitudes_bound_the_errors(problem):
-    """The formula in float32 is within the limits for its own precision, so they are not too
-    narrow. Keys whose weights are below eps^2 may move further (see `error_limits.movement`)."""
-    given, options = (problem.grad_output, *problem.arrays), problem.options
-    options = options | {"grad_lse": problem.grad_lse}
-    exact, plain, bound = (
-        gradient_reference.backward(*given, **options, **how)
-        for how in ({}, {"precision": np.float32}, {"change": partial(magnitudes, 2.0**-23)})
-    )
-    for want, mine, limit in zip(exact, plain, bound, strict=True):
-        if want is not None:
-            allowed = limit + 2.0**-46 * reference.largest(want) + np.finfo(np.float32).tiny
-            assert (np.abs(mine - want) <= allowed).all()
-
-
-def test_magnitudes_are_a_small_part_of_gradients():
-    shapes = (2, 4, 30, 16), (2, 2, 90, 16), (2, 2, 90, 8)
-    problem = build(Case("Gaussian", *shapes, is_causal=True), DOUBLE, 0.0)
-    given = problem.grad_output, *problem.arrays
-    exact = gradient_reference.backward(*given, **problem.options)
-    bound = gradient_reference.backward(
-        *given, **problem.options, change=partial(magnitudes, 2.0**-23)
-    )
-    for want, limit in zip(exact[:3], bound[:3], strict=True):
-        assert reference.largest(limit) < 1e-4 * reference.largest(want)

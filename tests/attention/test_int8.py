@@ -1,5 +1,5 @@
-"""Test precision="int8": the integers of a NumPy model, on every target that multiplies them, and
-how far the results are from float64 attention. Other targets use float32."""
+"""Test precision="int8": the integers of a NumPy model, on every target that multiplies them. Other
+targets use float32."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from drawn_problems import examples, problems
 from element_types import TYPES
 from error_limits import assert_matches
 from fewer_bits import group_of, rotated
-from int8_model import allowed_by_steps, expected_of_integers, mean_of, rounded
+from int8_model import expected_of_integers, mean_of, rounded
 from reference import assert_same_bits, attention
 
 sdpa = regard.scaled_dot_product_attention
@@ -81,33 +81,6 @@ def test_every_option_on_the_integers_scores(int8_target, problem):
     output, weights, lse = sdpa(*problem.arrays, **problem.options, **EVERYTHING, **INT8)
     assert_matches(want, output=output, weights=weights, lse=lse)
     assert_same_bits(sdpa(*problem.arrays, **problem.options, **INT8), output)
-
-
-# Distance from the exact result
-
-
-@hypothesis.given(problem=problems(types=["float32"], dropout=False, ends=False, gaussian=True))
-@examples(100)
-def test_errors_are_those_of_the_steps(int8_target, problem):
-    exact = attention(*problem.arrays, **problem.options)
-    allowed, moved = allowed_by_steps(*problem.arrays, **problem.options)
-    output, lse = sdpa(*problem.arrays, **problem.options, return_lse=True, **INT8)
-    assert (np.abs(output - exact.output) <= allowed.reshape(output.shape) + 1e-5).all()
-    with np.errstate(invalid="ignore"):
-        off = np.where(lse == exact.lse, 0, np.abs(lse - exact.lse))
-    sizes = np.abs(np.nan_to_num(exact.lse, neginf=0))
-    assert (off <= moved.reshape(lse.shape) + 1e-5 * (1 + sizes)).all()
-
-
-@pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.parametrize("offset", [0.0, 5.0, 100.0])
-def test_a_mean_costs_nothing(dim, offset, int8_target):
-    query, key, value = normal((2, 50, dim), (2, 400, dim), (2, 400, dim))
-    key += np.float32(offset) * normal((2, 1, dim), seed=1)[0]
-    exact = attention(query, key, value).output
-    output = sdpa(query, key, value, **INT8)
-    cosine = (output * exact).sum(-1) / np.linalg.norm(output, axis=-1)
-    assert (cosine / np.linalg.norm(exact, axis=-1)).min() >= 0.9995
 
 
 # Bit equality

@@ -1,18 +1,10 @@
-"""Test the gradients of merged attention states against the formula, and attention over two sets of
-keys, merged and differentiated, against one call."""
+"""Test the gradients of merged attention states against the formula."""
 
-import dataclasses
-
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
-import error_limits
 import gradient_reference
-import reference
 import regard
-from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import type_named
 from error_limits import half_ulp
 from problem import drawn
@@ -134,60 +126,3 @@ def test_nan_in_a_row_shows_in_its_gradients_alone(dtype):
             for part, like in zip(mine, right, strict=True):
                 assert_same_bits(part[others], like[others])
         assert np.isnan(actual[1][0][1, 4])
-
-
-# Parts of the keys
-
-
-def halves(problem, split):
-    """Return the keys before and from `split` on as two problems; the first has the sinks."""
-    first, second = problem.keys(0, split), problem.keys(split, problem.key.shape[-2])
-    second.options.pop("sinks", None)
-    return first, second
-
-
-@hypothesis.given(
-    problem=problems(types=["float32", "float64"], mixed=False, dropout=False, ends=False),
-    target=TARGETS,
-    share=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
-)
-@examples(100)
-def test_two_halves_are_the_whole(problem, target, share):
-    """Attention over two sets of keys, merged and differentiated, has the results and gradients of
-    one call. Each half counts by its lse, so an error in its lse is an error of its weight; exp,
-    sums and a division are worth 4 eps (1 + |lse|)."""
-    problem = problem.whole()
-    split = int(share * problem.key.shape[-2])
-    parts, outputs, lses, gradients = halves(problem, split), [], [], []
-    with on_target(target):
-        for part in parts:
-            output, lse = sdpa(*part.arrays, **part.options, return_lse=True)
-            outputs.append(output)
-            lses.append(lse)
-        merged = merge(outputs, lses)
-        grads = merge_backward(
-            problem.grad_output, outputs, lses, *merged, grad_lse=problem.grad_lse
-        )
-        for part, *state, own, own_lse in zip(parts, outputs, lses, *grads, strict=True):
-            part = dataclasses.replace(part, grad_output=own, grad_lse=own_lse)
-            gradients.append(part.gradients(state, with_respect_to=("query", "key", "value")))
-    whole = error_limits.expected(*problem.arrays, **problem.options)
-    limits = [error_limits.expected(*part.arrays, **part.options).limit for part in parts]
-    eps = float(np.finfo(problem.query.dtype).eps)
-    finite = whole.exact.lse[np.isfinite(whole.exact.lse)]
-    allowed = sum(limit.lse for limit in limits) + 4 * eps * (1 + reference.largest(finite))
-    assert reference.error(merged[1], whole.exact.lse) <= allowed
-    allowed = allowed * reference.largest(problem.value) + sum(limit.output for limit in limits)
-    assert reference.error(merged[0], whole.exact.output) <= allowed
-    assert not merged[0][~whole.seen.any(axis=-1)].any()
-    first, second = gradients
-    actual = {"query": first.query + second.query}
-    for name in ("key", "value"):
-        actual[name] = np.concatenate([getattr(x, name) for x in gradients], axis=-2)
-    want = problem.expected()
-    for name, gradient in actual.items():
-        exact, limit = getattr(want, name)
-        # Each part has the same error as the whole, and reads an output and an lse that are
-        # rounded.
-        off = np.abs(gradient - exact).max(initial=0)
-        assert off <= 4 * limit, f"{name}: error {off:.3g}, allowed {4 * limit:.3g}"

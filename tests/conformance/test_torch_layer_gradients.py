@@ -1,11 +1,9 @@
-"""Layers and their gradients, compared with PyTorch's layers of the same parameters, and with
-PyTorch's autograd of formulas."""
+"""Layers and their gradients, compared with PyTorch's layers of the same parameters."""
 
 import numpy as np
 import pytest
 
 import regard
-from reference import error, largest
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: pip install '.[conformance]'"
@@ -32,30 +30,30 @@ def tensors(arrays):
     return [torch.from_numpy(array).requires_grad_() for array in arrays]
 
 
-def theirs_like(bias, sizes, precision=torch.float64):
-    return torch.nn.MultiheadAttention(
-        D, HEADS, bias=bias, batch_first=True, dtype=precision, **sizes
-    )
-
-
-def ours_like(bias, sizes, dtype=np.float64, **options):
+def ours_like(bias, sizes, **options):
     widths = {"d_key": sizes.get("kdim"), "d_value": sizes.get("vdim")}
     return regard.MultiHeadAttention(
-        *(D, HEADS), **widths, qkv_bias=bias, out_bias=bias, rng=0, dtype=dtype, **options
+        *(D, HEADS), **widths, qkv_bias=bias, out_bias=bias, rng=0, dtype=np.float64, **options
     )
 
 
-def pair(bias, sizes, precision=torch.float64, **options):
-    """Return the same layer twice: PyTorch draws it, and regard copies it."""
+def pair(bias, sizes, **options):
+    """Return the same layer twice: PyTorch draws it, and regard copies it. PyTorch takes the state
+    back."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        theirs = theirs_like(bias, sizes, precision)
+        theirs = torch.nn.MultiheadAttention(
+            D, HEADS, bias=bias, batch_first=True, dtype=torch.float64, **sizes
+        )
         for name, parameter in theirs.named_parameters():
             if "bias" in name:  # initially 0
                 torch.nn.init.normal_(parameter)
-    ours = ours_like(bias, sizes, str(precision).removeprefix("torch."), **options)
+    ours = ours_like(bias, sizes, **options)
     state = {f"layers.0.attn.{n}": x.numpy() for n, x in theirs.state_dict().items()}
     ours.load_state_dict(state, "layers.0.attn")
+    back = {n: torch.from_numpy(x) for n, x in ours.state_dict("torch").items()}
+    assert all(torch.equal(back[n], x) for n, x in theirs.state_dict().items())
+    assert theirs.load_state_dict(back, strict=True)
     return ours, theirs
 
 
@@ -121,29 +119,6 @@ def test_cross_attention(name, sizes):
     check(pair(True, sizes), inputs, normal((3, 6, D), 3), *MASKS[name])
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("sizes", SIZES)
-def test_float32(sizes, bias):
-    """Sums of some 32 products, twice, are compared with the same sums in float64. PyTorch takes
-    the state back."""
-    ours, theirs = pair(bias, sizes, torch.float32)
-    widths = D, sizes.get("kdim", D), sizes.get("vdim", D)
-    inputs = [normal((3, 9, d), i).astype(np.float32) for i, d in enumerate(widths)]
-    fresh = theirs_like(bias, sizes, torch.float32)
-    state = {name: torch.from_numpy(array) for name, array in ours.state_dict("torch").items()}
-    assert fresh.load_state_dict(state, strict=True)
-    with torch.no_grad():
-        wanted = theirs(*map(torch.from_numpy, inputs), average_attn_weights=False)
-        assert torch.equal(fresh(*map(torch.from_numpy, inputs))[0], wanted[0])
-        wide = (torch.from_numpy(x).double() for x in inputs)
-        exact = theirs.double()(*wide, average_attn_weights=False)
-    actual = ours(*inputs, return_weights=True)
-    for a, w, e in zip(actual, wanted, exact, strict=True):
-        w, e = w.numpy(), e.numpy()
-        assert (a.dtype, a.shape) == (w.dtype, w.shape)
-        assert error(a, e) <= 2 * error(w, e) + 16 * np.finfo(a.dtype).eps * max(1.0, largest(e))
-
-
 STORED = {
     "float16": torch.Tensor.half,
     "float64": torch.Tensor.double,
@@ -160,44 +135,3 @@ def test_tensors_of_other_types_are_loaded(make, convert):
     layer.load_state_dict(state)
     for name, array in layer.state_dict().items():
         np.testing.assert_array_equal(array, state[name].detach().float().numpy())
-
-
-def half_turned(x):
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([-second, first], dim=-1)
-
-
-@pytest.mark.parametrize("length", [1, 50])
-def test_grouped_heads_with_norms_and_rotation(length):
-    """The layer is the attention of Qwen 3, as its model computes it."""
-    ours = regard.MultiHeadAttention(
-        D, HEADS, num_kv_heads=2, head_dim=16, is_causal=True, rotary=True, qk_norm="rms", rng=0,
-        dtype=np.float64,
-    ).train()  # fmt: skip
-    for parameter in ours.parameters().values():
-        parameter += 0.2 * normal(parameter.shape, 7)
-    state = {
-        name: torch.from_numpy(array).requires_grad_() for name, array in ours.state_dict().items()
-    }
-    x, grad = normal((2, length, D), 0), normal((2, length, D), 1)
-    (tensor,) = tensors([x])
-    cos, sin = regard.positional.rotary_cache(np.arange(length), 16)
-    cos, sin = (torch.from_numpy(np.concatenate([part, part], axis=-1)) for part in (cos, sin))
-
-    def heads(name, count):
-        split = (tensor @ state[f"W_{name}.weight"].T).unflatten(-1, (count, 16))
-        if name != "value":
-            weight = state[f"{name[0]}_norm.weight"]
-            split = torch.nn.functional.rms_norm(split, (16,), weight, eps=1e-6)
-        split = split.transpose(-2, -3)
-        return split if name == "value" else split * cos + half_turned(split) * sin
-
-    attended = torch.nn.functional.scaled_dot_product_attention(
-        heads("query", HEADS), heads("key", 2), heads("value", 2), is_causal=True, enable_gqa=True
-    )
-    wanted = attended.transpose(-2, -3).flatten(-2) @ state["out_proj.weight"].T
-    wanted.backward(torch.from_numpy(grad))
-    assert_near(ours(x), wanted)
-    assert_near(ours.backward(grad), tensor.grad)
-    for name, parameter in state.items():
-        assert_near(ours.grads[name], parameter.grad)

@@ -1,14 +1,11 @@
-"""Test the CUDA kernels, emulated on the CPU, against the oracle in float64."""
+"""Test the CUDA kernels, emulated on the CPU, against the oracle in float64. (test_sanitizers has
+every kernel, and the tables of cases.)"""
 
 import numpy as np
 import pytest
 
 import cuda_emulation
-from cases import AXES, SIZES
-from cuda_emulation import flattened, gpu_problem
-from element_types import each_in_one_type
 from error_limits import assert_matches
-from option_cases import LONG, MIXES
 from reference import assert_same_bits
 
 # .ci/run runs them; without a GPU, few people need to.
@@ -36,36 +33,6 @@ def arrays(random, dtype, batch, heads, lengths, dims):
         draw(random, dtype, batch, kv_h, kv_len, dim),
         draw(random, dtype, batch, kv_h, kv_len, value_dim),
     )
-
-
-@each_in_one_type(MIXES, "single_or_half", quick=8)
-def test_options(case, single_or_half, emulation):
-    query, key, value, options = flattened(gpu_problem(case, single_or_half))
-    check(emulation, query, key, value, **options)
-
-
-@pytest.mark.slow
-@each_in_one_type([*SIZES, *AXES, *LONG], "single_or_half")
-def test_sizes_axes_and_long_rows(case, single_or_half, emulation):
-    query, key, value, options = flattened(gpu_problem(case, single_or_half))
-    check(emulation, query, key, value, **options)
-
-
-# Every kernel, at the edges of its panels of 64 elements in 16 bits, or 32 in float32.
-DIMS = [(64, 64), (72, 128), (65, 129), (128, 64), (8, 256), (192, 128), (256, 256), (200, 33)]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({}, id="plain", marks=pytest.mark.slow),
-        pytest.param({"softcap": 3.0}, id="options"),
-    ],
-)
-@pytest.mark.parametrize("dims", DIMS, ids=str)
-def test_every_kernel(dims, options, single_or_half, emulation, random):
-    query, key, value = arrays(random, single_or_half, 1, (2, 1), (40, 150), dims)
-    check(emulation, query, key, value, is_causal=True, query_offset=100, **options)
 
 
 @pytest.mark.parametrize("lengths", [(3, 1600), (70, 70)], ids=["chunks", "tiles"])
