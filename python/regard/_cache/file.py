@@ -47,7 +47,7 @@ class SavedCache(Sizes):
         return cache
 
     def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:
-        self._pages, self._geometry = pages, geometry
+        self._pages, self._geometry, self._shown = pages, geometry, geometry.layers
 
     def save(self, path: str | os.PathLike[str], entries: ArrayLike | None = None) -> None:
         """Write the cache, or some of its entries, to a safetensors file.
@@ -232,10 +232,7 @@ def _described(metadata: dict[str, str], path: str) -> Geometry:
         )
     try:
         description = json.loads(metadata["description"])
-        # Files of earlier versions do not have these.
-        layers = [
-            {"value_from_key": False, "key_means": None, **layer} for layer in description["layers"]
-        ]
+        layers = description["layers"]
         options: dict[str, Any] = {name: [layer[name] for layer in layers] for name in _OPTIONS}
         for name in ("key_scales", "value_scales", "key_means"):
             if all(each is None for each in options[name]):
