@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from regard._cache.geometry import LayerGeometry
-
 
 class Entries(SavedCache):
     """A cache of several texts."""
@@ -34,10 +32,6 @@ class Entries(SavedCache):
         limit = None if max_bytes is None else count("max_bytes", max_bytes, minimum=1)
         is_reserved = options["capacity"] is not None and options["page_size"] is None
         self._set(geometry.new_pages(entries, limit, is_reserved=is_reserved), geometry)
-
-    @property
-    def _shown(self) -> tuple[LayerGeometry, ...]:
-        return self._geometry.layers
 
     def truncate(self, length: ArrayLike) -> None:
         """Remove the last tokens.
@@ -122,7 +116,8 @@ class Entries(SavedCache):
         >>> cache.lengths
         array([1, 3])
         """
-        self._pages.reorder(arguments.left_entries(entries, self.batch))
+        dropped = arguments.existing_entries(entries, self.batch)
+        self._pages.reorder(np.delete(np.arange(self.batch), dropped))
 
     def adopt(self, other: Self, entry: SupportsIndex = 0) -> int:
         """Move an entry of another cache here, for example a prompt that was processed separately.

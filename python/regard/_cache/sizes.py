@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,11 +42,7 @@ class Sizes(ShowsOptions):
 
     _pages: _core.PageTable
     _geometry: Geometry
-
-    @property
-    @abstractmethod
-    def _shown(self) -> tuple[LayerGeometry, ...]:
-        """The layers whose sizes are shown."""
+    _shown: tuple[LayerGeometry, ...]  # the layers whose sizes are shown
 
     @property
     def lengths(self) -> NDArray[np.int64]:
