@@ -12,7 +12,7 @@ import numpy as np
 import regard
 
 CHUNK = 256  # most tokens in a step, so that growing texts do not wait long for prompts
-IDLE = 8  # finished texts that are kept for new texts with the same beginning
+KEPT = 16  # prompts and finished texts that are kept for new texts with the same beginning
 
 
 class Text:
@@ -66,16 +66,16 @@ class Text:
 class Batch:
     """Texts that a model continues together, step by step, in a separate thread.
 
-    Entry ``i`` of the caches contains the tokens of ``texts[i]``. Some of the texts may be done:
-    their pages are kept for texts with the same beginning, until other texts need the memory.
+    Entry ``i`` of the caches contains the tokens of ``texts[i]``. The index keeps the pages of
+    prompts and finished texts for texts with the same beginning, until other texts need the memory.
     """
 
     def __init__(self, model, most=32, **options):
         if most < 1:
             raise ValueError(f"a batch must have room for at least 1 text, got {most}")
         self.model, self.most, self.options = model, most, {"batch": 0, **options}
-        self.caches = model.caches(**self.options)
-        self.texts, self.waiting = [], collections.deque()
+        self._start_over()
+        self.waiting = collections.deque()
         self.steps = self.shared = self.preempted = 0
         self._is_full = False  # until a text ends
         self._changed, self._stops = threading.Condition(), False
@@ -96,7 +96,7 @@ class Batch:
     def counts(self):
         """Return counts of the finished and the pending work."""
         done = {"steps": self.steps, "shared": self.shared, "preempted": self.preempted}
-        return done | {"texts": self._count(), "waiting": len(self.waiting)}
+        return done | {"texts": len(self.texts), "waiting": len(self.waiting)}
 
     def close(self):
         """End all texts, and the thread."""
@@ -118,6 +118,7 @@ class Batch:
                 self._end_cancelled()
                 self._admit()
                 self._step()
+                self._retire()
             except Exception as error:  # a defect, or a full disk: the server continues
                 self._end(error)
         self._end(RuntimeError("the server is stopping"))
@@ -130,7 +131,11 @@ class Batch:
         for text in texts:
             text.finish(error)
         self.caches.close()
+        self._start_over()
+
+    def _start_over(self):
         self.caches, self.texts = self.model.caches(**self.options), []
+        self.index = regard.PrefixIndex(self.caches)
 
     def _end_cancelled(self):
         for text in [*self.texts, *self.waiting]:
@@ -172,26 +177,34 @@ class Batch:
 
     def _begin(self, text):
         """Add an entry that shares the pages of the text with the longest common beginning."""
-        common = [_common(other.tokens[: other.read], text.tokens) for other in self.texts]
-        best = int(np.argmax(common)) if common else -1
-        entries = list(range(len(self.texts)))
-        if best >= 0 and common[best] > 0:
-            self.caches.reorder([*entries, best])
-            # The last token of a prompt is always read, since it yields the scores of the next one.
-            text.read = min(common[best], len(text.tokens) - 1)
-            self.caches.truncate([*self.caches.lengths[:-1], text.read])
-            self.shared += text.read
-        else:
-            self.caches.reorder([*entries, -1])
+        found = self.index.find(text.tokens)
+        text.read = int(found.lengths[0])
+        self.shared += text.read
+        self.caches.adopt(found)
         self.texts.append(text)
 
+    def _retire(self):
+        """Move the texts that are done to the index."""
+        done = [entry for entry, text in enumerate(self.texts) if text.is_done]
+        for entry in done:
+            self._remember(entry)
+        self.caches.drop(done)
+        self.texts = [text for text in self.texts if not text.is_done]
+
+    def _remember(self, entry):
+        """Let texts with the same beginning find the tokens that a text has read."""
+        text = self.texts[entry]
+        if text.read > 0:
+            self.index.add(text.tokens[: text.read], self.caches, entry)
+        while len(self.index) > KEPT:
+            self.index.evict()
+
     def _make_room(self):
-        """Drop the oldest finished text. Return whether there was one."""
-        entry = next((entry for entry, text in enumerate(self.texts) if text.is_done), None)
-        if entry is not None:
-            self.caches.drop(entry)
-            del self.texts[entry]
-        return entry is not None
+        """Give up a remembered text. Return whether there was one."""
+        if len(self.index) == 0:
+            return False
+        self.index.evict()
+        return True
 
     def _preempt(self):
         """Let the youngest text wait in a file."""
@@ -233,14 +246,14 @@ class Batch:
             return
         self.steps += 1
         chosen = []
-        for text, count in zip(self.texts, counts, strict=True):
+        for entry, (text, count) in enumerate(zip(self.texts, counts, strict=True)):
             text.read += count
             chosen.append(count > 0 and text.read == len(text.tokens))
+            if text.read == text.prompt and count > 0:
+                self._remember(entry)
         logits = self.model.logits(x[starts[1:][chosen] - 1])
         for text, row in zip(itertools.compress(self.texts, chosen), logits, strict=True):
             self._continue(text, row)
-        while sum(text.is_done for text in self.texts) > IDLE:
-            self._make_room()
 
     def _continue(self, text, logits):
         token = regard.models.sample(logits, **text.sampling, rng=text.rng)
@@ -251,9 +264,3 @@ class Batch:
         if is_end or len(text.tokens) - text.prompt == text.count:
             text.finish("stop" if is_end else "length")
             self._is_full = False
-
-
-def _common(first, second):
-    """Count the tokens that two texts begin with."""
-    both = zip(first, second, strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))

@@ -103,6 +103,7 @@ changes = [
     lambda rng: caches.drop(rng.randrange(caches.batch)),
     lambda rng: caches.truncate(caches.lengths // 2),
     lambda rng: caches.rollback(),
+    lambda rng: caches.remove(0, 1, 2),
     lambda rng: caches.keep(0, [caches._pages.length_before(0)]),
     lambda rng: forks.append(caches.fork()),
     lambda rng: caches.adopt(forks[-1]),

@@ -120,6 +120,13 @@ def test_what_cannot_be_removed():
     assert told(cache) == before
     cache.remove(0, 3, 90)
     assert cache.lengths == [14]
+    full = regard.KVCaches(2, 1, 1, 4, page_size=16, max_bytes=7 * 16 * 2 * 2 * 4 * 4)
+    for layer in full:
+        layer.append(*normal(0, 2, 1, 1, 110, 4))
+    before = [told(layer) for layer in full]
+    with pytest.raises(MemoryError):
+        full.remove(0, 3, 20, inverse_frequencies=[1.0, 0.1])
+    assert [told(layer) for layer in full] == before
 
 
 TOKENS = st.lists(st.integers(0, 2), max_size=40)

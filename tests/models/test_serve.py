@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import regard
-from inside_cache import assert_owners_are_right, taken
+from inside_cache import assert_owners_are_right, caches_of, taken
 
 pytest.importorskip("tokenizers")
 
@@ -63,7 +63,7 @@ def assert_nothing_leaks(batch):
     while (counts := batch.counts())["texts"] or counts["waiting"]:
         assert time.monotonic() < deadline, counts
         time.sleep(0.01)
-    assert_owners_are_right([batch.caches])
+    assert_owners_are_right([batch.caches, *caches_of(batch.index)])
     while batch._make_room():
         pass
     assert taken(batch.caches) == 0

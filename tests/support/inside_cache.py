@@ -25,6 +25,11 @@ def assert_owners_are_right(caches):
             assert np.array_equal(owners, expected)
 
 
+def caches_of(index):
+    """Return the caches that a prefix index holds."""
+    return [index._nothing, *index._texts.values()]
+
+
 def held_pages(pages, pool, page_size):
     table = pages.table(pool)
     columns = -(-pages.lengths // page_size) - pages.evicted(pool)

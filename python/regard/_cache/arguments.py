@@ -138,11 +138,6 @@ def _numbers(batch: int) -> str:
     return f"from 0 to {batch - 1}" if batch else "the number of an entry (there are none)"
 
 
-def left_entries(dropped: ArrayLike, batch: int) -> Array:
-    """Return the entries that remain when some are dropped."""
-    return np.delete(np.arange(batch), existing_entries(dropped, batch))
-
-
 def existing_entries(entries: ArrayLike, batch: int) -> Array:
     """Return the numbers of entries that exist."""
     numbers = integers("entries", entries, "an int or a sequence of integers")

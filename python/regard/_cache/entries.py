@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from regard._cache.geometry import LayerGeometry
-
 
 class Entries(SavedCache):
     """A cache of several texts."""
@@ -34,10 +32,6 @@ class Entries(SavedCache):
         limit = None if max_bytes is None else count("max_bytes", max_bytes, minimum=1)
         is_reserved = options["capacity"] is not None and options["page_size"] is None
         self._set(geometry.new_pages(entries, limit, is_reserved=is_reserved), geometry)
-
-    @property
-    def _shown(self) -> tuple[LayerGeometry, ...]:
-        return self._geometry.layers
 
     def truncate(self, length: ArrayLike) -> None:
         """Remove the last tokens.
@@ -122,7 +116,8 @@ class Entries(SavedCache):
         >>> cache.lengths
         array([1, 3])
         """
-        self._pages.reorder(arguments.left_entries(entries, self.batch))
+        dropped = arguments.existing_entries(entries, self.batch)
+        self._pages.reorder(np.delete(np.arange(self.batch), dropped))
 
     def adopt(self, other: Self, entry: SupportsIndex = 0) -> int:
         """Move an entry of another cache here, for example a prompt that was processed separately.
@@ -243,11 +238,11 @@ class Entries(SavedCache):
             Positions of the first removed token and of the first token that follows. The token at
             `stop` moves to `start`, and so on.
         inverse_frequencies : array_like of float, shape (pairs,), optional
-            For rotary keys, the angle by which each pair of columns turned from one position to the
-            next when the keys were appended: the first result of `regard.positional.
-            rotary_frequencies`. The moved keys are rotated back by ``stop - start`` positions.
-            With several layers, also a list with an array, or None, for each layer. By default, the
-            stored bits of keys do not change.
+            For rotary keys, the angle by which each pair of columns turns from one position to the
+            next: the frequencies that `regard.positional.rotary_frequencies` returns. The moved
+            keys are rotated back by ``stop - start`` positions. With several layers, also a list
+            with an array, or None, for each layer. By default, the stored bits of keys do not
+            change.
         interleaved : bool, default False
             Which columns form a pair, as in `regard.positional.rotary`.
 
@@ -275,9 +270,10 @@ class Entries(SavedCache):
         A rotation is computed in float32 (float64 for float64) and stored again, which rounds keys
         of narrower types a second time. Scalings of rotary embeddings need nothing more: an
         attention factor is part of the stored keys and does not change. The frequencies must be
-        those of all moved keys. If they depend on the length of the text, as with ``dynamic``
-        scaling beyond the trained length, there are none, and the text must be computed again. With
-        ``value_from_key=True``, columns from `value_dim` on are rotated, since values are not.
+        those of all moved keys. If keys were rotated by different frequencies, as ``dynamic`` and
+        ``longrope`` scaling do when a text exceeds the trained length, the text must be computed
+        again. With ``value_from_key=True``, columns from `value_dim` on are rotated, since values
+        are not.
 
         Examples
         --------

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _FORMAT, _VERSION = "regard.KVCache", 1
-_EARLIER = b"regardKV"  # the beginning of files that were mapped and changed in place
 _OPTIONS = (
     *("num_kv_heads", "head_dim", "value_dim", "dtype", "keep_last", "keep_first"),
     *("page_size", "key_scales", "value_scales", "key_means", "value_from_key"),
@@ -48,7 +47,7 @@ class SavedCache(Sizes):
         return cache
 
     def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:
-        self._pages, self._geometry = pages, geometry
+        self._pages, self._geometry, self._shown = pages, geometry, geometry.layers
 
     def save(self, path: str | os.PathLike[str], entries: ArrayLike | None = None) -> None:
         """Write the cache, or some of its entries, to a safetensors file.
@@ -131,8 +130,8 @@ class SavedCache(Sizes):
         TypeError
             If an argument has the wrong type.
         ValueError
-            If the file is not a cache, is damaged, or was written by a newer or an earlier regard
-            (the message states which), or has several layers and this is `KVCache`.
+            If the file is not a cache, is damaged, or was written by a newer regard, or has several
+            layers and this is `KVCache`.
         MemoryError, OSError
             If memory does not suffice, or the file cannot be read.
 
@@ -177,11 +176,6 @@ def _read(path: str, is_mapped: bool, layers: int | None) -> tuple[_core.PageTab
         raise ValueError(f"{path} is not a file")
     with open(path, "rb") as file:
         start = file.read(8)
-        if start == _EARLIER:
-            raise ValueError(
-                f"{path} has a format of an earlier regard, which this regard does not read: "
-                "CHANGELOG.md says how to convert it"
-            )
         try:
             with safetensors.safe_open(path, framework="np") as opened:
                 metadata = opened.metadata() or {}
@@ -238,10 +232,7 @@ def _described(metadata: dict[str, str], path: str) -> Geometry:
         )
     try:
         description = json.loads(metadata["description"])
-        # Files of earlier versions do not have these.
-        layers = [
-            {"value_from_key": False, "key_means": None, **layer} for layer in description["layers"]
-        ]
+        layers = description["layers"]
         options: dict[str, Any] = {name: [layer[name] for layer in layers] for name in _OPTIONS}
         for name in ("key_scales", "value_scales", "key_means"):
             if all(each is None for each in options[name]):

@@ -148,7 +148,7 @@ class Geometry(NamedTuple):
         sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim}
         columns = {name: each(name, value) for name, value in (sizes | options).items()}
         first = max(count("keep_first", kept, maximum=MOST) for kept in columns["keep_first"])
-        if first and not any(columns["keep_last"]):
+        if first and all(last is None for last in columns["keep_last"]):
             raise ValueError(f"keep_first must be 0 without keep_last, got {first}")
         rows = zip(*columns.values(), strict=True)
         found = [LayerGeometry.of(limit, **dict(zip(columns, row, strict=True))) for row in rows]

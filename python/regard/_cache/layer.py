@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from regard._attention.explanation import Explanation
-    from regard._cache.geometry import Geometry, LayerGeometry
+    from regard._cache.geometry import Geometry
 
     Array = NDArray[Any]
 
@@ -49,11 +49,8 @@ class Layer(Sizes):
     def _set_layer(self, pages: _core.PageTable, geometry: Geometry, number: int) -> None:
         self._pages, self._geometry, self._number = pages, geometry, number
         self._layer, self._sizes = pages.layer(number), geometry.layers[number]
+        self._shown = (self._sizes,)
         self._is_plain = not self._sizes.dtype.is_quantized
-
-    @property
-    def _shown(self) -> tuple[LayerGeometry, ...]:
-        return (self._sizes,)
 
     def _joined(self, arrays: list[Array | None]) -> Any:
         return arrays[0]

@@ -11,6 +11,7 @@ from regard._cache import arguments
 from regard._cache.cache import KVCache
 from regard._cache.caches import KVCaches
 from regard._runtime.public import public
+from regard._show.shows_options import ShowsOptions
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -19,7 +20,7 @@ Cache = TypeVar("Cache", KVCache, KVCaches)
 
 
 @public
-class PrefixIndex(Generic[Cache]):
+class PrefixIndex(ShowsOptions, Generic[Cache]):
     """Texts whose keys and values new texts with the same beginning can use.
 
     A server adds each text that it has computed. When a text with the same first tokens arrives,
@@ -76,6 +77,10 @@ class PrefixIndex(Generic[Cache]):
     def __len__(self) -> int:
         """Return the number of texts."""
         return len(self._texts)
+
+    def _shown_options(self) -> dict[str, str]:
+        tokens = sum(len(text) for text in self._texts) // 8
+        return {"texts": f"{len(self)}", "tokens": f"{tokens}"}
 
     def add(self, tokens: ArrayLike, cache: Cache, entry: SupportsIndex = 0) -> None:
         """Add a text, which the cache may continue or drop.

@@ -1,22 +1,11 @@
-"""Quantization of keys and values to 8 or 4 bits.
+"""Quantization of keys and values to 8 or 4 bits. The notes of `KVCache` describe the types.
 
-int8
-    A row r is stored as integers ``round(r / s)``, half to even, with ``s = max|r| / 127``. No
-    number is off by more than ``s / 2``. But s is at least 2**-126, the smallest normal float32
-    number: rows whose largest magnitude is below 127 times this number, 1.5e-36, have fewer steps.
-float8_e4m3fn
-    ``r / s`` is rounded to 4 bits of exponent and 3 bits of mantissa, half to even. s is given, one
-    number for each head. The largest number is ``448 s``.
-q4_1
-    Each 32 numbers r are stored as integers ``round((r - m) / s)`` from 0 to 15, with
-    ``m = min(r)`` and ``s = (max(r) - m) / 15``, both rounded to float16.
-
-A key k is stored as ``H k`` divided by a power of two, and the kernels multiply it by ``H q``. H is
-a Hadamard matrix for each group of n dimensions, where n is the largest power of two that divides
-head_dim. Since ``H H = n``, no product of a query and a key changes. Keys of real models have a few
-channels that are far larger than the others and would make scales coarse. H spreads them over all
-channels (Ashkboos et al. 2024, "QuaRot"; see `docs/numerics.md` for the effect). The stored numbers
-of a token depend only on this token.
+All numbers are rounded half to even. A key k is stored as ``H k`` divided by a power of two, and
+the kernels multiply it by ``H q``. H is a Hadamard matrix for each group of n dimensions, where n
+is the largest power of two that divides head_dim. Since ``H H = n``, no product of a query and a
+key changes. Keys of real models have a few channels that are far larger than the others and would
+make scales coarse. H spreads them over all channels (Ashkboos et al. 2024, "QuaRot"; see
+`docs/numerics.md` for the effect). The stored numbers of a token depend only on this token.
 
 With `key_means` m, keys are k - m in this, and the kernels add the score of m.
 """

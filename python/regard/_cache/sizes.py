@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +9,8 @@ import numpy as np
 from regard._show.shows_options import ShowsOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from regard import _core
@@ -21,16 +22,27 @@ if TYPE_CHECKING:
 _MOST_LENGTHS = 16
 
 
+def _one_or_all(values: Iterable[Any]) -> Any:
+    """Return a value that all layers share, or the tuple of the values of all layers."""
+    each = tuple(values)
+    return each[0] if len(set(each)) == 1 else each
+
+
+def _common(name: str, documentation: str) -> property:
+    """Return a property that is this field of `LayerGeometry`."""
+
+    def of_layers(cache: Sizes) -> Any:
+        return _one_or_all(getattr(layer, name) for layer in cache._shown)
+
+    return property(of_layers, doc=documentation)
+
+
 class Sizes(ShowsOptions):
     """A cache of one or all layers. A value that differs between layers is a tuple."""
 
     _pages: _core.PageTable
     _geometry: Geometry
-
-    @property
-    @abstractmethod
-    def _shown(self) -> tuple[LayerGeometry, ...]:
-        """The layers whose sizes are shown."""
+    _shown: tuple[LayerGeometry, ...]  # the layers whose sizes are shown
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -42,46 +54,27 @@ class Sizes(ShowsOptions):
         """Number of batch entries."""
         return len(self._pages.lengths)
 
-    @property
-    def num_kv_heads(self) -> Any:
-        """Number of key and value heads."""
-        return self._common("kv_heads")
-
-    @property
-    def head_dim(self) -> Any:
-        """Size of the keys."""
-        return self._common("head_dim")
-
-    @property
-    def value_dim(self) -> Any:
-        """Size of the values."""
-        return self._common("value_dim")
+    num_kv_heads = _common("kv_heads", "Number of key and value heads.")
+    head_dim = _common("head_dim", "Size of the keys.")
+    value_dim = _common("value_dim", "Size of the values.")
+    keep_last = _common("keep_last", "Number of last tokens that a query sees, or None for all.")
+    keep_first = _common(
+        "keep_first", "Number of first tokens that a query also sees, with `keep_last`."
+    )
+    page_size = _common("page_size", "Number of tokens in a page.")
+    value_from_key = _common(
+        "value_from_key", "Whether values are the first numbers of the keys, and are not stored."
+    )
 
     @property
     def dtype(self) -> Any:
         """Storage type of keys and values: a name if NumPy has no such type."""
-        types = tuple(layer.dtype.dtype for layer in self._shown)
-        return types[0] if len(set(types)) == 1 else types
+        return _one_or_all(layer.dtype.dtype for layer in self._shown)
 
     @property
     def capacity(self) -> int | None:
         """Maximum number of tokens per entry, or None."""
         return self._geometry.capacity
-
-    @property
-    def keep_last(self) -> Any:
-        """Number of last tokens that a query sees, or None for all."""
-        return self._common("keep_last")
-
-    @property
-    def keep_first(self) -> Any:
-        """Number of first tokens that a query also sees, with `keep_last`."""
-        return self._common("keep_first")
-
-    @property
-    def page_size(self) -> Any:
-        """Number of tokens in a page."""
-        return self._common("page_size")
 
     @property
     def key_scales(self) -> Any:
@@ -98,11 +91,6 @@ class Sizes(ShowsOptions):
         """What is subtracted from keys before they are stored (a copy), or None."""
         return self._joined([layer.mean_array() for layer in self._shown])
 
-    @property
-    def value_from_key(self) -> Any:
-        """Whether values are the first numbers of the keys, and are not stored."""
-        return self._common("value_from_key")
-
     def _scales(self, which: int) -> Any:
         found = [layer.scale_arrays() for layer in self._shown]
         return self._joined([each[which] if each else None for each in found])
@@ -113,10 +101,6 @@ class Sizes(ShowsOptions):
             return None
         shapes = {None if each is None else each.shape for each in arrays}
         return np.array(arrays) if len(shapes) == 1 else tuple(arrays)
-
-    def _common(self, name: str) -> Any:
-        values = tuple(getattr(layer, name) for layer in self._shown)
-        return values[0] if len(set(values)) == 1 else values
 
     def _shown_options(self) -> dict[str, str] | str:
         if self._pages.is_closed:
