@@ -15,6 +15,7 @@ import inside_cache
 import regard
 from cache_kinds import CHANGES, KINDS, make, own_tokens
 from cache_tokens import told
+from regard._cache.append import append_stored
 
 LONGEST = 12e-3  # seconds until a kill; most changes and saves take less
 ROUNDS = [2, pytest.param(130, marks=pytest.mark.exhaustive)]
@@ -158,3 +159,13 @@ def test_a_change_during_a_long_append_is_not_lost():
         other.join()
         assert cache.lengths[0] in (8, 8 + key.shape[2])
         inside_cache.assert_owners_are_right([cache])
+
+
+def test_an_append_between_whose_checks_another_thread_removed_entries():
+    cache = regard.KVCache(1, 2, 8)
+    rows = np.ones((2, 2, 3, 8), np.float32)  # of two entries, as before
+    with pytest.raises(ValueError, match="another thread changed the entries"):
+        append_stored(
+            cache._layer, cache._sizes, [rows, rows, None, None], None, None, is_packed=False
+        )
+    assert cache.lengths[0] == 0

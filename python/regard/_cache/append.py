@@ -100,7 +100,10 @@ def append_stored(
             None if array is None else _converted(name, array, geometry.dtype.numbers, is_real)
             for name, array in zip(("key", "value"), rows[:2], strict=True)
         )
-        _core.append_rows(pages, key, value, None, None, counts, is_packed)
+        if not _core.append_rows(pages, key, value, None, None, counts, is_packed):
+            raise ValueError(
+                "another thread changed the entries of the cache, and nothing was appended"
+            )
 
 
 def _as_stored(name: str, array: Array, geometry: LayerGeometry, is_real: Array | None) -> Array:
