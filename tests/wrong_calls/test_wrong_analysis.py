@@ -116,7 +116,7 @@ ANALYSIS = [
     (lambda: select_keys(X, X[:1], LSE, 2, MASK), ValueError, "mask must be the same ... got"),
     (lambda: select_keys(X, X, LSE, 2, scale=2), TypeError, "no argument scale ... multiply"),
     (lambda: rollout(L[0], L[0]), ValueError, "query must have at ... got shape ... pass query["),
-    (lambda: rollout(L), TypeError, "key must be an array, or ... got None"),
+    (lambda: rollout(L), TypeError, "key must be an array, got None"),
     (lambda: rollout([L], [L, L]), ValueError, "query and key must be lists ... got 1 and"),
     (lambda: rollout(L[:0], L[:0]), ValueError, "query must have at least one layer, got none"),
     (lambda: rollout(L[:, :0], L[:, :0]), ValueError, "query must have at least ... got none in"),

@@ -12,7 +12,7 @@ from regard._arguments.arrays import part_at
 from regard._arguments.numbers import MOST, window_sides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import ArrayLike
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # No array is this long, so a position at this distance is beyond all keys.
 _FAR = 2**61
-_NO_LIMIT = np.asarray(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,9 @@ class Positions:
         """
         unlimited = math.inf if self.kv_len is None else self.kv_len
         first, last = math.inf, 0.0
-        for offset, begin, end in self._entries():
+        limits = (np.asarray(0) if each is None else each for each in (self.begin, self.end))
+        of_entries = np.broadcast_arrays(self.query_offset, *limits)
+        for offset, begin, end in zip(*(each.ravel().tolist() for each in of_entries), strict=True):
             stop = unlimited if self.end is None else min(end, unlimited)
             if self.left is not None:
                 begin = max(begin, offset - self.left)
@@ -144,14 +145,6 @@ class Positions:
         if not self.q_len or not last:
             return 0, 0
         return int(first), last if last == math.inf else int(last)
-
-    def _entries(self) -> Iterable[tuple[int, int, int]]:
-        """Return the offset, begin and end of each entry as Python integers, 0 for no limit."""
-        limits = (_NO_LIMIT if each is None else each for each in (self.begin, self.end))
-        numbers = self.query_offset, *limits
-        if not any(each.ndim for each in numbers):
-            return (tuple(map(int, numbers)),)  # type: ignore[return-value]
-        return zip(*(each.ravel().tolist() for each in np.broadcast_arrays(*numbers)), strict=True)
 
     def _diagonal(self, shift: int) -> int:
         """Return the bound for the first query, clipped to the range in which it matters."""

@@ -265,7 +265,7 @@ def plan_of_lengths(
     none = np.broadcast_to(np.float32(0), (layers, heads, len(tokens), 1))
     texts = {"key": list(tokens)}
     layers_ = layers_of(none, none, None, {})
-    return plan_of(layers_, SummaryRequest.of(FIELDS, top_k), texts, detail)
+    return plan_of(layers_, SummaryRequest.of(FIELDS, top_k, 0, 0), texts, detail)
 
 
 def _named(

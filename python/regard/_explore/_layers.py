@@ -63,8 +63,6 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
         layers = [Layer(*each) for each in zip((x.name for x in recorded), calls, strict=True)]
         check_sizes(layers)
         return layers
-    if key is None:
-        raise TypeError("key must be an array, got None: only a recording needs no key")
     pairs = pairs_of_layers(query, key)
     if pairs is None:
         layers = _layers_of_arrays(query, key, mask, options)

@@ -52,6 +52,8 @@ def recorded_layers(
 
 def pairs_of_layers(query: Any, key: Any) -> list[tuple[Any, Any]] | None:
     """Return the query and the key of each layer if they are lists, or None if they are arrays."""
+    if key is None:
+        raise TypeError("key must be an array, got None: only a recording needs no key")
     if is_list_of_arrays(query) != is_list_of_arrays(key):
         raise TypeError(
             "query and key must both be arrays, or both be lists of the layers' arrays, got "

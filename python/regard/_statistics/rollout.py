@@ -167,8 +167,6 @@ def _layers(
     if is_recorded(query):
         recorded = recorded_layers(query, options, key=key, mask=mask)
         return calls_of_layers(recorded, options, "lengths")
-    if key is None:
-        raise TypeError("key must be an array, or a list of the layers' arrays, got None")
     pairs = pairs_of_layers(query, key)
     if pairs is not None:
         return [check_call(*pair, None, mask, options).with_heads() for pair in pairs]

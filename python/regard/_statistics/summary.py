@@ -54,7 +54,7 @@ class SummaryRequest(NamedTuple):
 
     @classmethod
     def of(
-        cls, statistics: Iterable[str], top_k: int, first_keys: int = 4, local_reach: int = 64
+        cls, statistics: Iterable[str], top_k: int, first_keys: int, local_reach: int
     ) -> SummaryRequest:
         """Check the arguments, or raise TypeError or ValueError."""
         names = [statistics] if isinstance(statistics, str) else statistics

@@ -67,11 +67,9 @@ def edge_kinds(place: Integers, layout: Layout) -> Integers:
     blocks that the last key cuts.
     """
     assert layout.block is not None
-    row = place // layout.step
-    is_cut = bool(layout.q_len % layout.block[0])
-    in_last_row = is_cut & (row % max(layout.rows, 1) == layout.rows - 1)
-    beyond = place - row * layout.step + layout.block[1] > layout.kv_len
-    return np.asarray(in_last_row + 2 * beyond, np.int64)
+    is_low = layout.queries_of(place // layout.step) < layout.block[0]
+    is_narrow = place % layout.step + layout.block[1] > layout.kv_len
+    return np.asarray(is_low + 2 * is_narrow, np.int64)
 
 
 def extents(layout: Layout) -> Bytes:
@@ -193,9 +191,7 @@ def _without_blocks(cells: Cells, layout: Layout) -> Cells:
 def count(cells: Cells, layout: Layout) -> int:
     """Return the number of visible pairs of a query and a key."""
     length = cells.whole.last - cells.whole.first
-    rest = layout.q_len % layout.row_queries
-    is_cut = (cells.whole.first // layout.step) % max(layout.rows, 1) == layout.rows - 1
-    queries = np.where(is_cut & (rest > 0), rest, layout.row_queries)
+    queries = layout.queries_of(cells.whole.first // layout.step)
     in_bits = np.bitwise_count(cells.bits).sum(axis=(1, 2), dtype=np.int64)[cells.number]
     return int((length * queries).sum()) + int(in_bits.sum())
 

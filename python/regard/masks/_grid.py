@@ -13,6 +13,7 @@ from regard.masks._rows import (
     MOST_PAIRS,
     Layout,
     Reader,
+    Spans,
     SparseRows,
     check_axes,
     distinct,
@@ -220,8 +221,25 @@ def _found(rows: SparseRows, layout: Layout) -> tuple[Intervals, Intervals]:
 
     The intervals begin and end at blocks.
     """
-    assert layout.block is not None
-    height, width = layout.block
+    spans, queries = _spans_of_block_rows(rows, layout)
+    start = spans.row * layout.step
+    first, last = start + spans.first, start + spans.last
+    touched = _intervals.union(first, last)
+    touched = _intervals.union(
+        _edges_before(touched.first, layout), _edges_after(touched.last, layout)
+    )
+    is_whole = spans.number < 0
+    points, depth = _intervals.depths(first[is_whole], last[is_whole], queries[is_whole])
+    whole = _intervals.chosen(points, depth == layout.queries_of(points // layout.step))
+    first, last = _edges_after(whole.first, layout), _edges_before(whole.last, layout)
+    return Intervals(first[first < last], last[first < last]), touched
+
+
+def _spans_of_block_rows(rows: SparseRows, layout: Layout) -> tuple[Spans, Integers]:
+    """Return the spans of a mask by the rows of a layout, and the number of queries of each.
+
+    A span is repeated if its row belongs to several rows of blocks.
+    """
     begin, end = rows.row_range()
     spans = spans_of(rows)
     plane, row = spans.row // max(end - begin, 1), spans.row % max(end - begin, 1) + begin
@@ -230,29 +248,26 @@ def _found(rows: SparseRows, layout: Layout) -> tuple[Intervals, Intervals]:
     else:
         low = np.maximum(row * rows.row_queries - rows.first_query, 0)
         high = np.minimum((row + 1) * rows.row_queries - rows.first_query, layout.q_len)
-    # A row of the mask may belong to several rows of blocks.
+    height = layout.row_queries
     block_rows = (high - 1) // height - low // height + 1
     block_row = _intervals.counted(low // height, block_rows)
     at = np.repeat(np.arange(len(row)), block_rows)
-    low = np.maximum(low[at], block_row * height)
-    queries = np.minimum(high[at], (block_row + 1) * height) - low
-    start = (plane[at] * layout.rows + block_row) * layout.step
-    first, last = start + spans.first[at], start + spans.last[at]
+    queries = np.minimum(high[at], (block_row + 1) * height) - np.maximum(
+        low[at], block_row * height
+    )
+    repeated = Spans(*(each[at] for each in spans))
+    return repeated._replace(row=plane[at] * layout.rows + block_row), queries
 
-    touched = _intervals.union(first, last)
-    start = touched.first // layout.step * layout.step
-    touched = _intervals.union(
-        start + (touched.first - start) // width * width,
-        start + np.minimum(-(-(touched.last - start) // width) * width, layout.kv_len),
-    )
-    is_whole = spans.number[at] < 0
-    points, depth = _intervals.depths(first[is_whole], last[is_whole], queries[is_whole])
-    block_row = points // layout.step % max(layout.rows, 1)
-    whole = _intervals.chosen(
-        points, depth == np.minimum(layout.q_len - block_row * height, height)
-    )
-    start = whole.first // layout.step * layout.step
-    first, last = whole.first - start, whole.last - start
-    first = start + -(-first // width) * width
-    last = start + np.where(last == layout.kv_len, last, last // width * width)
-    return Intervals(first[first < last], last[first < last]), touched
+
+def _edges_before(place: Integers, layout: Layout) -> Integers:
+    """Return the last edge of a block at or before some places; the last key's end is an edge."""
+    assert layout.block is not None
+    key = place % layout.step
+    return np.where(key == layout.kv_len, place, place - key % layout.block[1])
+
+
+def _edges_after(place: Integers, layout: Layout) -> Integers:
+    """Return the first edge of a block at or after some places."""
+    assert layout.block is not None
+    key, width = place % layout.step, layout.block[1]
+    return place - key + np.minimum(-(-key // width) * width, layout.kv_len)

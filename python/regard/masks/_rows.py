@@ -214,6 +214,11 @@ class Layout(NamedTuple):
         """The number of rows of all planes."""
         return math.prod(self.planes) * self.rows
 
+    def queries_of(self, row: Integers) -> Integers:
+        """Return the number of queries of some rows; the last row of a plane may have fewer."""
+        first = row % max(self.rows, 1) * self.row_queries
+        return np.minimum(self.q_len - first, self.row_queries)
+
     def check(self, spans: int = 0) -> None:
         """Raise MemoryError if there is no memory for all rows with some spans in total.
 
