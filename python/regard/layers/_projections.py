@@ -143,21 +143,16 @@ class Projections:
         """The number that norms add to their weight."""
         return self.norm.offset if self.norm is not None else 0.0
 
-    def joined(
-        self, output: FloatArray, gates: HeadGates | None, threads: int | None
-    ) -> FloatArray:
-        """Join the heads of ``(..., heads, seq, head_dim)``, multiply them and project them."""
-        rows = self.rows(output)
-        return self.out(rows if gates is None else gates.apply(rows, self.sizes.heads), threads)
-
     def rows(self, output: FloatArray) -> FloatArray:
         """Join the heads of ``(..., heads, seq, head_dim)``."""
         weight = self.own.get("W_out", self.own["W_query"])
         rows = output.swapaxes(-3, -2).astype(compute_type(weight.dtype), copy=False)
         return rows.reshape(*rows.shape[:-2], self.sizes.heads * self.sizes.head_dim)
 
-    def out(self, rows: FloatArray, threads: int | None) -> FloatArray:
-        """Project joined heads, or return them if there is no projection."""
+    def out(self, rows: FloatArray, gates: HeadGates | None, threads: int | None) -> FloatArray:
+        """Multiply joined heads by their gates and project them, if there are any of these."""
+        if gates is not None:
+            rows = gates.apply(rows, self.sizes.heads)
         if "W_out" not in self.own:
             return rows
         return project(rows, self.own["W_out"], self.own.get("b_out"), threads)
