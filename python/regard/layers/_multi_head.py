@@ -355,22 +355,18 @@ class MultiHeadAttention(NamedParameters):
         key: ArrayLike | None = None,
         value: ArrayLike | None = None,
         mask: ArrayLike | None = None,
-        *,
-        cache: None = None,
-        starts: None = None,
         **options: Any,
     ) -> Recording:
         """Record the queries and keys of a call, without computing attention.
 
-        The parameters are the same as for a call. `value`, `dropout_seed` and `precision`, which do
-        not change the weights before dropout, have no effect.
+        The parameters are the same as for a call without a cache, of sequences that are not packed.
+        `value`, `dropout_seed` and `precision`, which do not change the weights before dropout,
+        have no effect.
 
         Parameters
         ----------
         query, key, value, mask
             As for a call.
-        cache, starts : None
-            Must be omitted: recordings contain all keys, of whole sequences.
         {options}
 
         Returns
@@ -383,7 +379,7 @@ class MultiHeadAttention(NamedParameters):
         TypeError
             If an argument has the wrong type.
         ValueError
-            If shapes disagree or a number is out of range, or `cache` or `starts` is given.
+            If shapes disagree or a number is out of range.
 
         Examples
         --------
@@ -393,12 +389,6 @@ class MultiHeadAttention(NamedParameters):
         >>> layer.record(np.ones((6, 16)))
         Recording(1 layer, query (4, 6, 4) float32, key (2, 6, 4), 576 bytes)
         """
-        for name, given, advice in (
-            ("cache", cache, "pass the whole sequence, which ends with the queries of the call"),
-            ("starts", starts, "record one sequence at a time"),
-        ):
-            if given is not None:
-                raise ValueError(f"{name} must be left out of a recording: {advice}")
         threads = options.pop("threads", None)
         own = self._own_options() | {x: y for x, y in options.items() if x in _RECORDED}
         sources = inputs_of(query, key, value, self._projections.sizes.inputs, self._dtype)
