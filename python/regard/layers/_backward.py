@@ -95,7 +95,7 @@ class ForwardCall(NamedTuple):
 
         inputs = [
             gradient_of_input(
-                projected.columns(first, last), self.projections.stacked(first, last), threads
+                projected.columns(first, last), self.projections.stacked("W", first, last), threads
             )
             for first, last in pairwise((0, *self.ends))
         ]
