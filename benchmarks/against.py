@@ -9,16 +9,12 @@ that disturbances affect both. The second column of a line is the median over ro
 the new time to the old time, and the third column contains its quartiles. Cases that one version
 cannot compute are left out.
 
-A process keeps the physical memory that it was given, which makes cases that read from memory up to
-a tenth faster or slower. Each case is therefore timed in several pairs of processes.
-
 The environment determines the target and the threads: REGARD_TARGET, REGARD_NUM_THREADS.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -26,6 +22,7 @@ import sys
 
 import numpy as np
 
+from benchmarks.pairs import serve, times_of
 from benchmarks.this_bench import load_this_bench
 
 
@@ -38,9 +35,7 @@ def load_cases():
     return {row.name: row.problem for row in rows}
 
 
-def serve():
-    """Answer requests: "?" is answered with the names of the cases, a name prepares that case,
-    and an empty line times it."""
+def serve_cases():
     problems = load_cases()
     import regard
     from regard._bench.engines import Regard
@@ -49,72 +44,22 @@ def serve():
     from regard._bench.rounds import in_turns
 
     engine = Regard(regard.get_num_threads())
-    runner = None
-    for line in sys.stdin:
-        name = line.strip()
-        try:
-            if name == "?":
-                answer = list(problems)
-            elif name:
-                problem, runner = problems[name], None
-                runner = runner_of(engine, problem, make_sets(problem, streamed_bytes()))
-                runner.call()
-                answer = None
-            else:
-                samples = in_turns({"": runner}, rounds=1, settle=0.1)[""][0]
-                answer = statistics.median(samples)
-        except Exception as error:
-            answer = " ".join(f"{type(error).__name__}: {error}".split())
-        print(json.dumps(answer), flush=True)
 
+    def prepare(name):
+        problem = problems[name]
+        runner = runner_of(engine, problem, make_sets(problem, streamed_bytes()))
+        runner.call()
+        return lambda: statistics.median(in_turns({"": runner}, rounds=1, settle=0.1)[""][0])
 
-class Version:
-    """A process that runs one of the two interpreters."""
-
-    def __init__(self, python):
-        self._process = subprocess.Popen(
-            [python, "-m", "benchmarks.against", "--serve"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def end(self):
-        self._process.stdin.close()
-        self._process.wait()
-
-    def ask(self, line):
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-
-def time_pair(pythons, name, rounds, first):
-    """Return the seconds of every round in two new processes, or the reason for a failure."""
-    versions = [Version(python) for python in pythons]
-    try:
-        for version in versions:
-            if failed := version.ask(name):
-                return failed
-        return [time_round(versions, (number + first) % 2) for number in range(rounds)]
-    finally:
-        for version in versions:
-            version.end()
-
-
-def time_round(versions, first):
-    seconds = {which: versions[which].ask("") for which in (first, 1 - first)}
-    return seconds[0], seconds[1]
+    serve(prepare)
 
 
 def compare(pythons, name, rounds, pairs):
     """Return a line of the table."""
-    times = []
-    for number in range(pairs):
-        found = time_pair(pythons, name, rounds, number)
-        if isinstance(found, str):
-            return f"{name:42} left out: {found[:80]}"
-        times += found
+    commands = [[python, "-m", "benchmarks.against", "--serve"] for python in pythons]
+    times = times_of(commands, name, rounds, pairs)
+    if isinstance(times, str):
+        return f"{name:42} left out: {times[:80]}"
     first, middle, last = np.quantile([new / old for old, new in times], [0.25, 0.5, 0.75])
     old, new = (min(seconds) for seconds in zip(*times, strict=True))
     best = f"{1e6 * old:12.1f} {1e6 * new:12.1f}"
@@ -134,13 +79,16 @@ def main():
         os.environ["REGARD_NUM_THREADS"] = arguments.threads
     pythons = arguments.old, arguments.new
     print(f"{'case':42} new/old  quartiles      old us, new us (best)", flush=True)
-    asked = Version(arguments.new)
-    names = asked.ask("?")
-    asked.end()
-    for name in names:
+    listing = [arguments.new, "-m", "benchmarks.against", "--names"]
+    for name in subprocess.check_output(listing, text=True).splitlines():
         if arguments.match in name:
             print(compare(pythons, name, arguments.rounds, arguments.pairs), flush=True)
 
 
 if __name__ == "__main__":
-    serve() if sys.argv[1:] == ["--serve"] else main()
+    if sys.argv[1:] == ["--serve"]:
+        serve_cases()
+    elif sys.argv[1:] == ["--names"]:
+        print(*load_cases(), sep="\n")
+    else:
+        main()

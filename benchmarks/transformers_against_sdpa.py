@@ -14,14 +14,12 @@ quartiles.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 import warnings
+
+from pairs import serve, times_of
 
 IMPLEMENTATIONS = "sdpa", "regard"
 SHAPE = {
@@ -127,8 +125,7 @@ def runner_of(model, kind, batch, length, padding):
     return decode, STEPS
 
 
-def serve(implementation, threads, layers):
-    """Answer requests: a name prepares that case, and an empty line times it."""
+def serve_cases(implementation, threads, layers):
     warnings.simplefilter("ignore")
     import torch
     import transformers
@@ -144,77 +141,33 @@ def serve(implementation, threads, layers):
     model = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation=implementation
     )
-    run, count = None, 1
-    for line in sys.stdin:
-        name = line.strip()
-        answer = None
-        if name:
-            run, count = runner_of(model, *CASES[name])
-            run()
-        else:
-            start = time.perf_counter()
-            run()
-            answer = (time.perf_counter() - start) / count
-        print(json.dumps(answer), flush=True)
+
+    def prepare(name):
+        run, count = runner_of(model, *CASES[name])
+        run()
+        return lambda: seconds_of(run) / count
+
+    serve(prepare)
 
 
-class Server:
-    """A process that times one of the two implementations."""
-
-    def __init__(self, implementation, options):
-        command = [sys.executable, __file__, "--serve", implementation]
-        command += ["--threads", str(options.threads), "--layers", str(options.layers)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
-        )
-
-    def ask(self, line=""):
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"the process ended with exit code {self._process.wait()}")
-        return json.loads(answer)
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-
-
-def times_of(name, options):
-    """Return the seconds of both implementations in all rounds of all pairs of processes."""
-    times = {implementation: [] for implementation in IMPLEMENTATIONS}
-    for pair in range(options.pairs):
-        with contextlib.ExitStack() as stack:
-            servers = {}
-            for implementation in IMPLEMENTATIONS:
-                servers[implementation] = Server(implementation, options)
-                stack.callback(servers[implementation].close)
-                servers[implementation].ask(name)
-            for turn in range(options.rounds):
-                order = IMPLEMENTATIONS if (pair + turn) % 2 else IMPLEMENTATIONS[::-1]
-                for implementation in order:
-                    times[implementation].append(servers[implementation].ask())
-    return times
+def seconds_of(run):
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def bound_of_hybrid(run):
     """The speed if the delta rule took no time: its output is the values."""
     from transformers.models.qwen3_5 import modeling_qwen3_5
 
-    def seconds():
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    whole = statistics.median(seconds() for _ in range(7))
+    whole = statistics.median(seconds_of(run) for _ in range(7))
 
     def free(query, key, value, **_):
         return value + 0 * query, value.new_zeros(*value.shape[::2], *key.shape[3:] * 2)
 
     modeling_qwen3_5.torch_chunk_gated_delta_rule = free
     run()
-    return whole / statistics.median(seconds() for _ in range(7))
+    return whole / statistics.median(seconds_of(run) for _ in range(7))
 
 
 def bound_of(name, layers):
@@ -249,21 +202,25 @@ def main():
     parser.add_argument("--serve", choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.threads, options.layers)
+        serve_cases(options.serve, options.threads, options.layers)
         return
     if options.bound:
         for name in CASES:
             if options.match in name:
                 print(f"{name:50}{bound_of(name, options.layers):.2f}", flush=True)
         return
+    settings = ["--threads", str(options.threads), "--layers", str(options.layers)]
+    commands = [[sys.executable, __file__, *settings, "--serve", each] for each in IMPLEMENTATIONS]
     print(f"{'':50}{'sdpa':>11}{'regard':>11}   sdpa / regard (quartiles)")
     for name in CASES:
         if options.match not in name:
             continue
-        times = times_of(name, options)
-        ratios = [a / b for a, b in zip(times["sdpa"], times["regard"], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        sdpa, regard = (statistics.median(times[each]) * 1e3 for each in IMPLEMENTATIONS)
+        times = times_of(commands, name, options.rounds, options.pairs)
+        if isinstance(times, str):
+            print(f"{name:50}{times}", flush=True)
+            continue
+        low, middle, high = statistics.quantiles([sdpa / own for sdpa, own in times], n=4)
+        sdpa, regard = (1e3 * statistics.median(column) for column in zip(*times, strict=True))
         print(
             f"{name:50}{sdpa:8.1f} ms{regard:8.1f} ms   {middle:.2f} ({low:.2f} to {high:.2f})",
             flush=True,

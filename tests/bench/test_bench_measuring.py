@@ -18,7 +18,7 @@ from regard._bench import engines, measuring, rounds
 from regard._bench.engines import ENGINES, LeftOutError, NumPy, Regard
 from regard._bench.fresh_process import run_in_fresh_process
 from regard._bench.measuring import Request, measure
-from regard._bench.problems import Attention, parse_curve, parse_shape
+from regard._bench.problems import FORWARD, Attention, Case, parse_shape
 from regard._bench.rounds import Runner, in_turns
 from stand_ins import engine_named
 
@@ -125,7 +125,9 @@ def test_missing_broken_and_slow_engines_leave_the_others(run, monkeypatch):
     monkeypatch.setattr(measuring, "MAX_CALL_SECONDS", 0.0)
     asked = []
     slow = engine_named("PyTorch", on_call=lambda query, *_: asked.append(query.shape[2]))
-    first, second = run(slow, cases=parse_curve("1,1,8", [16, 32])).cases
+    problems = (Attention(1, 1, 1, length, length, 8) for length in (16, 32))
+    cases = [Case(problem.name, FORWARD, problem) for problem in problems]
+    first, second = run(slow, cases=cases).cases
     assert list(first.samples) == ["regard", "PyTorch"]
     assert second.samples == {}
     assert second.left_out["regard"].startswith("time: a call would take about ")

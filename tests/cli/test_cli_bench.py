@@ -18,8 +18,7 @@ SMALL = ("--shape", "1,2,16,8", "--rounds", "1", "--threads", "1")
         ([], 5, 5),
         (["--quick", "--rounds", "7"], 7, 5),
         (["--shape", "1,8,512,64", "--shape", "1,1,6,2"], 5, 2),
-        (["--curve"], 5, 9),
-        (["--curve", "128:512", "--shape", "1,32/8,128", "--causal"], 5, 3),
+        (["--shape", "1,32/8,128,64", "--causal"], 5, 1),
     ],
 )
 def test_what_is_measured(arguments, rounds, cases, run, monkeypatch):
@@ -30,19 +29,8 @@ def test_what_is_measured(arguments, rounds, cases, run, monkeypatch):
     assert run("bench", *arguments)[0] == 1  # nothing was measured
     (request,) = requests
     assert (request.rounds, len(request.cases)) == (rounds, cases)
-    if "--curve" in arguments or "--shape" in arguments:
+    if "--shape" in arguments:
         assert all(case.problem.is_causal == ("--causal" in arguments) for case in request.cases)
-
-
-def test_a_curve(run, measured_here, tmp_path):
-    measured_here(NumPy)
-    path = tmp_path / "out.json"
-    options = ("--shape", "1,2,8", "--rounds", "1", "--threads", "1", "--json", str(path))
-    status, text, _ = run("bench", "--curve", "16:32", *options)
-    assert status == 0
-    assert re.findall(r"^ +(16|32) ", text, re.MULTILINE) == ["16", "32"] * 2
-    names = [case["name"] for case in json.loads(path.read_text())["cases"]]
-    assert names == ["1x2x16x8", "1x2x32x8"]
 
 
 def test_no_matplotlib_is_one_line(run_python):

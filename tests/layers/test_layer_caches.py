@@ -200,14 +200,14 @@ class InterruptedCache:
             interrupted()
 
 
-@pytest.mark.parametrize("step", ["append", "attend", "joined"])
+@pytest.mark.parametrize("step", ["append", "attend", "out"])
 def test_a_call_that_is_interrupted_leaves_the_cache(step, monkeypatch):
     """The cache is restored after the append, even if only the output projection remains, with
     what it knows of its last append: queries after unequal lengths need their offset."""
     layer = multi_head(is_causal=True)
     cache = cache_for(layer, 2)
     layer(normal((2, 3, D)), cache=cache, key_lengths=[3, 1])
-    if step == "joined":
+    if step == "out":
         monkeypatch.setattr(Projections, step, interrupted)
     for lengths in (None, [0, 1]):
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""The results as a picture: bars and the limits of the machine, or curves over the length."""
+"""The results as a picture: bars, and the limits of the machine."""
 
 from __future__ import annotations
 
@@ -83,35 +83,6 @@ def draw_bars(make_figure: Any, results: Results) -> Any:
         axis.set_xlabel(_LIMITS[limit].format(speed), **_SMALL)
         _style(axis)
     return _finished(figure, axes[0], results)
-
-
-def draw_curve(make_figure: Any, results: Results) -> Any:
-    """Draw the time and the GFLOP/s of each engine over the length."""
-    figure = make_figure(figsize=(_WIDTH, 6.4), layout="constrained")
-    times, rates = figure.subplots(2, 1, sharex=True)
-    for engine in _engines(results):
-        rows = [row for row in results.cases if engine in row.samples]
-        lengths = [row.case.problem.kv_len for row in rows]
-        look = {"color": _COLORS[engine], "marker": "o", "markersize": 3.5, "linewidth": 1.4}
-        seconds = [row.samples[engine].seconds for row in rows]
-        times.plot(lengths, [1e3 * one for one in seconds], label=engine, **look)
-        rates.plot(lengths, [row.rate(engine) for row in rows], **look)
-    peak = results.limit("fma peak") / 1e9
-    rates.axhline(peak, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
-    rates.set_title(f"measured fma peak, {peak:.0f} GFLOP/s", loc="left", pad=2, **_SMALL)
-    times.set_yscale("log")
-    times.set_ylabel("ms per call", **_SMALL)
-    rates.set_ylim(0, 1.12 * peak)
-    rates.set_ylabel("GFLOP/s", **_SMALL)
-    rates.set_xscale("log", base=2)
-    ticks = [row.case.problem.kv_len for row in results.cases]
-    rates.set_xticks(ticks, [f"{length}" for length in ticks])
-    first, last = results.cases[0].name, results.cases[-1].name
-    rates.set_xlabel(f"length of queries and keys, {first} to {last}", **_SMALL)
-    for axis in (times, rates):
-        axis.grid(color=_INK, alpha=0.2, linewidth=0.6)
-        _style(axis)
-    return _finished(figure, times, results)
 
 
 def _engines(results: Results) -> list[str]:

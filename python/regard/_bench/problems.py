@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -142,7 +141,6 @@ class Case:
 
 
 GRAMMAR = "batch,heads[/kv_heads],length[/kv_len],head_dim[/value_dim]"
-CURVE_GRAMMAR = "batch,heads[/kv_heads],head_dim[/value_dim]"
 MAX_SIZE = 1 << 31
 # With less work, the overhead of a call dominates. With fewer bytes of keys and values, a decode
 # step finds them in the cache. Both are reported in us instead of a rate.
@@ -162,7 +160,7 @@ def parse_shape(text: str, *, is_causal: bool = False) -> Case:
         If the text is not a shape, a causal shape is not square, or the arrays do not fit in
         memory.
     """
-    batch, heads, lengths, dims = _sizes(text, GRAMMAR, "1,32/8,1/4096,128")
+    batch, heads, lengths, dims = _sizes(text)
     if is_causal and lengths[0] != lengths[1]:
         raise ValueError(f"must have as many queries as keys to be causal, got {text!r}")
     problem = Attention(batch[0], *heads, *lengths, *dims, is_causal)
@@ -171,24 +169,6 @@ def parse_shape(text: str, *, is_causal: bool = False) -> Case:
     is_small = problem.is_resident or problem.flops < _SMALL_FLOPS
     group = DECODE if problem.streams_keys else CALL if is_small else FORWARD
     return Case(problem.name, group, _fitting(problem))
-
-
-def parse_curve(text: str, lengths: Sequence[int], *, is_causal: bool = False) -> list[Case]:
-    """Parse a shape without a length, as `parse_shape` does; return a case for each length."""
-    batch, heads, dims = _sizes(text, CURVE_GRAMMAR, "1,32/8,128")
-    problems = [Attention(batch[0], *heads, n, n, *dims, is_causal) for n in lengths]
-    return [Case(problem.name, FORWARD, _fitting(problem)) for problem in problems]
-
-
-def parse_lengths(text: str) -> list[int]:
-    """Parse ``FIRST:LAST``, and return the lengths that double from the first up to the last."""
-    first, colon, last = text.partition(":")
-    if not colon:
-        raise ValueError(f"must be FIRST:LAST, such as 128:4096, got {text!r}")
-    length, end = _size(first, text), _size(last, text)
-    if end < length:
-        raise ValueError(f"must not end before it starts, got {text!r}")
-    return [length << doubled for doubled in range((end // length).bit_length())]
 
 
 def _fitting(problem: Attention) -> Attention:
@@ -202,11 +182,11 @@ def _fitting(problem: Attention) -> Attention:
     return problem
 
 
-def _sizes(text: str, grammar: str, example: str) -> list[tuple[int, int]]:
+def _sizes(text: str) -> list[tuple[int, int]]:
     """Parse one or two sizes between commas, with as many commas as the grammar has."""
     fields = text.split(",")
-    if len(fields) != grammar.count(",") + 1:
-        raise ValueError(f"must be {grammar}, such as {example}, got {text!r}")
+    if len(fields) != GRAMMAR.count(",") + 1:
+        raise ValueError(f"must be {GRAMMAR}, such as 1,32/8,1/4096,128, got {text!r}")
     pairs = [field.partition("/") for field in fields]
     sizes = [(_size(one, text), _size(two if slash else one, text)) for one, slash, two in pairs]
     if sizes[0][0] != sizes[0][1]:

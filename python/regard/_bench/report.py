@@ -21,23 +21,6 @@ def report_of(results: Results) -> Iterator[str]:
     yield from after_blank(notes_of(results))
 
 
-def curve_of(results: Results) -> Iterator[str]:
-    """Yield the lines of a report over lengths: the times of all engines, then their GFLOP/s."""
-    yield from head_of(results)
-    lengths = ["length", *(f"{row.case.problem.kv_len}" for row in results.cases)]
-    first, last = results.cases[0].name, results.cases[-1].name
-    engines = [engine for engine in _HEADERS if engine in results.versions]
-    for title, number, comparison in (
-        (f"{first} to {last}: time of a call", _time, _against_best),
-        ("GFLOP/s, and the part of the fma peak that regard reaches", _rate, _shares),
-    ):
-        columns = [_column(results, engine, number) for engine in engines]
-        yield ""
-        yield from wrapped(title)
-        yield from table_of([lengths, *columns, comparison(results)], names=())
-    yield from after_blank(notes_of(results))
-
-
 def head_of(results: Results) -> Iterator[str]:
     """Yield the lines about the machine, the engines and the limits."""
     machine = results.machine

@@ -13,15 +13,8 @@ import regard
 from regard._bench import plot
 from regard._bench.fresh_process import run_in_fresh_process
 from regard._bench.measuring import Request, measure
-from regard._bench.problems import (
-    CURVE_GRAMMAR,
-    GRAMMAR,
-    Case,
-    parse_curve,
-    parse_lengths,
-    parse_shape,
-)
-from regard._bench.report import curve_of, report_of
+from regard._bench.problems import GRAMMAR, Case, parse_shape
+from regard._bench.report import report_of
 from regard._bench.results import Results
 from regard._cli.arguments import THREADS, add_options, whole_number
 from regard._cli.terminal import Progress
@@ -37,7 +30,6 @@ TYPICAL = (
     ("1,32/8,1/4096,128", False),
 )
 ROUNDS, QUICK_ROUNDS, MAX_ROUNDS = 5, 2, 1000
-CURVE_SHAPE, CURVE_LENGTHS = "1,4,64", "128:32768"
 _PATIENCE_SECONDS = 600
 
 SUMMARY = "time regard, NumPy, PyTorch and ONNX Runtime"
@@ -55,15 +47,14 @@ Without options, five typical problems are timed, which takes about a minute.
 
 EPILOG = f"""\
 shapes:
-  --shape        {GRAMMAR}
-  with --curve   {CURVE_GRAMMAR}
+  {GRAMMAR}
   A single size replaces a pair of equal sizes. With --causal, query i sees keys 0 to i,
   and there must be as many queries as keys.
 
 examples:
   python -m regard bench
   python -m regard bench --shape 1,8,512,64 --shape 1,32/8,1/4096,128
-  python -m regard bench --curve --shape 1,32/8,128 --causal --plot curve.pdf
+  python -m regard bench --shape 1,32/8,2048,128 --causal --plot bench.pdf
 
 columns:
   time is the median time of regard. The other columns are in us, GFLOP/s or GB/s.
@@ -86,15 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="B,H,L,D",
         help="time this problem; may be repeated",
     )
-    what.add_argument(
-        "--curve",
-        type=_lengths,
-        nargs="?",
-        const=parse_lengths(CURVE_LENGTHS),
-        metavar="FIRST:LAST",
-        help=f"one shape with doubling lengths, by default {CURVE_SHAPE} from {CURVE_LENGTHS}",
-    )
-    add_options(what, ("--causal", bool, False, "causal, for --shape and --curve"))
+    add_options(what, ("--causal", bool, False, "causal, for --shape"))
     add_conditions(parser)
 
 
@@ -118,8 +101,6 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status: 1 if a regard result was wrong."""
     request = Request(_selected(options), *conditions_of(options))
-    if options.curve:
-        return measure_and_show(options, request, measure, curve_of, plot.draw_curve)
     return measure_and_show(options, request, measure, report_of, plot.draw_bars)
 
 
@@ -170,25 +151,13 @@ def measure_and_show(
 
 def _selected(options: argparse.Namespace) -> list[Case]:
     parser: argparse.ArgumentParser = options.parser
-    if options.causal and not (options.shape or options.curve):
-        parser.error("argument --causal: needs --shape or --curve")
-    if options.curve and len(options.shape) > 1:
-        parser.error("argument --shape: only one is allowed with --curve")
+    if options.causal and not options.shape:
+        parser.error("argument --causal: needs --shape")
     try:
-        if options.curve:
-            shape = options.shape[0] if options.shape else CURVE_SHAPE
-            return parse_curve(shape, options.curve, is_causal=options.causal)
         shapes = [(text, options.causal) for text in options.shape] or TYPICAL
         return [parse_shape(text, is_causal=is_causal) for text, is_causal in shapes]
     except ValueError as error:
         parser.error(f"argument --shape: {error}")
-
-
-def _lengths(text: str) -> list[int]:
-    try:
-        return parse_lengths(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _target(text: str) -> str:

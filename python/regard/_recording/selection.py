@@ -12,53 +12,65 @@ if TYPE_CHECKING:
 
     Layers = SupportsIndex | slice | str | Iterable[SupportsIndex | str]
 
-_WANTED = "a number, a name, a slice or some numbers and names of layers"
-
 
 class Selection(NamedTuple):
-    """Some layers of a run, before the number of layers is known."""
+    """Some layers of a recording, or of a run before the number of layers is known."""
 
     numbers: frozenset[int]
     names: tuple[str, ...]
     """Whole names, or consecutive parts of them, without dots at the ends."""
 
     @classmethod
-    def of(cls, layers: Any, length: int | None = None) -> Selection | None:
-        """Read the argument `layers` of a call; None selects all layers.
+    def of(cls, layers: Any, length: int | None = None) -> Selection:
+        """Read the argument `layers` of a call, or raise TypeError or ValueError.
 
-        While a model runs, its number of layers, `length`, is not known, and numbers count from the
-        first layer.
+        While a model runs, its number of layers, `length`, is not known: numbers count from the
+        first layer, and there are no slices.
         """
-        if layers is None:
-            return None
         if isinstance(layers, slice):
+            if length is None:
+                raise TypeError(
+                    "layers must be a number, a name or some of them, got "
+                    f"{layers}: pass range({layers.start or 0}, ...)"
+                )
+            layers = range(length)[layers]
+        is_array = getattr(layers, "ndim", 0) > 0  # which has __index__ too
+        if isinstance(layers, str) or (hasattr(layers, "__index__") and not is_array):
+            layers = [layers]
+        try:
+            parts = list(layers)
+        except TypeError:
             raise TypeError(
-                f"layers must be {_WANTED[: _WANTED.index(', a slice')]} or some of them, got "
-                f"{layers}: pass range({layers.start or 0}, ...)"
-            )
-        parts = _listed(layers)
+                "layers must be a number, a name, a slice or some numbers and names of layers, got "
+                f"{shown(layers)}"
+            ) from None
+        if not parts:
+            raise ValueError("layers must select at least one layer, got none")
+        names = tuple(each.strip(".") for each in parts if isinstance(each, str))
+        if "" in names:
+            raise ValueError("layers must name layers, got ''")
         numbers = (each for each in parts if not isinstance(each, str))
         return cls(
             frozenset(
                 count("layers", each) if length is None else number_in(each, length)
                 for each in numbers
             ),
-            tuple(_part(each) for each in parts if isinstance(each, str)),
+            names,
         )
 
     def has(self, number: int, name: str) -> bool:
         """Return whether a layer is selected."""
-        return number in self.numbers or any(has_part(name, part) for part in self.names)
+        return number in self.numbers or any(_has_part(name, part) for part in self.names)
 
     def check(self, names: Sequence[str]) -> None:
         """Raise ValueError if a part of the selection selects none of the layers of a run."""
-        for number in sorted(self.numbers):
-            if number >= len(names):
-                raise ValueError(
-                    f"layers must be less than {len(names)}, the number of layers, got {number}"
-                )
+        last = max(self.numbers, default=-1)
+        if last >= len(names):
+            raise ValueError(
+                f"layers must be less than {len(names)}, the number of layers, got {last}"
+            )
         for part in self.names:
-            if not any(has_part(name, part) for name in names):
+            if not any(_has_part(name, part) for name in names):
                 raise ValueError(
                     f"layers must name layers, got {part!r}; there are {listed(names)}"
                 )
@@ -69,44 +81,16 @@ def places_in(layers: Any, names: Sequence[str]) -> list[int]:
 
     Raises TypeError or ValueError, also if a part of the selection selects nothing.
     """
-    if isinstance(layers, slice):
-        places = sorted(range(*layers.indices(len(names))))
-        if not places:
-            raise ValueError(f"layers must select something of {len(names)} layers, got {layers}")
-        return places
-    selection = Selection.of(_listed(layers), len(names))
-    assert selection is not None
+    selection = Selection.of(layers, len(names))
     selection.check(names)
     return [number for number, name in enumerate(names) if selection.has(number, name)]
 
 
 def number_in(layer: SupportsIndex, length: int) -> int:
     """Return the number of a layer, counted from the end if it is negative."""
-    number = count("layer", layer, minimum=-length, maximum=length - 1)
-    return number % length
+    return count("layer", layer, minimum=-length, maximum=length - 1) % length
 
 
-def has_part(name: str, part: str) -> bool:
+def _has_part(name: str, part: str) -> bool:
     """Return whether a name contains a part, between dots or before the colon of a later call."""
     return any(f".{part}{end}" in f".{name}." for end in ".:")
-
-
-def _part(name: str) -> str:
-    part = name.strip(".")
-    if not part:
-        raise ValueError(f"layers must name layers, got {name!r}")
-    return part
-
-
-def _listed(layers: Any) -> list[Any]:
-    """Return the parts of a selection, or raise TypeError or ValueError."""
-    is_array = getattr(layers, "ndim", 0) > 0  # which has __index__ too
-    if isinstance(layers, str) or (hasattr(layers, "__index__") and not is_array):
-        return [layers]
-    try:
-        parts = list(layers)
-    except TypeError:
-        raise TypeError(f"layers must be {_WANTED}, got {shown(layers)}") from None
-    if not parts:
-        raise ValueError("layers must select at least one layer, got none")
-    return parts

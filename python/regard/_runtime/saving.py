@@ -114,10 +114,8 @@ def _write_temporary(
         os.chmod(temporary, _mode(place))
         with open(temporary, "r+b") as file:
             os.fsync(file.fileno())
-        if overwrite:
-            os.replace(temporary, place)
-        else:
-            _move_to_new_name(temporary, place)
+        check_place(place, overwrite)  # again, since another process may have created the file
+        os.replace(temporary, place)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
@@ -136,27 +134,3 @@ def _mode(place: str) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
-
-
-def _move_to_new_name(temporary: str, place: str) -> None:
-    """Move a file to a new name, unless the name has been taken since it was checked."""
-    try:
-        try:
-            os.link(temporary, place)
-        except FileExistsError:
-            raise
-        except OSError:
-            # A file system without links: an empty file takes the name first. If the process is
-            # killed now, that file remains.
-            os.close(os.open(place, os.O_CREAT | os.O_EXCL))
-            try:
-                os.replace(temporary, place)
-            except BaseException:
-                os.unlink(place)
-                raise
-        else:
-            os.unlink(temporary)
-    except FileExistsError:
-        raise FileExistsError(
-            f"path must name a new file, got {place!r}, which was created meanwhile"
-        ) from None

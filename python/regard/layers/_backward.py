@@ -77,8 +77,8 @@ class ForwardCall(NamedTuple):
         own: dict[str, FloatArray] = {}
         of_rows = grad
         if "W_out" in parameters:
-            joined = self.rows if self.gates is None else self.gates.apply(self.rows, heads)
-            own["W_out"] = gradient_of_weight(grad, joined, threads)
+            gated = self.rows if self.gates is None else self.gates.apply(self.rows, heads)
+            own["W_out"] = gradient_of_weight(grad, gated, threads)
             of_rows = gradient_of_input(grad, parameters["W_out"], threads)
         if "b_out" in parameters:
             own["b_out"] = gradient_of_bias(grad, threads)
@@ -95,7 +95,7 @@ class ForwardCall(NamedTuple):
 
         inputs = [
             gradient_of_input(
-                projected.columns(first, last), self.projections.stacked(first, last), threads
+                projected.columns(first, last), self.projections.stacked("W", first, last), threads
             )
             for first, last in pairwise((0, *self.ends))
         ]

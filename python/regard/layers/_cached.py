@@ -12,13 +12,16 @@ from regard._arguments.numbers import batch_integers, token_counts
 from regard._attention.ragged import scaled_dot_product_attention_ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import ArrayLike
 
     from regard.layers._linear import FloatArray
     from regard.layers._rotation import Rotation
 
+
+# Options of padded batches, which packed sequences do not have.
+_PADDED = ("query_offset", "key_lengths", "left_padding")
 
 # A KVCache, a LayerCache, or any object with their lengths, append, attend and truncate, and for
 # packed sequences append_ragged and attend_ragged.
@@ -48,14 +51,11 @@ def attend_cached(
     query: FloatArray,
     key: FloatArray,
     value: FloatArray,
-    *,
-    query_offset: ArrayLike | None,
-    key_lengths: ArrayLike | None,
-    left_padding: ArrayLike | None,
     rotation: Rotation | None,
     options: dict[str, Any],
 ) -> Any:
     """Append keys and values to a cache, and attend to it."""
+    query_offset, key_lengths, left_padding = (options.pop(name, None) for name in _PADDED)
     if left_padding is not None:
         raise ValueError(
             "left_padding must be left out with a cache: pad on the right, and pass key_lengths"
@@ -75,7 +75,6 @@ def attend_cached(
         first = before[:, None] if batch and before.size > 1 else before[0]
         places = first + np.arange(query.shape[-2])
         rotation.turn((query, places), (key, places), cached=True)
-    options = {name: option for name, option in options.items() if option is not None}
     new_lengths = None
     if key_lengths is not None:
         new = key.shape[-2]
@@ -91,15 +90,29 @@ def attend_cached(
     return cache.attend(query, **options)
 
 
-def refuse_with_starts(query: FloatArray, *, is_training: bool, **given: Any) -> None:
-    """Raise ValueError for arguments that cannot be combined with `starts`."""
-    if is_training:
+def refuse_in_train_mode(cache: Any, starts: Any, precision: Any) -> None:
+    """Raise ValueError for arguments of a call that has no gradients."""
+    if cache is not None:
+        raise ValueError(
+            "cache must be left out in train() mode, which computes no gradients of the contents "
+            "of a cache: call eval() first"
+        )
+    if starts is not None:
         raise ValueError(
             "starts must be left out in train() mode: pass mask=regard.masks.documents(...), which "
             "hides the other sequences of a packed text"
         )
-    for name, value in given.items():
-        if value is not None:
+    if precision == "int8":
+        raise ValueError(
+            "precision must be None or 'bfloat16' in train() mode, got 'int8', which has no "
+            "gradients"
+        )
+
+
+def refuse_with_starts(query: FloatArray, given: Mapping[str, Any]) -> None:
+    """Raise ValueError for arguments that cannot be combined with `starts`."""
+    for name in ("key", "value", *_PADDED):
+        if given.get(name) is not None:
             raise ValueError(f"{name} must be left out with starts")
     if query.ndim != 3:
         raise ValueError(
@@ -113,7 +126,6 @@ def attend_packed(
     key: FloatArray,
     value: FloatArray,
     starts: ArrayLike,
-    *,
     rotation: Rotation | None,
     options: dict[str, Any],
 ) -> Any:

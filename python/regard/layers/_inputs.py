@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, as_native, is_floating
 from regard._arguments.masks import Masks, is_sparse
-from regard._arguments.numbers import batch_integers, integers, offsets
+from regard._arguments.numbers import integers
 from regard._arguments.option_table import OPTIONS
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
@@ -37,18 +37,6 @@ def inputs_of(
         is_same = x is before and sizes[i] == sizes[i - 1]
         sources.append(sources[-1] if is_same else vectors(INPUTS[i], x, sizes[i], dtype))
     return sources
-
-
-def numeric_offset(
-    query_offset: ArrayLike, key_lengths: ArrayLike | None, query: FloatArray, kv_len: int
-) -> ArrayLike:
-    """Return an offset, with "end" as the numbers that align the last query and the last key."""
-    if not isinstance(query_offset, str):
-        return query_offset
-    lengths = batch_integers(
-        "key_lengths", kv_len if key_lengths is None else key_lengths, query.shape[:-3]
-    )
-    return offsets(query_offset, lengths - query.shape[-2])
 
 
 def vectors(name: str, x: ArrayLike, dim: int, dtype: np.dtype[Any]) -> FloatArray:

@@ -13,12 +13,13 @@ from regard._runtime.public import public
 from regard.layers._cached import (
     attend_cached,
     attend_packed,
+    refuse_in_train_mode,
     refuse_with_starts,
     restored_after_errors,
 )
 from regard.layers._draws import draw, draws
 from regard.layers._gates import HeadGates
-from regard.layers._inputs import held_inputs, inputs_of, numeric_offset, recording_of
+from regard.layers._inputs import held_inputs, inputs_of, recording_of
 from regard.layers._named_parameters import NamedParameters
 from regard.layers._norms import norm_of
 from regard.layers._projections import LayerSizes, Projections
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from regard.layers._linear import FloatArray
     from regard.layers._norms import NormResult
 
-# Options of padded batches, which packed sequences do not have.
-_PADDED = ("query_offset", "key_lengths", "left_padding")
 _RECORDED = names_of(RecordedOptions)
 
 
@@ -309,16 +308,8 @@ class MultiHeadAttention(NamedParameters):
         array([[0.3333, 0.3333, 0.3333],
                [0.5   , 0.5   , 0.    ]], dtype=float32)
         """
-        if cache is not None and self.training:
-            raise ValueError(
-                "cache must be left out in train() mode, which computes no gradients of the "
-                "contents of a cache: call eval() first"
-            )
-        if self.training and options.get("precision") == "int8":
-            raise ValueError(
-                "precision must be None or 'bfloat16' in train() mode, got 'int8', which has no "
-                "gradients"
-            )
+        if self.training:
+            refuse_in_train_mode(cache, starts, options.get("precision"))
         threads, dropout_seed = options.pop("threads", None), options.pop("dropout_seed", None)
         given = options | self._own_options() | self._dropout_options(dropout_seed)
         sizes, learned = self._projections.sizes, self._projections.own.get("head_gates")
@@ -330,37 +321,31 @@ class MultiHeadAttention(NamedParameters):
         q, k, _ = heads = self._projections.heads(sources, threads, norms)
         shared: dict[str, Any] = {"return_weights": return_weights, "threads": threads}
         if starts is None and cache is None:
-            offset = numeric_offset(
-                given.get("query_offset", 0), given.get("key_lengths"), q, k.shape[-2]
+            result: FloatArray | tuple[FloatArray, FloatArray] = self._attended(
+                sources,
+                heads,
+                mask,
+                given,
+                **shared,
+                gates=gates,
+                norms=norms,
+                rotation=self._rotation,
+                places=self._turned(q, k, given),
+                ends=(3,) if key is None else (1, 3) if value is None else (1, 2, 3),
             )
-            given["query_offset"] = offset
-            held = {
-                "norms": norms,
-                "rotation": self._rotation,
-                "places": self._turned(q, k, offset),
-                "ends": (3,) if key is None else (1, 3) if value is None else (1, 2, 3),
-                "gates": gates,
-            }
-            result: FloatArray | tuple[FloatArray, FloatArray]
-            result = self._attended(sources, heads, mask, given, **shared, held=held)
             return result
         given |= shared | {"mask": mask}
-        padded = {name: given.pop(name, None) for name in _PADDED}
         with restored_after_errors(cache):
             if starts is not None:
-                refuse_with_starts(q, is_training=self.training, key=key, value=value, **padded)
-                attended = attend_packed(
-                    cache, *heads, starts, rotation=self._rotation, options=given
-                )
+                refuse_with_starts(q, given | {"key": key, "value": value})
+                attended = attend_packed(cache, *heads, starts, self._rotation, given)
             else:
                 if key is not None:
                     self._refuse_cross_attention()
-                attended = attend_cached(
-                    cache, *heads, **padded, rotation=self._rotation, options=given
-                )
-            if not return_weights:
-                return self._projections.joined(attended, gates, threads)
-            return self._projections.joined(attended[0], gates, threads), attended[1]
+                attended = attend_cached(cache, *heads, self._rotation, given)
+            output, *weights = attended if return_weights else (attended,)
+            projected = self._projections.out(self._projections.rows(output), gates, threads)
+            return (projected, *weights) if return_weights else projected
 
     @refuses_unknown
     @takes_options(LayerOptions, reference="as in `regard.scaled_dot_product_attention`")
@@ -370,22 +355,18 @@ class MultiHeadAttention(NamedParameters):
         key: ArrayLike | None = None,
         value: ArrayLike | None = None,
         mask: ArrayLike | None = None,
-        *,
-        cache: None = None,
-        starts: None = None,
         **options: Any,
     ) -> Recording:
         """Record the queries and keys of a call, without computing attention.
 
-        The parameters are the same as for a call. `value`, `dropout_seed` and `precision`, which do
-        not change the weights before dropout, have no effect.
+        The parameters are the same as for a call without a cache, of sequences that are not packed.
+        `value`, `dropout_seed` and `precision`, which do not change the weights before dropout,
+        have no effect.
 
         Parameters
         ----------
         query, key, value, mask
             As for a call.
-        cache, starts : None
-            Must be omitted: recordings contain all keys, of whole sequences.
         {options}
 
         Returns
@@ -398,7 +379,7 @@ class MultiHeadAttention(NamedParameters):
         TypeError
             If an argument has the wrong type.
         ValueError
-            If shapes disagree or a number is out of range, or `cache` or `starts` is given.
+            If shapes disagree or a number is out of range.
 
         Examples
         --------
@@ -408,16 +389,9 @@ class MultiHeadAttention(NamedParameters):
         >>> layer.record(np.ones((6, 16)))
         Recording(1 layer, query (4, 6, 4) float32, key (2, 6, 4), 576 bytes)
         """
-        for name, given, advice in (
-            ("cache", cache, "pass the whole sequence, which ends with the queries of the call"),
-            ("starts", starts, "record one sequence at a time"),
-        ):
-            if given is not None:
-                raise ValueError(f"{name} must be left out of a recording: {advice}")
         threads = options.pop("threads", None)
         own = self._own_options() | {x: y for x, y in options.items() if x in _RECORDED}
         sources = inputs_of(query, key, value, self._projections.sizes.inputs, self._dtype)
         q, k, _ = self._projections.heads(sources, threads, None)
-        offset = numeric_offset(own.pop("query_offset", 0), own.get("key_lengths"), q, k.shape[-2])
-        self._turned(q, k, offset)
-        return recording_of(self, q, k, mask, own | {"query_offset": offset})
+        self._turned(q, k, own)
+        return recording_of(self, q, k, mask, own)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from regard.layers._names import own_names, read_state, write_state
-from regard.layers._rotation import Rotation, query_positions
+from regard._arguments.numbers import batch_integers, offsets
+from regard.layers._names import read_state, write_state
+from regard.layers._rotation import Rotation
 from regard.layers._trainable import Trainable
 
 if TYPE_CHECKING:
@@ -65,18 +66,26 @@ class NamedParameters(Trainable["Gradients"]):
 
     def _own_options(self) -> dict[str, Any]:
         """Return the options of attention that the constructor determined."""
-        return {
-            "is_causal": self._is_causal,
-            "window": self._window,
-            "alibi_slopes": self._slopes,
-            "distance_bias": self._projections.own.get("distance_bias"),
-        }
+        own: dict[str, Any] = {"is_causal": self._is_causal}
+        if self._window is not None:
+            own["window"] = self._window
+        if self._slopes is not None:
+            own["alibi_slopes"] = self._slopes
+        if "distance_bias" in self._projections.own:
+            own["distance_bias"] = self._projections.own["distance_bias"]
+        return own
 
-    def _turned(self, q: FloatArray, k: FloatArray, query_offset: Any) -> Any:
+    def _turned(self, q: FloatArray, k: FloatArray, options: Mapping[str, Any]) -> Any:
         """Rotate queries and keys in place, and return their positions, or None."""
         if self._rotation is None:
             return None
-        places = query_positions(query_offset, q.shape), np.arange(k.shape[-2])
+        offset, lengths = options.get("query_offset", 0), options.get("key_lengths")
+        batch, q_len, kv_len = q.shape[:-3], q.shape[-2], k.shape[-2]
+        if isinstance(offset, str):
+            ends = batch_integers("key_lengths", kv_len if lengths is None else lengths, batch)
+            offset = offsets(offset, ends - q_len)
+        first = batch_integers("query_offset", offset, batch)
+        places = first[..., None] + np.arange(q_len), np.arange(kv_len)
         self._rotation.turn((q, places[0]), (k, places[1]), cached=False)
         return places
 
@@ -90,9 +99,6 @@ class NamedParameters(Trainable["Gradients"]):
                 "key must be left out with a cache in a layer that depends on positions, got key "
                 f"in a layer with {', '.join(used)}"
             )
-
-    def _names(self) -> dict[str, str]:
-        return own_names(self._projections.own)
 
     def state_dict(self, names: str = "regard", prefix: str = "") -> dict[str, FloatArray]:
         """Copy the parameters, with the names and the layout of a chosen library.

@@ -143,53 +143,43 @@ class Projections:
         """The number that norms add to their weight."""
         return self.norm.offset if self.norm is not None else 0.0
 
-    def joined(
-        self, output: FloatArray, gates: HeadGates | None, threads: int | None
-    ) -> FloatArray:
-        """Join the heads of ``(..., heads, seq, head_dim)``, multiply them and project them."""
-        rows = self.rows(output)
-        return self.out(rows if gates is None else gates.apply(rows, self.sizes.heads), threads)
-
     def rows(self, output: FloatArray) -> FloatArray:
         """Join the heads of ``(..., heads, seq, head_dim)``."""
         weight = self.own.get("W_out", self.own["W_query"])
         rows = output.swapaxes(-3, -2).astype(compute_type(weight.dtype), copy=False)
         return rows.reshape(*rows.shape[:-2], self.sizes.heads * self.sizes.head_dim)
 
-    def out(self, rows: FloatArray, threads: int | None) -> FloatArray:
-        """Project joined heads, or return them if there is no projection."""
+    def out(self, rows: FloatArray, gates: HeadGates | None, threads: int | None) -> FloatArray:
+        """Multiply joined heads by their gates and project them, if there are any of these."""
+        if gates is not None:
+            rows = gates.apply(rows, self.sizes.heads)
         if "W_out" not in self.own:
             return rows
         return project(rows, self.own["W_out"], self.own.get("b_out"), threads)
 
-    def stacked(self, first: int, last: int) -> FloatArray:
-        """Return the weights of the inputs `first` to ``last - 1``, the first on top."""
-        if self._packed:
-            rows = slice(self._bounds[first], self._bounds[last])
-            weights: FloatArray = self._packed["W"][rows]
-            return weights
-        return np.concatenate([self._weight(name) for name in INPUTS[first:last]])
+    def stacked(self, letter: str, first: int, last: int) -> Any:
+        """Return the weights "W" or the biases "b" of the inputs `first` to ``last - 1``.
 
-    def _weight(self, name: str) -> Any:
-        """Return the weight of an input, of shape (d_out, d_in)."""
-        weight = self.own[f"W_{name}"]
-        return weight if self.is_out_in else weight.T
+        They are stacked, the first on top. Biases are None in a layer without them.
+        """
+        if letter in self._packed:
+            return self._packed[letter][self._bounds[first] : self._bounds[last]]
+        if f"{letter}_query" not in self.own:
+            return None
+        own = [self.own[f"{letter}_{name}"] for name in INPUTS[first:last]]
+        if not self.is_out_in:
+            own = [array.T for array in own]  # of a layer that has no biases
+        return own[0] if len(own) == 1 else np.concatenate(own)
 
     def _project(self, sources: list[FloatArray], threads: int | None) -> list[FloatArray]:
-        """Project each input; inputs that are the same array are projected in one product."""
-        if not self._packed:
-            return [
-                project(x, self._weight(name), self.own.get(f"b_{name}"), threads)
-                for name, x in zip(INPUTS, sources, strict=True)
-            ]
+        """Project each input; packed weights project inputs that are the same array at once."""
         results: list[FloatArray] = []
-        for first, last in runs(sources):
+        for first, last in runs(sources) if self._packed else pairwise(range(4)):
+            weight, bias = (self.stacked(letter, first, last) for letter in "Wb")
+            product = project(sources[first], weight, bias, threads)
             bounds = self._bounds[first : last + 1]
-            rows = slice(bounds[0], bounds[-1])
-            bias = self._packed["b"][rows] if "b" in self._packed else None
-            product = project(sources[first], self._packed["W"][rows], bias, threads)
             for begin, end in pairwise(bounds):
-                results.append(product[..., begin - rows.start : end - rows.start])
+                results.append(product[..., begin - bounds[0] : end - bounds[0]])
         return results
 
 

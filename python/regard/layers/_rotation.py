@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.numbers import batch_integers, flag
+from regard._arguments.numbers import flag
 from regard.positional import rotary_cache, rotary_frequencies
 from regard.positional._rotary import rotate
 from regard.positional._scaling import numbers_of_pairs, read_rope_parameters
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from regard.layers._linear import FloatArray
 
@@ -150,11 +150,3 @@ def _shown(options: Mapping[str, Any]) -> str:
         if value is not None
     )
     return f"{{{', '.join(parts)}}}" if options else "True"
-
-
-def query_positions(query_offset: ArrayLike, shape: tuple[int, ...]) -> Integers:
-    """Return the positions of queries ``(*batch, heads, length, head_dim)``."""
-    *batch, _, length, _ = shape
-    offset = batch_integers("query_offset", query_offset, tuple(batch))
-    places: Integers = offset[..., None] + np.arange(length)
-    return places

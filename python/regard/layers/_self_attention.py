@@ -266,7 +266,6 @@ class SelfAttention(Trainable["FloatArray"]):
             options,
             return_weights=return_weights,
             threads=threads,
-            held={},
         )
         return (result[0], result[1][..., 0, :, :]) if return_weights else result
 
@@ -359,11 +358,8 @@ class SelfAttention(Trainable["FloatArray"]):
         self._load({attributes[key]: array for key, array in arrays.items()})
 
     def _names(self) -> dict[str, str]:
-        """Return the keys of a state in PyTorch's order, with the names of their attributes."""
         own = self._projections.own
-        if self._init != "linear":
-            return {name: name for name in own}
-        return {f"W_{name[2:]}.{'weight' if name[0] == 'W' else 'bias'}": name for name in own}
+        return super()._names() if self._init == "linear" else {name: name for name in own}
 
     def _inputs(self, x: ArrayLike, mask: ArrayLike | None) -> tuple[FloatArray, Any]:
         """Return the input of a call, and its mask with a heads axis."""

@@ -14,6 +14,7 @@ from regard._attention.dense import scaled_dot_product_attention
 from regard._show.shows_options import ShowsOptions
 from regard.layers._backward import ForwardCall
 from regard.layers._inputs import held_mask, held_options, real_array
+from regard.layers._names import own_names
 from regard.layers._projections import Projections
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike
 
+    from regard.layers._gates import HeadGates
     from regard.layers._linear import FloatArray
 
 Gradients = TypeVar("Gradients")
@@ -157,7 +159,8 @@ class Trainable(ShowsOptions, Generic[Gradients]):
         *,
         return_weights: bool,
         threads: int | None,
-        held: Mapping[str, Any],
+        gates: HeadGates | None = None,
+        **held: Any,
     ) -> Any:
         """Return the result of a call, and in train mode keep its data, with `held`."""
         more: Any = {"return_weights": return_weights, "return_lse": self.training}
@@ -167,10 +170,9 @@ class Trainable(ShowsOptions, Generic[Gradients]):
         )
         is_pair = return_weights or self.training
         output, *results = attended if is_pair else (attended,)
-        projections, gates = self._projections, held.get("gates")
+        projections = self._projections
         rows = projections.rows(output)
-        gated = rows if gates is None else gates.apply(rows, projections.sizes.heads)
-        result = projections.out(gated, threads)
+        result = projections.out(rows, gates, threads)
         if self.training:
             # In place of the data of an earlier call.
             self._held = ForwardCall(
@@ -182,13 +184,14 @@ class Trainable(ShowsOptions, Generic[Gradients]):
                 mask=held_mask(mask),
                 options=held_options(options),
                 names=self._names(),
+                gates=gates,
                 **held,
             )
         return (result, results[0]) if return_weights else result
 
     def _names(self) -> dict[str, str]:
         """Return the names in a state, with the names of their parameters in the projections."""
-        raise NotImplementedError
+        return own_names(self._projections.own)
 
     def _load(self, parameters: Mapping[str, FloatArray]) -> None:
         """Replace the numbers of parameters, and refuse `backward` until the next call."""

@@ -80,7 +80,8 @@ class RecordRequest(NamedTuple):
     def of(cls, layers: Any, dtype: Any, max_bytes: Any) -> RecordRequest:
         """Check the arguments; raises TypeError or ValueError."""
         most = None if max_bytes is None else count("max_bytes", max_bytes)
-        return cls(Selection.of(layers), _storage_type(dtype), most)
+        selection = None if layers is None else Selection.of(layers)
+        return cls(selection, _storage_type(dtype), most)
 
 
 def _storage_type(dtype: Any) -> torch.dtype | None:
