@@ -53,7 +53,7 @@ def _forward(p):
 
 
 def _options(p):
-    more = {"softcap": 5.0, "alibi_slopes": np.array([0.0, 0.125, 0.5, 1.0]), "sinks": [1.5] * 4}
+    more = {"softcap": 50.0, "alibi_slopes": np.array([0.0, 0.125, 0.5, 1.0]), "sinks": [1.5] * 4}
     return _output(p._replace(options=p.options | more | {"key_lengths": 130, "query_offset": 90}))
 
 
