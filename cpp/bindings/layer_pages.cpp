@@ -175,8 +175,9 @@ LayerPages::LayerPages(std::shared_ptr<CachePages> cache, std::int64_t layer)
     : cache_(std::move(cache)), layer_(layer), layout_(&table().pools()->pools[pool()].layout) {}
 
 LayerPages::LayerPages(py::handle key, py::handle value, py::handle key_scales, py::handle value_scales,
-                       const py::array_t<std::int32_t>& table, const py::array_t<std::int64_t>& lengths) {
-  rows_ = std::make_shared<PageRows>(key, value, key_scales, value_scales, true);
+                       const py::array_t<std::int32_t>& table, const py::array_t<std::int64_t>& lengths,
+                       bool are_e5m2) {
+  rows_ = std::make_shared<PageRows>(key, value, key_scales, value_scales, true, are_e5m2);
   foreign_layout_ = std::make_shared<PoolLayout>(PoolLayout{rows_->page_rows(), kKeepAll, 0});
   layout_ = foreign_layout_.get();
   CacheState state;
@@ -303,6 +304,8 @@ void add_page_tables(py::module_& module) {
            [](const CachePages& pages, std::int64_t entry, const py::array_t<std::int64_t>& positions) {
              pages.table->keep(entry, counts_of(positions));
            })
+      .def("exchange",
+           [](const CachePages& pages, const CachePages& fork) { pages.table->exchange(*fork.table); })
       .def("length_before",
            [](const CachePages& pages, std::int64_t entry) { return pages.table->length_before(entry); })
       .def("unfinished",
@@ -340,7 +343,7 @@ void add_page_tables(py::module_& module) {
       });
   py::class_<LayerPages>(module, "LayerPages")
       .def(py::init<py::handle, py::handle, py::handle, py::handle, const py::array_t<std::int32_t>&,
-                    const py::array_t<std::int64_t>&>())
+                    const py::array_t<std::int64_t>&, bool>())
       .def_property_readonly("lengths",
                              [](const LayerPages& pages) { return array_of(pages.state()->lengths); })
       .def_property_readonly("longest", [](const LayerPages& pages) { return pages.state()->longest; })

@@ -52,7 +52,7 @@ class LayerPages {
   LayerPages(std::shared_ptr<CachePages> cache, std::int64_t layer);
   // Pages of another engine, which have these arrays, and the table and the lengths of its texts.
   LayerPages(py::handle key, py::handle value, py::handle key_scales, py::handle value_scales,
-             const py::array_t<std::int32_t>& table, const py::array_t<std::int64_t>& lengths);
+             const py::array_t<std::int32_t>& table, const py::array_t<std::int64_t>& lengths, bool are_e5m2);
 
   bool is_foreign() const { return !cache_; }
   State state() const;

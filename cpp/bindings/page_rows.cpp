@@ -71,7 +71,7 @@ bool store_array(StoreProblem problem, const ArrayView& from, const ArrayView& t
 }  // namespace
 
 PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle key_scales_object,
-                   py::handle value_scales_object, bool are_upright)
+                   py::handle value_scales_object, bool are_upright, bool are_e5m2)
     : key(taken_view("key", key_object, Accepts::cache)),
       value(taken_view("value", value_object, Accepts::cache)),
       are_keys_upright(are_upright) {
@@ -88,6 +88,7 @@ PageRows::PageRows(py::handle key_object, py::handle value_object, py::handle ke
   if (page_rows() < 1) throw py::value_error("pages must have at least one row, got shape " + to_text(key.shape));
   if (key.element != value.element && (is_quantized(key.element) || is_quantized(value.element)))
     throw py::type_error("key and value must have the same type");
+  if (are_e5m2) key.element = value.element = Element::float8_e5m2;
   if (!is_quantized(key.element)) return;
   key_scales = scales_view("key_scales", key_scales_object, key);
   value_scales = scales_view("value_scales", value_scales_object, value);

@@ -19,7 +19,8 @@ namespace regard {
 // are rotated unless they are upright.
 class PageRows {
  public:
-  PageRows(py::handle key, py::handle value, py::handle key_scales, py::handle value_scales, bool are_keys_upright);
+  PageRows(py::handle key, py::handle value, py::handle key_scales, py::handle value_scales, bool are_keys_upright,
+           bool are_e5m2 = false);
 
   // The element type of keys and values, whose arrays `key` and `value` may be arrays of bytes.
   Element element() const { return key_scales.element == Element::float16 ? Element::q4_1 : key.element; }

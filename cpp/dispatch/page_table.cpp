@@ -246,6 +246,12 @@ std::int64_t PageTable::adopt(PageTable& other, std::int64_t entry) {
   return static_cast<std::int64_t>(before->entries());
 }
 
+void PageTable::exchange(PageTable& fork) {
+  const std::lock_guard guard(pools_->lock);
+  unchanging();
+  state_.swap(fork.state_);
+}
+
 std::int64_t PageTable::length_before(std::int64_t entry) const {
   const std::lock_guard guard(pools_->lock);
   return length_before_of(*unchanging(), entry);

@@ -55,6 +55,8 @@ class PageTable {
   std::int64_t adopt(PageTable& other, std::int64_t entry);
   // Keeps only these tokens of the last append to an entry, one after another.
   void keep(std::int64_t entry, const Counts& positions);
+  // Replaces the entries by those of a fork, which gets the entries of this cache.
+  void exchange(PageTable& fork);
   // The length of an entry before the last append. Throws if other changes have followed.
   std::int64_t length_before(std::int64_t entry) const;
   // Sets the entries that have been read from a file.

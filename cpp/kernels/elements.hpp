@@ -47,12 +47,19 @@ REGARD_INLINE void with_stored_element(Element element, Body body) {
   with_input_element<T>(element, body);
 }
 
-// Likewise for the keys and values of a cache.
+// Likewise for the keys and values that a decode reads in place.
 template <class T, class Body>
 REGARD_INLINE void with_cached_element(Element element, Body body) {
   if (element == Element::float8) return body(ElementType<Float8>{});
   if (element == Element::q4_1) return body(ElementType<Nibbles>{});
   with_stored_element<T>(element, body);
+}
+
+// Likewise for rows that are copied.
+template <class T, class Body>
+REGARD_INLINE void with_copied_element(Element element, Body body) {
+  if (element == Element::float8_e5m2) return body(ElementType<Float8E5M2>{});
+  with_cached_element<T>(element, body);
 }
 
 REGARD_INLINE std::int64_t bytes_of(Element element) {

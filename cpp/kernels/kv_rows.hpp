@@ -28,6 +28,7 @@ struct KvRows {
   const std::int32_t* pages;
   std::int64_t page_rows;  // 0 if rows are not in pages
   KeyInterval evicted;     // pages of the entry without a column in `pages`
+  std::int64_t foreign_columns = 0;  // if they are another engine's float8
 };
 
 // The evicted pages of an entry follow its sink token pages.
@@ -45,12 +46,19 @@ REGARD_INLINE KvRows keys_of(const AttentionProblem& problem, const AttentionTas
           task.key_scales,
           task.pages,
           problem.page_rows,
-          evicted_pages_of(problem, task)};
+          evicted_pages_of(problem, task),
+          problem.has_foreign_float8 ? problem.head_dim : 0};
 }
 
 REGARD_INLINE KvRows values_of(const AttentionProblem& problem, const AttentionTask& task) {
-  return {problem.value, task.value,        problem.value_scales,           task.value_scales,
-          task.pages,    problem.page_rows, evicted_pages_of(problem, task)};
+  return {problem.value,
+          task.value,
+          problem.value_scales,
+          task.value_scales,
+          task.pages,
+          problem.page_rows,
+          evicted_pages_of(problem, task),
+          problem.has_foreign_float8 ? problem.value_dim : 0};
 }
 
 // Returns the offset in elements from the operand's first row to a row that is not evicted.
@@ -107,7 +115,7 @@ REGARD_NOINLINE void copy_rows(const KvRows& rows, std::int64_t first, std::int6
                                std::int64_t columns, T* to, std::int64_t padded_count,
                                std::int64_t padded_columns) {
   const Operand& operand = rows.operand;
-  with_cached_element<T>(operand.element, [&](auto element) {
+  with_copied_element<T>(operand.element, [&](auto element) {
     using From = typename decltype(element)::Type;
     for_runs(rows, first, count, [&](auto done, auto together, auto page, auto at) {
       const bool is_there = page >= 0;
@@ -136,6 +144,42 @@ REGARD_INLINE Vec<float> every_second(Vec<float> lower, Vec<float> upper,
   return __builtin_shufflevector(lower, upper, (2 * static_cast<int>(kLane) + kFirst)...);
 }
 
+// Whether some of these rows of E4M3 contain NaN, whose lower seven bits are set.
+REGARD_NOINLINE bool have_nan(const Float8* rows, std::int64_t stride, std::int64_t count,
+                              std::int64_t columns) {
+  typedef std::uint8_t Bytes __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
+  const auto with_sign = [](const Float8* from) {
+    return *reinterpret_cast<const Bytes*>(from) | std::uint8_t{0x80};
+  };
+  Bytes largest{};
+  std::uint8_t last = 0;
+  for (std::int64_t row = 0; row < count; ++row, rows += stride) {
+    std::int64_t column = 0;
+    for (; column + kVectorBytes <= columns; column += kVectorBytes) {
+      const Bytes bytes = with_sign(rows + column);
+      largest = bytes > largest ? bytes : largest;
+    }
+    for (; column < columns; ++column) {
+      const std::uint8_t byte = rows[column].bits | 0x80u;
+      last = byte > last ? byte : last;
+    }
+  }
+  return last == 0xff || any<float>(reinterpret_cast<Mask<float>>(largest == 0xff) != 0);
+}
+
+// Converts the scales of another engine's float8 to those of Float8: NaN for a row with NaN.
+template <class T>
+REGARD_NOINLINE void convert_scales(const KvRows& rows, const void* first, std::int64_t count,
+                                    T* scales) {
+  const auto* const bytes = static_cast<const Float8*>(first);
+  const std::int64_t stride = rows.operand.row_stride;
+  const bool have = have_nan(bytes, stride, count, rows.foreign_columns);
+  for (std::int64_t i = 0; i < count; ++i)
+    scales[i] = have && have_nan(bytes + i * stride, stride, 1, rows.foreign_columns)
+                    ? static_cast<T>(__builtin_nanf(""))
+                    : scales[i] / T(kFloat8Unit);
+}
+
 // Copies the scales of rows, with zeros after them and for evicted rows.
 template <class T>
 REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::int64_t count, T* to,
@@ -152,6 +196,7 @@ REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::in
     for (; stride == 1 && i + kLanes<T> <= together; i += kLanes<T>)
       store(scales + i, load_as<T>(from + i));
     for (; i < together; ++i) scales[i] = static_cast<T>(from[i * stride]);
+    if (rows.foreign_columns > 0) convert_scales(rows, row_at(rows, first + done), together, scales);
   });
   for (std::int64_t i = count; i < padded_count; ++i) to[i] = T(0);
 }

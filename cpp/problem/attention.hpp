@@ -72,6 +72,9 @@ struct AttentionProblem {
   Operand key_scales;
   Operand value_scales;
   bool are_keys_upright;
+  // float8 of another engine, which may be NaN, and whose scales do not include a unit
+  // (simd/half.hpp).
+  bool has_foreign_float8;
   // Subtracted from rotated keys before the rotation, [kv_heads][head_dim]; null if nothing was.
   const float* key_means;
   // If page_rows is not 0, keys, values and scales are stored in pages of this many rows: row r of

@@ -11,17 +11,17 @@ namespace regard {
 
 enum class Scalar { float32, float64 };  // the type of the arithmetic
 
-// The storage type. float8 is E4M3: one sign bit, four exponent bits, three mantissa bits. q4_1 has
-// integers from 0 to 15, two per byte: in the 16 bytes of a group of 32 integers, the lower halves
-// hold the first 16.
-enum class Element { boolean, int8, float8, q4_1, float16, bfloat16, float32, float64 };
-
-constexpr bool is_quantized(Element element) {
-  return element == Element::int8 || element == Element::float8 || element == Element::q4_1;
-}
+// The storage type. float8 is E4M3: one sign bit, four exponent bits, three mantissa bits. float8_e5m2
+// is the upper half of a float16. q4_1 has integers from 0 to 15, two per byte: in the 16 bytes of a
+// group of 32 integers, the lower halves hold the first 16.
+enum class Element { boolean, int8, float8, float8_e5m2, q4_1, float16, bfloat16, float32, float64 };
 
 // Whether each row has a scale that multiplies products with its numbers.
-constexpr bool has_row_scales(Element element) { return element == Element::int8 || element == Element::float8; }
+constexpr bool has_row_scales(Element element) {
+  return element == Element::int8 || element == Element::float8 || element == Element::float8_e5m2;
+}
+
+constexpr bool is_quantized(Element element) { return has_row_scales(element) || element == Element::q4_1; }
 
 constexpr std::int64_t kGroupOfFourBits = 32;  // q4_1 numbers that share a scale and a minimum
 
@@ -31,6 +31,7 @@ constexpr std::int64_t size_of(Element element) {
     case Element::boolean:
     case Element::int8:
     case Element::float8:
+    case Element::float8_e5m2:
     case Element::q4_1:
       return 1;
     case Element::float16:

@@ -18,11 +18,17 @@ struct BFloat16 {
 };
 
 // E4M3 times 2^-8: the bits match the bits of a float16, whose exponent bias is larger by 8. Scales
-// compensate for this. Infinity does not exist, and NaN is not stored.
+// compensate for this. Infinity does not exist. NaN, which only other engines store, is read as 480,
+// and the scale of its row is NaN (kernels/kv_rows.hpp).
 struct __attribute__((may_alias)) Float8 {
   std::uint8_t bits;
 };
 constexpr float kFloat8Unit = 0x1p-8f;
+
+// The upper half of a float16.
+struct Float8E5M2 {
+  std::uint8_t bits;
+};
 
 // Two integers from 0 to 15 (problem/operand.hpp).
 struct __attribute__((may_alias)) Nibbles {
@@ -79,6 +85,11 @@ REGARD_INLINE Float16 half_of(Float8 value) {
   return {static_cast<std::uint16_t>((value.bits & 0x80u) << 8 | (value.bits & 0x7fu) << 7)};
 }
 REGARD_INLINE float widen(Float8 value) { return widen(half_of(value)); }
+
+REGARD_INLINE Float16 half_of(Float8E5M2 value) {
+  return {static_cast<std::uint16_t>(value.bits << 8)};
+}
+REGARD_INLINE float widen(Float8E5M2 value) { return widen(half_of(value)); }
 
 REGARD_INLINE void narrow(float value, float& to) { to = value; }
 REGARD_INLINE void narrow(double value, double& to) { to = value; }
@@ -204,6 +215,13 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
 // and the exponent.
 constexpr std::int16_t kHalfOfFloat8 = static_cast<std::int16_t>(0xbf80u);
 
+template <class From>
+REGARD_INLINE Vec<float> load_half_of(const From* from) {
+  Float16 halves[kLanes<float>];
+  for (int lane = 0; lane < kLanes<float>; ++lane) halves[lane] = half_of(from[lane]);
+  return load_halves(halves);
+}
+
 #if defined(REGARD_X86_V4)
 REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
   const __m256i bytes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -216,12 +234,9 @@ REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
   return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(bytes, 7), _mm_set1_epi16(kHalfOfFloat8)));
 }
 #else
-REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
-  Float16 halves[kLanes<float>];
-  for (int lane = 0; lane < kLanes<float>; ++lane) halves[lane] = half_of(from[lane]);
-  return load_halves(halves);
-}
+REGARD_INLINE Vec<float> load_bytes(const Float8* from) { return load_half_of(from); }
 #endif
+REGARD_INLINE Vec<float> load_bytes(const Float8E5M2* from) { return load_half_of(from); }
 
 // For float64 calls with an operand of another type, which are rare. A call keeps the conversions
 // out of unrolled loops.

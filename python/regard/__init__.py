@@ -26,7 +26,7 @@ _NAMES_IN = {
     "regard._attention.explanation": ["Explanation"],
     "regard._attention.linear": ["linear_attention"],
     "regard._attention.select_keys": ["select_keys"],
-    "regard._cache": ["KVCache", "KVCaches", "LayerCache", "paged_attention"],
+    "regard._cache": ["KVCache", "KVCaches", "LayerCache", "PrefixIndex", "paged_attention"],
     "regard._explore": ["Explorer", "explore"],
     "regard._gradients.backward": [
         "AttentionGradients",

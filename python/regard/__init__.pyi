@@ -23,6 +23,7 @@ from regard._attention.stages import softmax as softmax
 from regard._cache import KVCache as KVCache
 from regard._cache import KVCaches as KVCaches
 from regard._cache import LayerCache as LayerCache
+from regard._cache import PrefixIndex as PrefixIndex
 from regard._cache import paged_attention as paged_attention
 from regard._core import __version__ as __version__
 from regard._explore import Explorer as Explorer

@@ -36,7 +36,7 @@ class AllLayers:
     """
 
     def __init__(self, caches):
-        self.caches = caches
+        self.caches, self.is_float16 = caches, caches.dtype == np.float16
 
     @classmethod
     def load(cls, path, **options):
@@ -59,6 +59,8 @@ class AllLayers:
         self.close()
 
     def _step(self, method, key, value, *rest):
+        if self.is_float16:  # in which the smallest numbers have fewer digits
+            value = np.asarray(value).astype(np.float16)
         try:
             for layer in [*range(1, len(self.caches)), 0]:  # in an unusual order
                 getattr(self.caches[layer], method)(key, np.asarray(value) * 2.0**layer, *rest)
@@ -189,7 +191,12 @@ def keep(each, seed=None):
     each.keep(0, [start + 1, start + 4, start + 29])
 
 
+def remove(each, seed=None):
+    """Remove tokens of which a window sees none yet, and some that it will see."""
+    each.remove(0, 2 if each.keep_last is None else 47, 50)
+
+
 CHANGES = {
     change.__name__: change
-    for change in (token, prompt, packed, undo, beams, join, drop, adopt, keep)
+    for change in (token, prompt, packed, undo, beams, join, drop, adopt, keep, remove)
 }

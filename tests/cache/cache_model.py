@@ -62,6 +62,9 @@ class Model:
     def keep(self, entry, positions):
         self._choose(entry, [*range(self.before[entry]), *positions])
 
+    def remove(self, entry, start, stop):
+        self._choose(entry, [*range(start), *range(stop, self.lengths[entry])])
+
     def reorder(self, indices):
         self.texts = [self.texts[i] if i >= 0 else self.nothing for i in indices]
 

@@ -221,6 +221,23 @@ class Caches(RuleBasedStateMachine):
             each.keep(entry, kept)
 
     @rule(data=st.data())
+    def remove_from_the_middle(self, data):
+        cache, model = self.pick(data)
+        if not model.batch:
+            return
+        entry = data.draw(st.integers(0, model.batch - 1))
+        place = st.integers(0, model.lengths[entry])
+        start, stop = sorted((data.draw(place), data.draw(place)))
+        before = told(cache)
+        try:
+            cache.remove(entry, start, stop)
+        except ValueError:  # its window is gone
+            assert told(cache) == before
+            assert model.lengths[entry] > model.keep_last + model.keep_first
+        else:
+            model.remove(entry, start, stop)
+
+    @rule(data=st.data())
     def reorder(self, data):
         cache, model = self.pick(data)
         entry = st.integers(-1, model.batch - 1)

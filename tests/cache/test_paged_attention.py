@@ -12,8 +12,9 @@ import regard
 from cache_tokens import normal
 
 LENGTHS = np.array([37, 1, 100, 64])
-KV_HEADS, HEADS, DIM, VALUE_DIM = 2, 6, 32, 48
-TYPES = ["float16", "bfloat16", "float32", "float64", "int8"]
+KV_HEADS, HEADS, DIM, VALUE_DIM = 2, 6, 64, 80
+FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
+TYPES = ["float16", "bfloat16", "float32", "float64", "int8", *FLOAT8]
 # Sizes that fill the steps of the decode kernel, and others.
 SIZES = [1, 2, 5, 16, 24, 32, 100]
 
@@ -22,6 +23,7 @@ class Pool:
     """Texts in pages that are in any order among the pages of others."""
 
     def __init__(self, size, layout, dtype, *, scales="row", seed=0):
+        is_scaled = scales is not None and dtype in ("int8", *FLOAT8)
         columns = -(-int(LENGTHS.max()) // size)
         count = len(LENGTHS) * columns + 3
         rng = np.random.default_rng(seed)
@@ -33,6 +35,7 @@ class Pool:
             pages = rng.standard_normal((count, size, KV_HEADS, dim))
             if dtype == "int8":
                 pages = np.rint(40 * pages).clip(-128, 127)
+            if is_scaled:
                 shape = {"row": pages.shape[:3], "head": (KV_HEADS,), "tensor": ()}[scales]
                 factors = rng.uniform(0.01, 0.03, shape).astype(np.float32)
                 held = np.broadcast_to(factors[..., None] if factors.ndim else factors, pages.shape)
@@ -40,7 +43,7 @@ class Pool:
                 if layout == "HND" and scales == "row":
                     self.scales[name] = factors.swapaxes(1, 2).copy()
             pages = pages.astype(dtype)
-            wide = pages.astype(np.float64) * (held if dtype == "int8" else 1)
+            wide = pages.astype(np.float64) * (held if is_scaled else 1)
             texts = wide[self.table].reshape(len(LENGTHS), columns * size, KV_HEADS, dim)
             self.rows.append(texts.swapaxes(1, 2))
             self.pages.append(pages if layout == "NHD" else pages.swapaxes(1, 2).copy())
@@ -75,19 +78,20 @@ def test_the_answer_is_the_oracles(size, layout, dtype, target):
     for q_len in (1, 9, 40):
         query = query_of(dtype, q_len)
         offset = np.maximum(LENGTHS - q_len, 0)
-        output, lse = pool.attend(query, query_offset=offset, return_lse=True)
+        changes = {"softcap": 2.0, "sinks": np.linspace(-1, 1, HEADS)} if q_len == 9 else {}
+        output, lse = pool.attend(query, query_offset=offset, return_lse=True, **changes)
         assert output.dtype == query.dtype
         for entry, first in enumerate(offset.tolist()):
-            key, value = pool.text(entry, query.dtype if dtype == "int8" else dtype)
-            options = {"is_causal": True, "query_offset": first}
+            key, value = pool.text(entry, dtype if dtype in TYPES[:4] else query.dtype)
+            options = {"is_causal": True, "query_offset": first, **changes}
             want = error_limits.expected(query[entry], key, value, None, **options)
             error_limits.assert_matches(want, output=output[entry], lse=lse[entry])
 
 
-@pytest.mark.parametrize("dtype", TYPES[:4])
+@pytest.mark.parametrize("dtype", [*TYPES[:4], *FLOAT8])
 @pytest.mark.parametrize(("size", "threads"), [(1, 1), (7, 3), (16, 2), (48, 1)])
 def test_the_bits_are_those_of_dense_calls(size, threads, dtype, target):
-    pool = Pool(size, "NHD", dtype)
+    pool = Pool(size, "NHD", dtype, scales=None)
     for q_len in (1, 3, 30):
         query = query_of(dtype, q_len)
         counts = np.minimum(LENGTHS, [q_len, 1, 0, q_len])
@@ -97,7 +101,7 @@ def test_the_bits_are_those_of_dense_calls(size, threads, dtype, target):
         output = pool.attend(packed, starts, threads=threads, **window)
         assert output.shape == (len(packed), HEADS, VALUE_DIM)
         for entry, (start, end) in enumerate(itertools.pairwise(starts)):
-            key, value = pool.text(entry, dtype)
+            key, value = pool.text(entry, "float32" if dtype in FLOAT8 else dtype)
             alone = regard.scaled_dot_product_attention(
                 query[entry, :, : end - start],
                 key,
@@ -110,10 +114,10 @@ def test_the_bits_are_those_of_dense_calls(size, threads, dtype, target):
 
 
 @pytest.mark.parametrize("scales", ["row", "head", "tensor"])
-@pytest.mark.parametrize("layout", ["NHD", "HND"])
-def test_scales_of_int8(layout, scales):
-    pool = Pool(16, layout, "int8", scales=scales)
-    whole = Pool(16, layout, "int8", scales=scales)
+@pytest.mark.parametrize(("layout", "dtype"), [*zip(["NHD", "HND"] * 2, TYPES[4:] + ["int8"])])
+def test_scales(layout, dtype, scales):
+    pool = Pool(16, layout, dtype, scales=scales)
+    whole = Pool(16, layout, dtype, scales=scales)
     rows = whole.pages[0].shape[:3]
     for name, factors in pool.scales.items():
         if scales == "head" and layout == "HND":
@@ -130,6 +134,29 @@ def test_scales_of_int8(layout, scales):
     for scale in (1, unaligned, np.ones((), ml_dtypes.bfloat16)):
         pool.scales = dict.fromkeys(pool.scales, scale)
         assert np.array_equal(pool.attend(query, query_offset=0), expected)
+
+
+@pytest.mark.parametrize("where", [(0, 0), (1, 0), (1, VALUE_DIM - 1), (0, 40)])
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("size", [16, 5])
+def test_nan_shows_where_it_is_seen(size, dtype, where, target):
+    """Position 50 of the third text has NaN in head 1 of its keys or values."""
+    pool, (part, column) = Pool(size, "NHD", dtype), where
+    stored = pool.pages[part].view(np.uint8)
+    at = (pool.table[2, 50 // size], 50 % size, 1, column)
+    for q_len in (1, 40):
+        query = query_of("float32", q_len)
+        mask = np.random.default_rng(q_len).random((len(LENGTHS), HEADS, q_len, 100)) < 0.8
+        mask[2, 4, :, 50], mask[2, 5, :, 50] = True, False
+        sees = np.zeros(query.shape[:3], bool)
+        sees[2, 3:] = mask[2, 3:, :, 50]
+        before, expected = stored[at], pool.attend(query, None, mask, is_causal=False)
+        for byte in (0x7F, 0xFF):
+            stored[at] = byte
+            output = pool.attend(query, None, mask, is_causal=False)
+            stored[at] = before
+            assert np.array_equal(output[~sees], expected[~sees])
+            assert np.isnan(output[sees][:, column]).all()
 
 
 def test_pages_of_strides_of_their_own():
@@ -150,8 +177,9 @@ def test_pages_of_strides_of_their_own():
         assert np.array_equal(both, before)
 
 
-def test_options_and_results():
-    pool = Pool(4, "NHD", "float32")
+@pytest.mark.parametrize("dtype", ["float32", *FLOAT8])
+def test_options_and_results(dtype):
+    pool = Pool(4, "NHD", dtype, scales=None)
     query = query_of("float32", 2)
     mask = np.random.default_rng(0).random((len(LENGTHS), 1, 2, 100)) < 0.7
     options = {"is_causal": False, "softcap": 5.0, "scale": 0.2}

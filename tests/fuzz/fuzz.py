@@ -33,7 +33,7 @@ def limit_memory():
             size = int(file.read().split()[0]) * resource.getpagesize()
     except (ImportError, OSError):
         return
-    resource.setrlimit(resource.RLIMIT_AS, (size + MOST_MEMORY, -1))
+    resource.setrlimit(resource.RLIMIT_AS, (size + MOST_MEMORY, resource.RLIM_INFINITY))
 
 
 def is_sanitized():

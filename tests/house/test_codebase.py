@@ -65,7 +65,7 @@ PACKAGES = {
     "_recording": {"_attention", "checkpoints", "masks"},
     "_statistics": {"_attention", "_gradients", "_recording"},
     "_stream": {"_attention", "_show"},
-    "_cache": {"_attention", "_show", "masks"},
+    "_cache": {"_attention", "_show", "masks", "positional"},
     "_explore": {"_attention", "_recording", "_show", "_statistics"},
     "masks": set(),
     "positional": set(),

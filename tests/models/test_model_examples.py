@@ -29,10 +29,8 @@ def test_generate(output_of, smollm2_path):
     text, said = output_of("generate.py", "Once upon a time", "--tokens", "8")
     assert text == "Once upon a time, the city of Nova Haven was a\n"
     lines = [line.split() for line in said.splitlines()]
-    assert [line[:2] for line in lines[2:4]] == [["prefill", "4"], ["decode", "8"]]
-    foretold, needed = int(lines[0][2]), int(lines[5][1])
-    assert needed < 300
-    assert 0.9 * needed <= foretold <= 1.15 * needed
+    assert [line[:2] for line in lines[:2]] == [["prefill", "4"], ["decode", "8"]]
+    assert int(lines[3][1]) < 300
 
 
 def test_similar(output_of, minilm_path):

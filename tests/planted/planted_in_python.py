@@ -64,8 +64,8 @@ BUGS = [
     Bug(
         "a sink's weight is missing from the rollout",
         REGARD + "_statistics/rollout.py",
-        "        attended += some * unattended\n",
-        "",
+        "attended + rows * self._of_no_key",
+        "attended",
         ("tests/attention/test_rollout.py",),
         "rollout with sinks or fully masked rows",
     ),

@@ -254,12 +254,12 @@ def test_256_threads_with_little_memory(layer, output_of):
                 regard._core.testing.release_scratch()
                 status = open("/proc/self/status").read()
                 data = int(status.split("VmData:")[1].split()[0]) << 10
-                resource.setrlimit(resource.RLIMIT_DATA, (data + room, -1))
+                resource.setrlimit(resource.RLIMIT_DATA, (data + room, resource.RLIM_INFINITY))
                 try:
                     arrays = calls[name](256)
                 except MemoryError:
                     arrays = None
-                resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))
+                resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
                 if arrays is None:
                     os._exit(1 if all((array == 7).all() for array in results[name]) else 3)
                 os._exit(0 if [array.tobytes() for array in arrays] == wanted[name] else 2)

@@ -250,9 +250,9 @@ struct AttentionForward {
         KeyRuns<Shape> run;
         run.add(own.at[i], own.at[i] + 1, {0, strip.vectors});
         scale_weights(work.values.scales + i - own.at[i], run, strip.vectors, work.weights);
-      } else if (runs.hide_something && !selects) {
-        selects = !rows_are_finite(rows[i], 0, 1, problem.value_dim);
       }
+      if (runs.hide_something && !selects)
+        selects = !rows_are_finite(rows[i], 0, 1, problem.value_dim);
     }
     if (problem.dropout_factor != 0)
       drop_weights<Shape>(problem, task, strip, block.begin, runs, work.weights);

@@ -57,7 +57,7 @@ template <class T>
 REGARD_INLINE bool all_values_are_finite(ForwardBlock<T>& block, std::int64_t value_dim) {
   if (block.values_are_finite < 0)
     block.values_are_finite =
-        block.values.scales || block.key_groups ||
+        block.key_groups ||
         rows_are_finite(block.values.from, block.values.stride, block.count, value_dim);
   return block.values_are_finite != 0;
 }

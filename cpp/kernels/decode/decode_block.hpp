@@ -63,11 +63,12 @@ constexpr bool kDecodesOtherTypes = true;
 #endif
 
 // Whether rows are read in place: their columns are multiples of this number, and no step crosses a
-// page. Rows in pages of other sizes are copied block by block.
+// page. Rows in pages of other sizes are copied block by block, and so are rows of float8_e5m2,
+// whose products would be as much code as those of E4M3.
 REGARD_INLINE bool decodes_in_place(const AttentionProblem& problem, const Operand& operand,
                                     std::int64_t columns, std::int64_t multiple) {
   return operand.column_stride == 1 && columns % multiple == 0 &&
-         problem.page_rows % kDecodeStep == 0 &&
+         problem.page_rows % kDecodeStep == 0 && operand.element != Element::float8_e5m2 &&
          (kDecodesOtherTypes || is_stored_as<float>(operand.element));
 }
 
@@ -114,7 +115,11 @@ REGARD_NOINLINE DecodeBlock decode_block(const AttentionProblem& problem, const 
     }
     if (to.element == Element::q4_1)
       copy_group_scales(rows, key, block.count, columns, groups, kDecodeBlock);
-    if (scales) copy_scales(rows, key, block.count, scales, kDecodeBlock);
+    if (!scales) return;
+    for_runs_of_steps(steps, [&](int begin, int end) {
+      const std::int64_t count = end < block.count ? end - begin : block.count - begin;
+      copy_scales(rows, key + begin, count, scales + begin, end - begin);
+    });
   };
   provide(block.keys, keys_of(problem, task), decodes_keys_in_place(problem), problem.head_dim,
           work.padded_head_dim, work.keys, work.key_scales, work.key_groups);

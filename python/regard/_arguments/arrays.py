@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     Array = NDArray[Any]
+    Integers = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+    Bytes = NDArray[np.uint8]
     DType = np.dtype[Any]
     Place = tuple[int | slice, ...]
 
@@ -273,7 +276,7 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 def shares_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
     """Return whether two arrays share an element, or True if that is too hard to decide."""
     try:
-        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type]
+        return np.shares_memory(a, b, max_work=100000)  # type: ignore[arg-type,unused-ignore]
     except np.exceptions.TooHardError:
         return True
 

@@ -162,7 +162,7 @@ def is_pair(mask: Any) -> bool:
     ):
         return True
     first, second = (np.asarray(readable("mask", part)) for part in mask)
-    return first.shape != second.shape or (first.dtype.kind == "b") != (second.dtype.kind == "b")
+    return (first.shape, first.dtype.kind == "b") != (second.shape, second.dtype.kind == "b")
 
 
 def as_mask(mask: Any) -> Any:

@@ -14,11 +14,10 @@ from regard._arguments.numbers import MOST, window_sides
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from regard._arguments.arrays import Place
+    from regard._arguments.arrays import Integers, Place
 
-    Integers = NDArray[np.int64]
     Span = tuple[int, int]
 
 # No array is this long, so a position at this distance is beyond all keys.
@@ -73,12 +72,21 @@ class Positions:
     def chunk(self, queries: Span, keys: Span) -> Positions:
         """Return the positions of some queries, relative to the first of some keys."""
         start, length = keys[0], keys[1] - keys[0]
-        offset, left, right = self._moved(queries[0] - start)
+        distance = queries[0] - start
+        # No key is so far that an offset beyond 64 bits differs from the last one within.
+        least, most = -MOST - 1 - min(distance, 0), MOST - max(distance, 0)
         begin, end = (
             None if limit is None else np.asarray(np.clip(limit - start, 0, length))
             for limit in (self.begin, self.end)
         )
-        return Positions(queries[1] - queries[0], length, offset, left, right, begin, end)
+        return replace(
+            self,
+            q_len=queries[1] - queries[0],
+            kv_len=length,
+            query_offset=np.clip(self.query_offset, least, most) + distance,
+            begin=begin,
+            end=end,
+        )
 
     def options(self) -> dict[str, Any]:
         """Return the options of a call with these positions."""
@@ -144,29 +152,6 @@ class Positions:
         if not any(each.ndim for each in numbers):
             return (tuple(map(int, numbers)),)  # type: ignore[return-value]
         return zip(*(each.ravel().tolist() for each in np.broadcast_arrays(*numbers)), strict=True)
-
-    def _moved(self, distance: int) -> tuple[Integers, int | None, int | None]:
-        """Return offsets and sides such that queries moved by `distance` see the same keys.
-
-        If an offset would need more than 64 bits, the queries of its entry are far from all keys.
-        If the window is so wide that they may see keys, entries far away keep their offsets, and
-        the side becomes longer or shorter instead; queries near the keys see all keys through that
-        side before and after. Without such a side, all offsets beyond 64 bits show the same keys.
-        """
-        offset, left, right = self.query_offset, self.left, self.right
-        least, most = -MOST - 1 - min(distance, 0), MOST - max(distance, 0)
-        low, high = (
-            (offset, offset) if offset.ndim == 0 else (offset.min(initial=0), offset.max(initial=0))
-        )
-        if least <= low and high <= most:
-            return np.asarray(offset + distance), left, right
-        if distance < 0 and right is not None and right >= 2 * _FAR:
-            is_far = offset < -_FAR
-            return np.where(is_far, offset, offset + distance), left, right + distance
-        if distance > 0 and left is not None and left >= 2 * _FAR:
-            is_far = offset > _FAR
-            return np.where(is_far, offset, offset + distance), left - distance, right
-        return np.asarray(np.clip(offset, least, most) + distance), left, right
 
     def _diagonal(self, shift: int) -> int:
         """Return the bound for the first query, clipped to the range in which it matters."""

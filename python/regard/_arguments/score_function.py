@@ -266,21 +266,17 @@ class ScoreFunction:
 
 def _function(name: str, value: Any, dtype: DType | None) -> tuple[int, DType]:
     """Return the address of a C function and the dtype of its scores, or raise an error."""
-    if isinstance(value, CFuncPtr):
-        if type(value)._flags_ & _NEEDS_GIL:
-            raise TypeError(
-                f"{name} must not need the GIL, got a ctypes function of PYFUNCTYPE or a PyDLL; "
-                "use CFUNCTYPE or a CDLL for functions that do not call Python"
-            )
-        address = _checked(name, _pointed(value))
-        if value.argtypes is not None:
-            return address, _checked_signature(name, value, dtype)
-    elif isinstance(value, c_void_p):
-        address = _checked(name, value.value or 0)
-    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
-        address = _checked(name, int(value))
-    else:
+    has_types = isinstance(value, CFuncPtr)
+    if has_types and type(value)._flags_ & _NEEDS_GIL:
+        raise TypeError(
+            f"{name} must not need the GIL, got a ctypes function of PYFUNCTYPE or a PyDLL; "
+            "use CFUNCTYPE or a CDLL for functions that do not call Python"
+        )
+    if not (has_types or isinstance(value, c_void_p) or _is_int(value)):
         raise _not_a_function(name, value, dtype)
+    address = _checked(name, _pointed(value))
+    if has_types and value.argtypes is not None:
+        return address, _checked_signature(name, value, dtype)
     if dtype is None:
         raise TypeError(
             f"dtype must be float32 or float64 if the signature of {name} is unknown, got None"
@@ -289,12 +285,11 @@ def _function(name: str, value: Any, dtype: DType | None) -> tuple[int, DType]:
 
 
 def _checked(name: str, address: int) -> int:
-    if 0 < address <= _LARGEST_ADDRESS:
-        return address
-    came = str(address)
-    if address == 0:
-        came = "0; pass None for NULL" if name == "user_data" else "0, which is NULL"
-    raise ValueError(f"{name} must have an address from 1 to {_LARGEST_ADDRESS:#x}, got {came}")
+    if not 0 < address <= _LARGEST_ADDRESS:
+        null = "; pass None for NULL" if name == "user_data" else ", which is NULL"
+        came = f"{address}{'' if address else null}"
+        raise ValueError(f"{name} must have an address from 1 to {_LARGEST_ADDRESS:#x}, got {came}")
+    return address
 
 
 def _not_a_function(name: str, value: Any, dtype: DType | None) -> TypeError:
@@ -303,29 +298,24 @@ def _not_a_function(name: str, value: Any, dtype: DType | None) -> TypeError:
     compiled = f'@numba.cfunc(regard.ScoreFunction.numba_signature("{of_type}"))'
     kind, module = type(value).__name__, type(value).__module__.partition(".")[0]
     if module == "numba" and hasattr(value, "ctypes"):
-        return TypeError(f"{name} must be a ctypes function, got a Numba {kind}: pass its .ctypes")
-    if module == "numba":
-        return TypeError(
-            f"{name} must be a C function, got a Numba {kind}, which is called from Python only: "
-            f"compile it with {compiled} and pass its .ctypes"
+        came = f"a Numba {kind}: pass its .ctypes"
+    elif module == "numba":
+        came = (
+            f"a Numba {kind}, which is called from Python only: compile it with {compiled} and "
+            "pass its .ctypes"
         )
-    if module == "_cffi_backend":
-        return TypeError(
-            f"{name} must be a ctypes function or an address, got a cffi object: pass "
-            f'int(ffi.cast("uintptr_t", {name})), and dtype='
-        )
-    if callable(value):
-        return TypeError(
-            f"{name} must be a C function, got a Python {kind}, which would be called for each "
-            "tile of scores, by threads that do not hold the GIL: compile it with "
-            f"{compiled} and pass its .ctypes, or pass "
+    elif module == "_cffi_backend":
+        came = f'a cffi object: pass int(ffi.cast("uintptr_t", {name})), and dtype='
+    elif callable(value):
+        came = (
+            f"a Python {kind}, which would be called for each tile of scores, by threads that do "
+            f"not hold the GIL: compile it with {compiled} and pass its .ctypes, or pass "
             f'regard.ScoreFunction.c_type("{of_type}")({name}), which is slow, since each call '
             "waits for the GIL"
         )
-    return TypeError(
-        f"{name} must be a C function as a ctypes function (Numba's have .ctypes), or its address, "
-        f"got {shown(value)}"
-    )
+    else:
+        came = shown(value)
+    return TypeError(f"{name} must be a C function of ctypes, or the address of one, got {came}")
 
 
 def _checked_signature(name: str, function: Any, wanted: DType | None) -> DType:
@@ -335,10 +325,9 @@ def _checked_signature(name: str, function: Any, wanted: DType | None) -> DType:
     signature = ", ".join(f"{kind} {each}" for each, kind in _PARAMETERS.items())
     either = ", or with double* scores for float64" if wanted is None else ""
     rest = f"; its signature must be void ({signature.format(real=real)}){either}"
-    if len(arguments) != len(_PARAMETERS):
-        raise TypeError(
-            f"{name} must take {len(_PARAMETERS)} arguments, got {len(arguments)}{rest}"
-        )
+    wanted_count, count = len(_PARAMETERS), len(arguments)
+    if count != wanted_count:
+        raise TypeError(f"{name} must take {wanted_count} arguments, got {count}{rest}")
     # By default, a CDLL function is declared to return c_int.
     is_unsaid = function.restype is ctypes.c_int and not hasattr(type(function), "_argtypes_")
     if function.restype is not None and not is_unsaid:
@@ -352,9 +341,8 @@ def _checked_signature(name: str, function: Any, wanted: DType | None) -> DType:
         # The user data may be a pointer to anything, since all pointers are passed alike.
         if kind.endswith("*") if needed == "void*" else kind in accepted[needed]:
             continue
-        needed = "float* or double*" if i == 0 and wanted is None else needed.format(real=real)
         raise TypeError(
-            f"{name} must take {needed} {parameter} as argument {i + 1}, got "
+            f"{name} must take {needed.format(real=real)} {parameter} as argument {i + 1}, got "
             f"{_shown_type(arguments[i])}{rest}"
         )
     return wanted or np.dtype(_kind_of(arguments[0])[:-1])
@@ -378,9 +366,13 @@ def _shown_type(kind: Any) -> str:
     return getattr(kind, "__name__", None) or shown(kind)
 
 
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _pointed(value: Any) -> int:
-    """Return the address that a ctypes pointer or function holds."""
-    return ctypes.cast(value, c_void_p).value or 0
+    """Return an address, as an int or as a ctypes pointer or function holds it."""
+    return int(value) if _is_int(value) else ctypes.cast(value, c_void_p).value or 0
 
 
 def _data_address(value: Any) -> int:
@@ -397,9 +389,7 @@ def _data_address(value: Any) -> int:
                 f"{value.shape} and strides {value.strides}; pass a copy"
             )
         return int(value.ctypes.data)
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, ctypes._Pointer | CFuncPtr | c_void_p | ctypes.c_char_p):
+    if _is_int(value) or isinstance(value, ctypes._Pointer | CFuncPtr | c_void_p | ctypes.c_char_p):
         return _pointed(value)
     is_number = isinstance(value, ctypes._SimpleCData) and not isinstance(value, ctypes.py_object)
     if is_number or isinstance(value, ctypes.Array | ctypes.Structure | ctypes.Union):

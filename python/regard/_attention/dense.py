@@ -114,7 +114,7 @@ def scaled_dot_product_attention(
 
     With ``precision="int8"`` (Zhang et al. 2024, "SageAttention"), on CPUs with VNNI, a score is
 
-    .. math:: \mathrm{scale}\,(a_q\, a_k\, \hat{q} \cdot \hat{k} + q \cdot m), \qquad
+    .. math:: \mathrm{scale}\,(a_q\, a_k\, \hat{q} \cdot \hat{k} + q \cdot m), \\
               \hat{q} = \mathrm{round}(H q / a_q), \quad \hat{k} = \mathrm{round}(H (k - m) / a_k),
 
     with m the mean of all keys of the kv head in this batch entry, H a fixed rotation (a Hadamard

@@ -5,7 +5,8 @@ change happens as a whole or not at all. Calls append and attend to a layer of i
 (`_core.LayerPages`)::
 
     cache, caches   the public classes: one layer, and all layers of a model
-    entries         their methods that change texts, in all layers
+    entries         their methods that change texts, in all layers; remove removes tokens from the
+                    middle, and prefix_index finds a text with the same beginning
     layer           their methods that append and attend to one layer
     sizes           sizes and lengths
     geometry        checks the arguments of constructors; types has the types of storage
@@ -19,5 +20,6 @@ change happens as a whole or not at all. Calls append and attend to a layer of i
 from regard._cache.cache import KVCache
 from regard._cache.caches import KVCaches, LayerCache
 from regard._cache.paged import paged_attention
+from regard._cache.prefix_index import PrefixIndex
 
-__all__ = ["KVCache", "KVCaches", "LayerCache", "paged_attention"]
+__all__ = ["KVCache", "KVCaches", "LayerCache", "PrefixIndex", "paged_attention"]

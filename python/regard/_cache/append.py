@@ -38,7 +38,7 @@ def append(
     if counts is not None and (counts < keys.shape[2]).any():
         is_real = (np.arange(keys.shape[2]) < counts[:, None])[:, None, :, None]
     rows = _stored(pages, geometry, keys, values, is_real)
-    _append(pages, geometry, rows, is_real, counts, is_packed=False)
+    append_stored(pages, geometry, rows, is_real, counts, is_packed=False)
 
 
 def append_ragged(
@@ -57,7 +57,7 @@ def append_ragged(
         for each in _stored(pages, geometry, keys, values, None)
     ]
     places = np.concatenate([[0], np.cumsum(counts)])
-    _append(pages, geometry, rows, None, places, is_packed=True)
+    append_stored(pages, geometry, rows, None, places, is_packed=True)
 
 
 def _stored(
@@ -80,7 +80,7 @@ def _stored(
     return [*stored, None, None]
 
 
-def _append(
+def append_stored(
     pages: _core.LayerPages,
     geometry: LayerGeometry,
     rows: list[Array | None],
@@ -89,6 +89,11 @@ def _append(
     *,
     is_packed: bool,
 ) -> None:
+    """Append keys, values, and the scales of both, in the form in which they are stored.
+
+    `counts` are the numbers of tokens of each entry, or where the entries begin if tokens are
+    packed.
+    """
     if not _core.append_rows(pages, *rows, counts, is_packed):
         # A finite number would become infinite.
         key, value = (

@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import stored
 from regard._arguments.hints import column_hint
-from regard._arguments.numbers import MOST, count, integers
+from regard._arguments.numbers import count, integers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,6 @@ def new_tokens(
     A value is None if values are in the keys.
     """
     keys = _with_batch(stored("key", key), batch)
-    values = _value(geometry, value)
     sizes = (batch, geometry.kv_heads)
     if keys.ndim != 4 or keys.shape[:2] != sizes or keys.shape[3] != geometry.head_dim:
         swapped = keys.ndim == 4 and (keys.shape[0], keys.shape[2]) == sizes
@@ -35,46 +34,45 @@ def new_tokens(
             f"key must be ({batch}, {geometry.kv_heads}, new, {geometry.head_dim}), got shape "
             f"{np.shape(key)}{hint if swapped else ''}"
         )
-    wanted = (*keys.shape[:3], geometry.value_dim)
-    if values is not None:
-        given, values = values.shape, _with_batch(values, batch)
-        if values.shape != wanted:
-            raise ValueError(f"value must be {wanted}, got shape {given}")
-    return keys, values
-
-
-def _value(geometry: LayerGeometry, value: ArrayLike | None) -> Array | None:
-    if not geometry.value_from_key:
-        if value is None:
-            raise TypeError("value must be given, unless the cache has value_from_key=True")
-        return stored("value", value)
-    if value is not None:
-        raise TypeError(
-            f"value must be left out: the values of this cache are the first {geometry.value_dim} "
-            "numbers of its keys (value_from_key=True)"
-        )
-    return None
+    return keys, _values(geometry, keys, value, batch)
 
 
 def packed_tokens(
     geometry: LayerGeometry, key: ArrayLike, value: ArrayLike | None
 ) -> tuple[Array, Array | None]:
     """Return packed key and value, (tokens, kv_heads, dim), as views (1, kv_heads, tokens, dim)."""
-    keys, values = stored("key", key), _value(geometry, value)
+    keys = stored("key", key)
     if keys.ndim != 3 or keys.shape[1:] != (geometry.kv_heads, geometry.head_dim):
         raise ValueError(
             f"key must be (tokens, {geometry.kv_heads}, {geometry.head_dim}), got shape "
             f"{np.shape(key)}"
         )
-    wanted = (*keys.shape[:2], geometry.value_dim)
-    if values is None:
-        return keys.swapaxes(0, 1)[None], None
+    values = _values(geometry, keys, value, None)
+    return keys.swapaxes(0, 1)[None], None if values is None else values.swapaxes(0, 1)[None]
+
+
+def _values(
+    geometry: LayerGeometry, keys: Array, value: ArrayLike | None, batch: int | None
+) -> Array | None:
+    """Return values with the axes of keys, or None if the cache has them in its keys."""
+    if geometry.value_from_key:
+        if value is not None:
+            raise TypeError(
+                "value must be left out: the values of this cache are the first "
+                f"{geometry.value_dim} numbers of its keys (value_from_key=True)"
+            )
+        return None
+    if value is None:
+        raise TypeError("value must be given, unless the cache has value_from_key=True")
+    given = stored("value", value)
+    values = _with_batch(given, batch)
+    wanted = (*keys.shape[:-1], geometry.value_dim)
     if values.shape != wanted:
-        raise ValueError(f"value must be {wanted}, got shape {values.shape}")
-    return keys.swapaxes(0, 1)[None], values.swapaxes(0, 1)[None]
+        raise ValueError(f"value must be {wanted}, got shape {given.shape}")
+    return values
 
 
-def _with_batch(array: Array, batch: int) -> Array:
+def _with_batch(array: Array, batch: int | None) -> Array:
     return array[None] if array.ndim == 3 and batch == 1 else array
 
 
@@ -130,7 +128,7 @@ def entries(batch_indices: ArrayLike, batch: int) -> Array:
 
 def entry_number(name: str, entry: Any, batch: int) -> int:
     """Return the number of an existing entry."""
-    number = count(name, entry, maximum=MOST)
+    number = count(name, entry)
     if number >= batch:
         raise ValueError(f"{name} must be {_numbers(batch)}, got {number}")
     return number

@@ -6,25 +6,24 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 
-from regard._arguments.numbers import count, file_path, flag
-from regard._cache import arguments, file
+from regard._arguments.keywords import refuses_unknown
+from regard._arguments.numbers import count, flag
+from regard._cache import arguments
+from regard._cache.file import SavedCache
 from regard._cache.geometry import Geometry
-from regard._cache.sizes import Sizes
+from regard._cache.remove import remove
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Sequence
     from types import TracebackType
 
     from numpy.typing import ArrayLike
 
-    from regard import _core
     from regard._cache.geometry import LayerGeometry
 
 
-class Entries(Sizes):
+class Entries(SavedCache):
     """A cache of several texts."""
-
-    _layers: int | None = None  # of the files that the class loads, or None for any number
 
     def _create(
         self, layers: int | None, batch: Any, *sizes: Any, max_bytes: Any, **options: Any
@@ -35,15 +34,6 @@ class Entries(Sizes):
         limit = None if max_bytes is None else count("max_bytes", max_bytes, minimum=1)
         is_reserved = options["capacity"] is not None and options["page_size"] is None
         self._set(geometry.new_pages(entries, limit, is_reserved=is_reserved), geometry)
-
-    @classmethod
-    def _of_pages(cls, pages: _core.PageTable, geometry: Geometry) -> Self:
-        cache = cls.__new__(cls)
-        cache._set(pages, geometry)
-        return cache
-
-    def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:
-        self._pages, self._geometry = pages, geometry
 
     @property
     def _shown(self) -> tuple[LayerGeometry, ...]:
@@ -228,6 +218,84 @@ class Entries(Sizes):
         start, length = self._pages.length_before(number), int(lengths[number])
         self._pages.keep(number, arguments.kept_positions(positions, start, length))
 
+    @refuses_unknown
+    def remove(
+        self,
+        entry: SupportsIndex,
+        start: SupportsIndex,
+        stop: SupportsIndex,
+        *,
+        inverse_frequencies: ArrayLike | Sequence[ArrayLike | None] | None = None,
+        interleaved: bool = False,
+    ) -> None:
+        """Remove tokens from the middle of a text, and move the later tokens to their positions.
+
+        Engines call this a context shift: a text that has become too long continues without a part
+        of it, and its beginning and its end are not computed again. The later keys and values have
+        seen the removed tokens, so that a model does not compute the same numbers from the shorter
+        text.
+
+        Parameters
+        ----------
+        entry : int
+            Number of the entry.
+        start, stop : int
+            Positions of the first removed token and of the first token that follows. The token at
+            `stop` moves to `start`, and so on.
+        inverse_frequencies : array_like of float, shape (pairs,), optional
+            For rotary keys, the angle by which each pair of columns turned from one position to the
+            next when the keys were appended: the first result of `regard.positional.
+            rotary_frequencies`. The moved keys are rotated back by ``stop - start`` positions.
+            With several layers, also a list with an array, or None, for each layer. By default, the
+            stored bits of keys do not change.
+        interleaved : bool, default False
+            Which columns form a pair, as in `regard.positional.rotary`.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If there is no such entry, or not ``0 <= start <= stop <= lengths[entry]``; if tokens
+            have been evicted that would move, or that the window of a moved token contains; if a
+            rotated key cannot be stored in fewer than 16 bits; if the cache is closed.
+        MemoryError
+            If memory does not suffice for a copy of the moved tokens.
+
+        See Also
+        --------
+        truncate : removes the last tokens.
+
+        Notes
+        -----
+        ALiBi slopes, distance biases, windows and causality depend on positions in the cache, so
+        they follow the new positions. Keys that contain an absolute encoding keep the encoding of
+        their previous position.
+
+        A rotation is computed in float32 (float64 for float64) and stored again, which rounds keys
+        of narrower types a second time. Scalings of rotary embeddings need nothing more: an
+        attention factor is part of the stored keys and does not change. The frequencies must be
+        those of all moved keys. If they depend on the length of the text, as with ``dynamic``
+        scaling beyond the trained length, there are none, and the text must be computed again. With
+        ``value_from_key=True``, columns from `value_dim` on are rotated, since values are not.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(1, 1, 4)
+        >>> cache.append(*np.arange(40.0).reshape(1, 1, 10, 4)[None].repeat(2, axis=0))
+        >>> cache.remove(0, start=1, stop=8)
+        >>> cache.keys[0, 0, :, 0]
+        array([ 0., 32., 36.], dtype=float32)
+        """
+        number = arguments.entry_number("entry", entry, self.batch)
+        length = int(self._pages.lengths[number])
+        end = count("stop", stop, maximum=length)
+        begin = count("start", start, maximum=end)
+        turns = flag("interleaved", interleaved)
+        remove(self._pages, self._geometry, number, begin, end, inverse_frequencies, turns)
+
     def fork(self, batch_indices: ArrayLike | None = None) -> Self:
         """Return a second cache with the same content, which can be continued independently.
 
@@ -268,99 +336,6 @@ class Entries(Sizes):
         if batch_indices is not None:
             chosen = arguments.entries(batch_indices, self.batch)
         return self._of_pages(self._pages.fork(chosen), self._geometry)
-
-    def save(self, path: str | os.PathLike[str], entries: ArrayLike | None = None) -> None:
-        """Write the cache, or some of its entries, to a safetensors file.
-
-        Parameters
-        ----------
-        path : path-like
-            Name of the file. A file of this name is replaced when the new file is complete, so that
-            its readers, and a process that dies, leave the old or the new file.
-        entries : int or array_like of int, optional
-            Numbers of the entries to write, for example of a text that waits in a file so that
-            other texts can use its pages: `drop` removes it here, and `adopt` brings it back. All
-            entries by default.
-
-        Raises
-        ------
-        ImportError
-            If the safetensors package is missing.
-        TypeError
-            If an argument has the wrong type.
-        ValueError
-            If an entry does not exist; if the cache is closed, or in the middle of a step.
-        OSError
-            If the file cannot be written.
-
-        Notes
-        -----
-        The file has the pages as they are in memory, each once, however many entries share it, and
-        the sizes, types and limits of the cache, except `max_bytes`.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> import numpy as np
-        >>> import regard
-        >>> cache = regard.KVCache(2, 1, 4)
-        >>> cache.append_ragged(*np.ones((2, 5, 1, 4)), starts=[0, 2, 5])
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     waiting = Path(folder) / "text.safetensors"
-        ...     cache.save(waiting, 0)
-        ...     cache.drop(0)
-        ...     rest = cache.lengths
-        ...     number = cache.adopt(regard.KVCache.load(waiting))
-        >>> rest, number, cache.lengths
-        (array([3]), 1, array([3, 2]))
-        """
-        name = file_path(path)
-        chosen = np.arange(self.batch)
-        if entries is not None:
-            chosen = arguments.existing_entries(entries, self.batch)
-        saved = self._pages.fork(chosen)
-        try:
-            file.save(name, saved, self._geometry)
-        finally:
-            saved.close()
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, mmap: bool = False) -> Self:
-        """Read a cache from a file that `save` has written.
-
-        Parameters
-        ----------
-        path : path-like
-            Name of the file.
-        mmap : bool, default False
-            Whether to map the pages into memory instead of reading them. The system then reads
-            them when they are used, and processes that map the same file share the memory. The
-            cache may change: what is written stays in memory and never reaches the file.
-
-        Returns
-        -------
-        KVCache or KVCaches
-            A cache with the content of the file.
-
-        Raises
-        ------
-        ImportError
-            If the safetensors package is missing.
-        TypeError
-            If an argument has the wrong type.
-        ValueError
-            If the file is not a cache, is damaged, or was written by a newer or an earlier regard
-            (the message states which), or has several layers and this is `KVCache`.
-        MemoryError, OSError
-            If memory does not suffice, or the file cannot be read.
-
-        Notes
-        -----
-        A mapped file must not become shorter or be written to. To replace it, write another file
-        and rename it, as `save` does: caches that have mapped the old file keep it.
-        """
-        return cls._of_pages(*file.load(file_path(path), flag("mmap", mmap), cls._layers))
 
     @property
     def nbytes(self) -> int:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from regard._arguments.numbers import file_path, flag
+from regard._cache import arguments
 from regard._cache.geometry import Geometry
+from regard._cache.sizes import Sizes
 from regard._runtime.public import needed
 from regard._runtime.saving import write_tensors
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from regard import _core
 
@@ -33,7 +36,115 @@ _OPTIONS = (
 )
 
 
-def save(path: str, pages: _core.PageTable, geometry: Geometry) -> None:
+class SavedCache(Sizes):
+    """The cache methods that save and load."""
+
+    _layers: int | None = None  # of the files that the class loads, or None for any number
+
+    @classmethod
+    def _of_pages(cls, pages: _core.PageTable, geometry: Geometry) -> Self:
+        cache = cls.__new__(cls)
+        cache._set(pages, geometry)
+        return cache
+
+    def _set(self, pages: _core.PageTable, geometry: Geometry) -> None:
+        self._pages, self._geometry = pages, geometry
+
+    def save(self, path: str | os.PathLike[str], entries: ArrayLike | None = None) -> None:
+        """Write the cache, or some of its entries, to a safetensors file.
+
+        Parameters
+        ----------
+        path : path-like
+            Name of the file. A file of this name is replaced when the new file is complete, so that
+            its readers, and a process that dies, leave the old or the new file.
+        entries : int or array_like of int, optional
+            Numbers of the entries to write, for example of a text that waits in a file so that
+            other texts can use its pages: `drop` removes it here, and `adopt` brings it back. All
+            entries by default.
+
+        Raises
+        ------
+        ImportError
+            If the safetensors package is missing.
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If an entry does not exist; if the cache is closed, or in the middle of a step.
+        OSError
+            If the file cannot be written.
+
+        Notes
+        -----
+        The file has the pages as they are in memory, each once, however many entries share it, and
+        the sizes, types and limits of the cache, except `max_bytes`.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import regard
+        >>> cache = regard.KVCache(2, 1, 4)
+        >>> cache.append_ragged(*np.ones((2, 5, 1, 4)), starts=[0, 2, 5])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     waiting = Path(folder) / "text.safetensors"
+        ...     cache.save(waiting, 0)
+        ...     cache.drop(0)
+        ...     rest = cache.lengths
+        ...     number = cache.adopt(regard.KVCache.load(waiting))
+        >>> rest, number, cache.lengths
+        (array([3]), 1, array([3, 2]))
+        """
+        name = file_path(path)
+        chosen = np.arange(self.batch)
+        if entries is not None:
+            chosen = arguments.existing_entries(entries, self.batch)
+        saved = self._pages.fork(chosen)
+        try:
+            _write(name, saved, self._geometry)
+        finally:
+            saved.close()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, mmap: bool = False) -> Self:
+        """Read a cache from a file that `save` has written.
+
+        Parameters
+        ----------
+        path : path-like
+            Name of the file.
+        mmap : bool, default False
+            Whether to map the pages into memory instead of reading them. The system then reads
+            them when they are used, and processes that map the same file share the memory. The
+            cache may change: what is written stays in memory and never reaches the file.
+
+        Returns
+        -------
+        KVCache or KVCaches
+            A cache with the content of the file.
+
+        Raises
+        ------
+        ImportError
+            If the safetensors package is missing.
+        TypeError
+            If an argument has the wrong type.
+        ValueError
+            If the file is not a cache, is damaged, or was written by a newer or an earlier regard
+            (the message states which), or has several layers and this is `KVCache`.
+        MemoryError, OSError
+            If memory does not suffice, or the file cannot be read.
+
+        Notes
+        -----
+        A mapped file must not become shorter or be written to. To replace it, write another file
+        and rename it, as `save` does: caches that have mapped the old file keep it.
+        """
+        return cls._of_pages(*_read(file_path(path), flag("mmap", mmap), cls._layers))
+
+
+def _write(path: str, pages: _core.PageTable, geometry: Geometry) -> None:
     """Write the pages to a file, which takes the place of an existing file when it is complete."""
     lengths = pages.lengths
     tensors: dict[str, Array] = {"lengths": lengths}
@@ -59,7 +170,7 @@ def save(path: str, pages: _core.PageTable, geometry: Geometry) -> None:
     write_tensors("KVCache.save", path, tensors, metadata, overwrite=True)
 
 
-def load(path: str, is_mapped: bool, layers: int | None) -> tuple[_core.PageTable, Geometry]:
+def _read(path: str, is_mapped: bool, layers: int | None) -> tuple[_core.PageTable, Geometry]:
     """Return the pages in a file, or raise a ValueError that describes the defect."""
     safetensors = needed("safetensors", "KVCache.load", "models")
     if not stat.S_ISREG(os.stat(path).st_mode):
@@ -86,7 +197,7 @@ def load(path: str, is_mapped: bool, layers: int | None) -> tuple[_core.PageTabl
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is not a readable safetensors file: {error}") from None
         if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-            return load(path, is_mapped, layers)  # another file took its place in the meantime
+            return _read(path, is_mapped, layers)  # another file took its place in the meantime
         size = int.from_bytes(start, "little")
         header = json.loads(file.read(size))
         if layers is not None and len(geometry.layers) != layers:

@@ -13,8 +13,6 @@ from regard._arguments.numbers import MOST, count, flag
 from regard._cache.types import FLOAT8_UNITS, SCALE_TYPE, stored_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from numpy.typing import NDArray
 
     from regard._cache.types import StoredType
@@ -46,6 +44,41 @@ class LayerGeometry(NamedTuple):
     key_means: Means | None  # subtracted from keys before they are stored
     value_from_key: bool
     """Whether values are the first numbers of the keys, and are not stored."""
+
+    @classmethod
+    def of(
+        cls,
+        capacity: int | None,
+        num_kv_heads: Any,
+        head_dim: Any,
+        value_dim: Any,
+        dtype: Any,
+        keep_last: Any,
+        keep_first: Any,
+        page_size: Any,
+        value_from_key: Any,
+    ) -> Self:
+        """Check the arguments of one layer, except its scales and means."""
+        heads, dim = _size("num_kv_heads", num_kv_heads), _size("head_dim", head_dim)
+        values = dim if value_dim is None else _size("value_dim", value_dim)
+        stored = stored_type(dtype)
+        stored.check_dim("head_dim", dim)
+        stored.check_dim("value_dim", values)
+        last = None if keep_last is None else _size("keep_last", keep_last)
+        first = count("keep_first", keep_first, maximum=MOST) if last else 0
+        if capacity is not None and last is not None and capacity <= first + last:
+            raise ValueError(
+                f"capacity must be at least {first + last + 1}, keep_first + keep_last + 1, got "
+                f"{capacity}"
+            )
+        tokens = _page_size(page_size, capacity, last)
+        is_in_key = flag("value_from_key", value_from_key)
+        if is_in_key and values > dim:
+            raise ValueError(
+                f"value_dim must be at most head_dim, {dim}, with value_from_key=True, got {values}"
+            )
+        none = None, None, None
+        return cls(heads, dim, values, stored, last, first, tokens, *none, value_from_key=is_in_key)
 
     @property
     def pool(self) -> tuple[int, int | None, int]:
@@ -93,98 +126,56 @@ class Geometry(NamedTuple):
         value_dim: Any,
         *,
         capacity: Any,
-        dtype: Any,
-        keep_last: Any,
-        keep_first: Any,
-        page_size: Any,
         key_scales: Any,
         value_scales: Any,
         key_means: Any,
-        value_from_key: Any,
+        **options: Any,
     ) -> Self:
         """Check the arguments of a constructor; `layers` is None for a cache of one layer."""
         number = 1 if layers is None else count("layers", layers, 1, _MOST_LAYERS)
 
-        def each(name: str, value: Any, check: Callable[[str, Any], Any]) -> list[Any]:
+        def each(name: str, value: Any) -> list[Any]:
             if layers is None or not isinstance(value, list | tuple | np.ndarray):
-                return [check(name, value)] * number
+                return [value] * number
             if len(value) != number:
                 raise ValueError(
                     f"{name} must be one value, or one for each of the {number} layers, got "
                     f"{len(value)}"
                 )
-            return [check(name, one) for one in value]
+            return list(value)
 
         limit = None if capacity is None else count("capacity", capacity, maximum=MOST)
-        heads = each("num_kv_heads", num_kv_heads, _size)
-        dims = each("head_dim", head_dim, _size)
-        of_values = each("value_dim", value_dim, _kept)
-        types = each("dtype", dtype, lambda _, given: stored_type(given))
-        last = each("keep_last", keep_last, _kept)
-        first = each("keep_first", keep_first, lambda name, kept: count(name, kept, maximum=MOST))
-        if any(first) and not any(last):
-            raise ValueError(f"keep_first must be 0 without keep_last, got {max(first)}")
-        in_keys = each("value_from_key", value_from_key, flag)
-        sizes = each("page_size", page_size, lambda _, tokens: tokens)
-        scales = zip(
-            *(
-                _scales(name, given, types, heads, is_single=layers is None)
-                for name, given in (("key_scales", key_scales), ("value_scales", value_scales))
-            ),
-            strict=True,
-        )
+        sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        columns = {name: each(name, value) for name, value in (sizes | options).items()}
+        first = max(count("keep_first", kept, maximum=MOST) for kept in columns["keep_first"])
+        if first and not any(columns["keep_last"]):
+            raise ValueError(f"keep_first must be 0 without keep_last, got {first}")
+        rows = zip(*columns.values(), strict=True)
+        found = [LayerGeometry.of(limit, **dict(zip(columns, row, strict=True))) for row in rows]
+        types, heads = [layer.dtype for layer in found], [layer.kv_heads for layer in found]
         if key_means is not None and not any(stored.is_quantized for stored in types):
             raise TypeError(
                 f"key_means must be left out with dtype {types[0].name}: only types of fewer than "
                 "16 bits accept means"
             )
-        means = each("key_means", key_means, lambda _, given: given)
-        found = []
-        columns = zip(
-            *(heads, dims, of_values, types, last, first, sizes, scales, means, in_keys),
-            strict=True,
+        of_keys, of_values = (
+            _scales(name, given, types, heads, is_single=layers is None)
+            for name, given in (("key_scales", key_scales), ("value_scales", value_scales))
         )
-        for column in columns:
-            kv_heads, dim, value_size, stored, window, kept, given, both, mean, is_in_key = column
-            value_size = dim if value_size is None else value_size
-            stored.check_dim("head_dim", dim)
-            stored.check_dim("value_dim", value_size)
-            if is_in_key:
-                if value_size > dim:
-                    raise ValueError(
-                        f"value_dim must be at most head_dim, {dim}, with value_from_key=True, got "
-                        f"{value_size}"
-                    )
-                if value_scales is not None and both[0] != both[1]:
+        means = each("key_means", key_means)
+        for place, layer in enumerate(found):
+            own = of_keys[place], of_values[place]
+            if layer.value_from_key:
+                if value_scales is not None and own[0] != own[1]:
                     raise ValueError(
                         "value_scales must be left out, or equal key_scales, with "
-                        f"value_from_key=True, got {both[1]}"
+                        f"value_from_key=True, got {own[1]}"
                     )
-                both = (both[0], both[0])
-                if mean is not None:
+                if means[place] is not None:
                     raise ValueError("key_means must be left out with value_from_key=True")
-            kept = 0 if window is None else kept
-            if limit is not None and window is not None and limit <= kept + window:
-                raise ValueError(
-                    f"capacity must be at least {kept + window + 1}, keep_first + keep_last + 1, "
-                    f"got {limit}"
-                )
-            tokens = _page_size(given, limit, window)
-            found.append(
-                LayerGeometry(
-                    kv_heads,
-                    dim,
-                    value_size,
-                    stored,
-                    window,
-                    kept,
-                    tokens,
-                    both[0],
-                    both[1],
-                    _means(mean, (kv_heads, dim)) if stored.is_quantized else None,
-                    value_from_key=is_in_key,
-                )
-            )
+                own = own[0], own[0]
+            mean = _means(means[place], layer) if layer.dtype.is_quantized else None
+            found[place] = layer._replace(key_scales=own[0], value_scales=own[1], key_means=mean)
         geometry = cls(tuple(found), limit)
         geometry._check_bytes()
         return geometry
@@ -236,10 +227,6 @@ def _size(name: str, value: Any) -> int:
     return count(name, value, minimum=1, maximum=MOST)
 
 
-def _kept(name: str, value: Any) -> int | None:
-    return None if value is None else _size(name, value)
-
-
 def _page_size(page_size: Any, capacity: int | None, keep_last: int | None) -> int:
     """Return the number of tokens in a page.
 
@@ -257,7 +244,7 @@ def _page_size(page_size: Any, capacity: int | None, keep_last: int | None) -> i
 
 def _scales(
     name: str, given: Any, types: list[StoredType], heads: list[int], *, is_single: bool
-) -> Iterable[Scales | None]:
+) -> list[Scales | None]:
     """Return the scales of each layer, 1 by default, or None if its type accepts none."""
     have_scales = [stored.scaled == "heads" for stored in types]
     if not any(have_scales):
@@ -307,10 +294,10 @@ def _as_floats(name: str, given: Any) -> Any:
         return floats.astype(SCALE_TYPE)
 
 
-def _means(given: Any, shape: tuple[int, int]) -> Means | None:
+def _means(given: Any, layer: LayerGeometry) -> Means | None:
     if given is None:
         return None
-    means = _as_floats("key_means", given)
+    means, shape = _as_floats("key_means", given), (layer.kv_heads, layer.head_dim)
     if means.shape != shape:
         raise ValueError(f"key_means must have shape {shape}, got shape {means.shape}")
     wrong = means[~np.isfinite(means)]

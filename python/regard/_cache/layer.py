@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Required, Unpack, overload
 
 from regard import _core
 from regard._arguments.keywords import refuses_unknown
@@ -25,6 +25,22 @@ if TYPE_CHECKING:
     from regard._cache.geometry import Geometry, LayerGeometry
 
     Array = NDArray[Any]
+
+    class _Output(CacheOptions, total=False):
+        return_weights: Literal[False]
+        return_lse: Literal[False]
+
+    class _WithWeights(CacheOptions, total=False):
+        return_weights: Required[Literal[True]]
+        return_lse: Literal[False]
+
+    class _WithLse(CacheOptions, total=False):
+        return_weights: Literal[False]
+        return_lse: Required[Literal[True]]
+
+    class _WithBoth(CacheOptions, total=False):
+        return_weights: Required[Literal[True]]
+        return_lse: Required[Literal[True]]
 
 
 class Layer(Sizes):
@@ -174,43 +190,19 @@ class Layer(Sizes):
 
     @overload
     def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
+        self, query: ArrayLike, mask: ArrayLike | None = None, **options: Unpack[_Output]
     ) -> Array: ...
     @overload
     def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
+        self, query: ArrayLike, mask: ArrayLike | None = None, **options: Unpack[_WithWeights]
     ) -> tuple[Array, Array]: ...
     @overload
     def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
+        self, query: ArrayLike, mask: ArrayLike | None = None, **options: Unpack[_WithLse]
     ) -> tuple[Array, Array]: ...
     @overload
     def attend(
-        self,
-        query: ArrayLike,
-        mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
+        self, query: ArrayLike, mask: ArrayLike | None = None, **options: Unpack[_WithBoth]
     ) -> tuple[Array, Array, Array]: ...
     @takes_options(CacheOptions, ResultOptions, is_causal=True, query_offset=None)
     def attend(self, query: ArrayLike, mask: ArrayLike | None = None, **options: Any) -> Any:
@@ -267,10 +259,7 @@ class Layer(Sizes):
         query: ArrayLike,
         starts: ArrayLike,
         mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
+        **options: Unpack[_Output],
     ) -> Array: ...
     @overload
     def attend_ragged(
@@ -278,10 +267,7 @@ class Layer(Sizes):
         query: ArrayLike,
         starts: ArrayLike,
         mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[False] = False,
-        **options: Unpack[CacheOptions],
+        **options: Unpack[_WithWeights],
     ) -> tuple[Array, Array]: ...
     @overload
     def attend_ragged(
@@ -289,10 +275,7 @@ class Layer(Sizes):
         query: ArrayLike,
         starts: ArrayLike,
         mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[False] = False,
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
+        **options: Unpack[_WithLse],
     ) -> tuple[Array, Array]: ...
     @overload
     def attend_ragged(
@@ -300,10 +283,7 @@ class Layer(Sizes):
         query: ArrayLike,
         starts: ArrayLike,
         mask: ArrayLike | None = None,
-        *,
-        return_weights: Literal[True],
-        return_lse: Literal[True],
-        **options: Unpack[CacheOptions],
+        **options: Unpack[_WithBoth],
     ) -> tuple[Array, Array, Array]: ...
     @takes_options(
         CacheOptions,

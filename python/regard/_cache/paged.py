@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _OPTIONS = frozenset(names_of(CacheOptions, ResultOptions))
 
 
-_POOL_TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+_VIEW_BYTES = "; pass the bytes of float8 numbers as a view, .view(ml_dtypes.float8_e4m3fn)"
+_POOL_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", *_FLOAT8)
 
 
 @overload
@@ -97,8 +99,8 @@ def paged_attention(
         ``kv_heads``. Queries of one token each, ``(batch, heads, head_dim)``, are packed with
         ``starts=np.arange(batch + 1)``.
     key_pages : ndarray, shape (pages, page_size, kv_heads, head_dim)
-        The pool, of float16, bfloat16, float32, float64 or int8. Pages may have any size and
-        strides, if the last axis is contiguous.
+        The pool, of float16, bfloat16, float32, float64, int8, or ml_dtypes' float8_e4m3fn or
+        float8_e5m2. Pages may have any size and strides, if the last axis is contiguous.
     value_pages : ndarray, shape (pages, page_size, kv_heads, value_dim)
         As for `key_pages`.
     block_table : array_like of int, shape (batch, columns)
@@ -116,9 +118,10 @@ def paged_attention(
         The order of the axes of a page: ``(page_size, kv_heads, dim)``, or
         ``(kv_heads, page_size, dim)`` with ``"HND"``.
     key_scales, value_scales : array_like of float, optional
-        Factors of int8 numbers, at least 0: a scalar, one per key head, or one per row, with the
-        shape of the pages without the last axis. Required with int8, and accepted only with it. The
-        scales of rows are not checked; NaN makes the output of queries that see the row NaN.
+        Factors of int8 and float8 numbers, at least 0: a scalar, one per key head, or one per row,
+        with the shape of the pages without the last axis. Required with int8, 1 by default with
+        float8, and accepted only with these types. The scales of rows are not checked; NaN makes
+        the output of queries that see the row NaN.
     is_causal : bool, default True
         Whether a query sees only keys up to its own position.
     query_offset : int or array_like of int, optional
@@ -128,7 +131,7 @@ def paged_attention(
     Returns
     -------
     output : ndarray, shape (batch, heads, q_len, value_dim) or (tokens, heads, value_dim)
-        Has the result type of `query` and the pages, or the type of `query` with int8.
+        Has the result type of `query` and the pages, or the type of `query` with int8 or float8.
     weights : ndarray, shape (batch, heads, q_len, max(lengths)) or (tokens, heads, max(lengths))
         Returned if `return_weights`.
     lse : ndarray, shape (batch, heads, q_len) or (tokens, heads)
@@ -154,7 +157,8 @@ def paged_attention(
     each text. Pages whose size is a multiple of 16 are read in place. The rows of other pages are
     gathered block by block, in memory that stays in the processor's cache.
 
-    Int8 keys are multiplied as stored. `KVCache` rotates its keys first, which loses less accuracy.
+    Int8 and float8 keys are multiplied as stored. `KVCache` rotates its keys first, which loses
+    less accuracy. A NaN in a float8_e4m3fn row makes the output of queries that see the row NaN.
 
     Examples
     --------
@@ -215,26 +219,32 @@ def _pages(
     arrays = [key, value]
     names = "key_scales", "value_scales"
     heads_at = 2 if layout == "NHD" else 1
+    is_float8 = key.dtype.name in _FLOAT8
     for name, given in zip(names, scales, strict=True):
-        if (given is not None) != (key.dtype == np.int8):
-            needed = "given with pages of int8" if given is None else "left out with pages of"
-            raise TypeError(f"{name} must be {needed}{f' {key.dtype}' * (given is not None)}")
-        if given is not None:
+        if given is None and key.dtype == np.int8:
+            raise TypeError(f"{name} must be given with pages of int8")
+        if given is not None and key.dtype != np.int8 and not is_float8:
+            raise TypeError(f"{name} must be left out with pages of {key.dtype}")
+        if given is not None or is_float8:
+            given = 1.0 if given is None else given
             arrays.append(_scales(name, given, key.shape[:3], heads_at))
+    if is_float8:
+        arrays[:2] = (array.view(np.uint8) for array in arrays[:2])
     if layout == "NHD":
         arrays = [array.swapaxes(1, 2) for array in arrays]
     table, numbers = _table(block_table, lengths, arrays[0].shape[0], arrays[0].shape[2])
     key_rows, value_rows, *of_both = arrays
     of_key, of_value = of_both or (None, None)
-    return _core.LayerPages(key_rows, value_rows, of_key, of_value, table, numbers)
+    is_e5m2 = key.dtype.name == "float8_e5m2"
+    return _core.LayerPages(key_rows, value_rows, of_key, of_value, table, numbers, is_e5m2)
 
 
 def _pool(name: str, pages: ArrayLike) -> Array:
     array = as_array(name, pages)
     if array.dtype.name not in _POOL_TYPES or not array.dtype.isnative:
         raise TypeError(
-            f"{name} must be an array of float16, bfloat16, float32, float64 or int8, got "
-            f"{array.dtype}"
+            f"{name} must be an array of {', '.join(_POOL_TYPES[:-1])} or {_POOL_TYPES[-1]}, got "
+            f"{array.dtype}{_VIEW_BYTES * (array.dtype == np.uint8)}"
         )
     if array.ndim != 4 or 0 in array.shape[1:]:
         raise ValueError(

@@ -119,9 +119,10 @@ def restored(stored: StoredType, rows: Array, scales: Array, *, is_rotated: bool
 def _of_groups(rows: Array, scales: Array) -> Array:
     """Return numbers from bytes (heads, tokens, dim / 2) and scales (heads, tokens, dim / 16)."""
     heads, tokens, size = rows.shape
-    parts = rows.reshape(heads, tokens, -1, GROUP // 2)
+    groups = 2 * size // GROUP
+    parts = rows.reshape(heads, tokens, groups, GROUP // 2)
     integers = np.concatenate([parts & 15, parts >> 4], axis=-1)
-    each = scales.reshape(heads, tokens, -1, 2).astype(SCALE_TYPE)
+    each = scales.reshape(heads, tokens, groups, 2).astype(SCALE_TYPE)
     numbers: Array = integers * each[..., :1] + each[..., 1:]
     return numbers.reshape(heads, tokens, 2 * size)
 
@@ -165,25 +166,48 @@ def _times_h(rows: Array) -> Array:
 
 def stored_tokens(pages: _core.LayerPages, geometry: LayerGeometry, which: int) -> Array:
     """Return keys (0) or values (1), (batch, kv_heads, longest, dim), with 0 for missing tokens."""
-    dtype, arrays = geometry.dtype, pages.arrays
-    means = pages.key_means if which == 0 else None
-    is_rotated = which == 0 and not geometry.value_from_key
+    dtype = geometry.dtype
     dim = (geometry.head_dim, geometry.value_dim)[which]
     shape = (len(pages.lengths), geometry.kv_heads, pages.longest, dim)
     found = np.zeros(shape, SCALE_TYPE if dtype.is_quantized else dtype.numbers)
-    size, first_pages = geometry.page_size, geometry.first_pages
-    entries = zip(pages.lengths.tolist(), pages.evicted.tolist(), pages.table, strict=True)
-    for entry, (length, evicted, table) in enumerate(entries):
-        for page in range(-(-length // size)):
-            if first_pages <= page < first_pages + evicted:
-                continue
-            at = table[page - evicted if page >= first_pages else page]
-            tokens = min(size, length - page * size)
-            rows = arrays[which][at, :, :tokens]
-            if dtype.is_quantized:
-                scales = arrays[2 + which][at, :, :tokens]
-                rows = restored(dtype, rows, scales, is_rotated=is_rotated)
-            if means is not None:
-                rows = rows + means[:, None]
-            found[entry, :, page * size : page * size + tokens] = rows
+    size = geometry.page_size
+    counts = zip(pages.lengths.tolist(), pages.evicted.tolist(), strict=True)
+    for entry, (length, evicted) in enumerate(counts):
+        rows = entry_tokens(pages, geometry, which, entry)
+        first = min(length, geometry.first_pages * size)
+        found[entry, :, :first] = rows[:, :first]
+        found[entry, :, first + evicted * size : length] = rows[:, first:]
     return found
+
+
+def entry_tokens(
+    pages: _core.LayerPages, geometry: LayerGeometry, which: int, entry: int, start: int = 0
+) -> Array:
+    """Return keys (0) or values (1) of an entry, (kv_heads, tokens, dim), without evicted tokens.
+
+    They begin with the token at `start`, which may be 0 or after the evicted tokens.
+    """
+    rows, dtype = entry_rows(pages, geometry, which, entry, start), geometry.dtype
+    if dtype.is_quantized:
+        scales = entry_rows(pages, geometry, 2 + which, entry, start)
+        is_rotated = which == 0 and not geometry.value_from_key
+        rows = restored(dtype, rows, scales, is_rotated=is_rotated)
+    means = pages.key_means if which == 0 else None
+    return rows if means is None else rows + means[:, None]
+
+
+def entry_rows(
+    pages: _core.LayerPages, geometry: LayerGeometry, part: int, entry: int, start: int
+) -> Array:
+    """Return an array of an entry as it is stored, as for `entry_tokens`.
+
+    Parts 0 and 1 are keys and values; 2 and 3 are their scales.
+    """
+    size, evicted = geometry.page_size, int(pages.evicted[entry])
+    before = start - evicted * size if start > 0 else 0  # tokens before `start` that are held
+    held = int(pages.lengths[entry]) - evicted * size
+    columns = slice(before // size, -(-held // size))
+    rows = pages.arrays[part][pages.table[entry, columns]].swapaxes(0, 1)
+    rows = rows.reshape(rows.shape[0], -1, *rows.shape[3:])
+    skipped = columns.start * size
+    return rows[:, before - skipped : held - skipped]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
+
 
 TOP = 254
 NOT_A_NUMBER = 255

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from regard._arguments.arrays import shown
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.numbers import count, iterated, listed
+from regard._arguments.numbers import count
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._explore._encoding import TOP, packed
-from regard._explore._heads import THUMBNAIL, Progressed, heads_of
+from regard._explore._heads import THUMBNAIL, heads_of
 from regard._explore._layers import OPTIONS_OF_WEIGHTS, layers_of, layers_of_weights
 from regard._explore._page import Explorer
 from regard._explore._plan import plan_of
 from regard._recording.given import recorded_layers, texts_of
 from regard._recording.layer import RecordedLayer, short
 from regard._recording.recording import Recording
-from regard._runtime.progress import check_progress, reporting
+from regard._runtime.progress import Progressed, check_progress, reporting
 from regard._runtime.public import public
 from regard._show.colors import DECADES, DIFFERENCE_DECADES
 from regard._show.labels import HeadNames, short_names, tokens_of_axes
-from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES
+from regard._statistics.result import FIELDS
+from regard._statistics.summary import SummaryRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,9 +170,9 @@ def explore(
     """
     check_options("explore", options, names_of(WeightOptions))
     check_progress(progress, "explore")
-    wanted = _statistics(statistics)
     top_k = count("top_k", top_k, minimum=1, maximum=MOST_TOP_KEYS)
-    first_keys, local_reach = count("first_keys", first_keys), count("local_reach", local_reach)
+    names_of_statistics = FIELDS if statistics is None else statistics
+    request = SummaryRequest.of(names_of_statistics, top_k, first_keys, local_reach)
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
@@ -188,23 +188,17 @@ def explore(
         tokens = texts_of(recorded_layers(query, {}))
     layers, head_names = _named(layers, names)
     texts, numbers_of_tokens = _texts(tokens, layers)
-    if numbers_of_tokens is None and "induction" in wanted:
+    wanted = request.wanted | {"top_k": True}
+    if numbers_of_tokens is None and wanted["induction"]:
         if statistics is not None:
             raise TypeError(
                 "statistics with 'induction' need tokens: one sequence, the text of each key"
             )
-        wanted.remove("induction")
-    plan = _plan(layers, wanted, top_k, texts, detail, regions, tile_bytes)
+        wanted["induction"] = False
+    request = request._replace(wanted=wanted, top_k=min(top_k, kv_len))
+    plan = plan_of(layers, request, texts, detail, regions, tile_bytes)
     max_bytes = count("max_bytes", max_bytes, minimum=1)
     plan.check(max_bytes)
-    request: dict[str, Any] = {
-        "statistics": [*wanted, "top_k"],
-        "top_k": min(top_k, kv_len),
-        "first_keys": first_keys,
-        "local_reach": local_reach,
-    }
-    if "induction" in wanted:
-        request["tokens"] = numbers_of_tokens
     total = (3 if plan.is_exact else 5) * q_len * sum(x.heads for x in layers)
     described: list[dict[str, Any]] = []
     labels = short_names([layer.name for layer in layers])
@@ -214,7 +208,8 @@ def explore(
         steps = Progressed(total, report)
         for number, layer in enumerate(layers):
             heads = []
-            for index, head in enumerate(heads_of(number, layer, plan, request, max_bytes, steps)):
+            found = heads_of(number, layer, plan, request, numbers_of_tokens, max_bytes, steps)
+            for index, head in enumerate(found):
                 place = f"{number}.{index}"
                 blobs += [(f"map-{place}", head.picture[0]), (f"rows-{place}", head.rows[0])]
                 blobs += [(f"tile-{place}.{n}", tile.blob) for n, tile in enumerate(head.tiles)]
@@ -247,8 +242,8 @@ def explore(
         "top": TOP,
         "thumbnail": THUMBNAIL,
         "overview": arrays,
-        "first_keys": first_keys,
-        "local_reach": local_reach,
+        "first_keys": request.first_keys,
+        "local_reach": request.local_reach,
         "options": _options_of(layers)
         if isinstance(query, Recording | RecordedLayer)
         else _shown(weights, mask, options),
@@ -270,44 +265,7 @@ def plan_of_lengths(
     none = np.broadcast_to(np.float32(0), (layers, heads, len(tokens), 1))
     texts = {"key": list(tokens)}
     layers_ = layers_of(none, none, None, {})
-    return _plan(layers_, _statistics(None), top_k, texts, detail, None, None)
-
-
-def _plan(
-    layers: list[Layer],
-    statistics: list[str],
-    top_k: int,
-    texts: Mapping[str, Any] | None,
-    detail: int | None,
-    regions: Iterable[Any] | None,
-    tile_bytes: int | None,
-) -> Plan:
-    return plan_of(
-        layers,
-        detail,
-        regions,
-        tile_bytes,
-        bytes_per_row=4 * top_k + 2 * sum(name in OF_QUERIES for name in statistics),
-        bytes_per_key=2 * sum(name in OF_KEYS for name in statistics),
-        text_bytes=_bytes_of(texts),
-    )
-
-
-def _statistics(statistics: Iterable[str] | None) -> list[str]:
-    """Return the names of statistics in the page's order, without "top_k"."""
-    known = (*OF_QUERIES, *OF_KEYS, *OF_HEADS)
-    if statistics is None:
-        return list(known)
-    if isinstance(statistics, str):
-        names: list[Any] = [statistics]
-    else:
-        names = iterated("statistics", statistics, "an iterable of str")
-    for each in names:
-        if not isinstance(each, str) or each not in (*known, "top_k"):
-            raise ValueError(
-                f"statistics must be of {listed((*known, 'top_k'))}, got {shown(each)}"
-            )
-    return [name for name in known if name in names]
+    return plan_of(layers_, SummaryRequest.of(FIELDS, top_k), texts, detail)
 
 
 def _named(
@@ -340,12 +298,6 @@ def _texts(
     if of_positions:
         _, numbers = np.unique(np.array(texts.key, object), return_inverse=True)
     return {"key": texts.key, "query": start if of_positions else texts.query}, numbers
-
-
-def _bytes_of(texts: Mapping[str, Any] | None) -> int:
-    """Return the approximate size of texts in bytes; characters beyond ASCII cost more bytes."""
-    lists = [each for each in (texts or {}).values() if isinstance(each, list)]
-    return sum(len(text) * (1 if text.isascii() else 6) + 3 for each in lists for text in each)
 
 
 def _refuse_with_weights(arguments: Mapping[str, Any]) -> None:

@@ -6,29 +6,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard import _core
 from regard._explore._encoding import Halves, halves, levels, packed, places, short_halves
 from regard._explore._layers import scored
 from regard._explore._tiles import tiles_of
-from regard._runtime.progress import report_after
 from regard._show.weights import edges, pooled
-from regard._statistics.attention_map import pictures_of_call
-from regard._statistics.calls import compute_lse
+from regard._statistics.attention_map import pictures_of
+from regard._statistics.calls import lse_of
 from regard._statistics.result import OF_HEADS, OF_KEYS, OF_QUERIES, TopKeys
-from regard._statistics.summary import SummaryRequest, summary_of
+from regard._statistics.summary import summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._explore._layers import Layer
     from regard._explore._plan import Plan
     from regard._explore._tiles import Tile
-    from regard._runtime.progress import Report
+    from regard._runtime.progress import Progressed
+    from regard._statistics.summary import SummaryRequest
 
-    Array = NDArray[Any]
 
 THUMBNAIL = 64
 
@@ -43,50 +40,25 @@ class Head(NamedTuple):
     tiles: list[Tile]
 
 
-class Progressed:
-    """The progress of the whole page, from the progress of the calls for one layer."""
-
-    def __init__(self, total: int, report: Report | None) -> None:
-        self._total, self._done, self._report = total, 0, report
-
-    def begin(self, queries: int) -> Report | None:
-        """Return the report function of a call with this number of queries."""
-        self._done += queries
-        return report_after(self._report, self._done - queries, self._total)
-
-
 def heads_of(
     number: int,
     layer: Layer,
     plan: Plan,
-    request: Mapping[str, Any],
+    request: SummaryRequest,
+    tokens: Array | None,
     max_bytes: int,
     steps: Progressed,
 ) -> Iterator[Head]:
-    """Compute the page content for each head of a layer; `request` is the summary request."""
+    """Compute the page content for each head of a layer."""
     sizes = layer.call.sizes
-    wanted = dict(request)
-    tokens = wanted.pop("tokens", None)
     rows = sizes.heads * sizes.q_len
-    begin = steps.begin(rows)
     call, lse = with_lse(layer)
-    if begin is not None:
-        begin(rows, rows)
-    summary = summary_of(
-        SummaryRequest.of("explore", {}, tokens=tokens, **wanted),
-        call.query,
-        call.key,
-        call.masks.argument,
-        call.options,
-        tokens,
-        lse,
-        steps.begin(rows),
-    )
+    steps.add(rows)
+    summary = summary_of(call, request, tokens, lse, steps.begin(rows))
+    reductions = ("max",) if plan.is_exact else ("max", "mean")
     pictures = {
-        reduce: pictures_of_call(
-            call, shape=plan.shape, reduce=reduce, lse=lse, progress=steps.begin(rows)
-        )
-        for reduce in (("max",) if plan.is_exact else ("max", "mean"))
+        reduce: pictures_of(call, plan.shape, reduce, lse=lse, progress=steps.begin(rows))
+        for reduce in reductions
     }
     exact = _regions_of(number, call, plan, lse)
     for head in range(layer.heads):
@@ -106,10 +78,8 @@ def heads_of(
             room = plan.room_for_tiles(max_bytes, len(picture[0]) + len(of_rows[0]))
             assert summary.top_k is not None
             top = TopKeys(*(each[head] for each in summary.top_k))
-            begin = steps.begin(sizes.q_len)
             tiles = tiles_of(call.head(head), lse[head], mean, top, plan.levels, room)
-            if begin is not None:
-                begin(sizes.q_len, sizes.q_len)
+            steps.add(sizes.q_len)
         yield Head(
             picture,
             of_rows,
@@ -122,11 +92,7 @@ def heads_of(
 def with_lse(layer: Layer) -> tuple[CheckedCall, Array]:
     """Return the call whose weights are shown, and its lse."""
     call = layer.call
-    if not layer.has_scores:
-        return scored(call)
-    own: Any = call.options
-    arrays = call.query, call.key
-    return call, compute_lse(_core.attention, arrays, (), call.masks.argument, own, None)
+    return (call, lse_of(call)) if layer.has_scores else scored(call)
 
 
 def _regions_of(number: int, call: CheckedCall, plan: Plan, lse: Array) -> list[dict[str, Halves]]:
@@ -135,17 +101,13 @@ def _regions_of(number: int, call: CheckedCall, plan: Plan, lse: Array) -> list[
     own = [region for region in plan.regions if region.layer == number]
     for bounds in dict.fromkeys((region.queries, region.keys) for region in own):
         (first, end), (first_key, end_key) = bounds
-        (picture,) = pictures_of_call(
-            call,
-            shape=(end - first, end_key - first_key),
-            reduce="max",
-            regions=[(slice(first, end), slice(first_key, end_key))],
-            lse=lse,
-        )
-        for region in own:
-            if (region.queries, region.keys) == bounds:
-                name = f"region {first} {end} {first_key} {end_key}"
-                found[region.head][name] = halves(picture[region.head])
+        region = slice(first, end), slice(first_key, end_key)
+        shape = end - first, end_key - first_key
+        (picture,) = pictures_of(call, shape, "max", [region], lse)
+        name = f"region {first} {end} {first_key} {end_key}"
+        for each in own:
+            if (each.queries, each.keys) == bounds:
+                found[each.head][name] = halves(picture[each.head])
     return found
 
 

@@ -16,19 +16,18 @@ import numpy as np
 from regard._arguments.arrays import is_list_of_arrays
 from regard._arguments.masks import Masks
 from regard._attention.check import check_call
-from regard._recording.given import check_equal, pairs_of_layers, recorded_layers
-from regard._recording.layer import RecordedLayer, call_of
+from regard._recording.given import calls_of_layers, pairs_of_layers, recorded_layers
+from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording, of_one_text
 from regard._show.weights import attention_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
-
-    Array = NDArray[Any]
 
 
 # Options for the positions of queries and for the computation, which do not change weights.
@@ -60,12 +59,8 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
     """Return the layers of a call or a recording, or raise the errors of their arguments."""
     if isinstance(query, Recording | RecordedLayer):
         recorded = recorded_layers(query, options, key=key, mask=mask)
-        check_equal(recorded, _lengths_of, "lengths")
-        calls = [call_of(of_one_text(layer)) for layer in recorded]
-        layers = [
-            Layer(layer.name, replace(call, options={**call.options, **options}))
-            for layer, call in zip(recorded, calls, strict=True)
-        ]
+        calls = calls_of_layers(map(of_one_text, recorded), options, "lengths")
+        layers = [Layer(*each) for each in zip((x.name for x in recorded), calls, strict=True)]
         check_sizes(layers)
         return layers
     if key is None:
@@ -86,11 +81,6 @@ def layers_of(query: Any, key: Any, mask: Any, options: Mapping[str, Any]) -> li
             layers.append(found[0]._replace(name=str(number)))
     check_sizes(layers)
     return layers
-
-
-def _lengths_of(layer: RecordedLayer) -> str:
-    sizes = call_of(layer).sizes
-    return f"q_len {sizes.q_len}, kv_len {sizes.kv_len}"
 
 
 def _layers_of_arrays(

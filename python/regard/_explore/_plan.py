@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard._arguments.arrays import bytes_of
 from regard._arguments.numbers import count, slice_ends
+from regard._statistics.result import OF_KEYS, OF_QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from regard._explore._layers import Layer
+    from regard._statistics.summary import SummaryRequest
 
 DETAILS = (512, 256, 128)
 LEAST_DETAIL, MOST_DETAIL = 16, 8192
@@ -82,14 +84,13 @@ class Plan(NamedTuple):
 
 def plan_of(
     layers: Sequence[Layer],
+    request: SummaryRequest,
+    texts: Mapping[str, Any] | None,
     detail: int | None,
-    regions: Iterable[Any] | None,
-    tile_bytes: int | None,
-    bytes_per_row: int,
-    bytes_per_key: int,
-    text_bytes: int,
+    regions: Iterable[Any] | None = None,
+    tile_bytes: int | None = None,
 ) -> Plan:
-    """Return the plan of a page."""
+    """Return the plan of a page that shows the requested statistics and the texts."""
     q_len, kv_len = layers[0].call.sizes.q_len, layers[0].call.sizes.kv_len
     heads = sum(layer.heads for layer in layers)
 
@@ -104,7 +105,10 @@ def plan_of(
         side = count("detail", detail, minimum=LEAST_DETAIL, maximum=MOST_DETAIL)
     shape = min(side, q_len), min(side, kv_len)
     wanted = _regions(regions, layers, q_len, kv_len)
+    bytes_per_row = 4 * request.top_k + 2 * sum(request.wanted[name] for name in OF_QUERIES)
+    bytes_per_key = 2 * sum(request.wanted[name] for name in OF_KEYS)
     rows = heads * (q_len * bytes_per_row + kv_len * bytes_per_key)
+    text_bytes = _bytes_of(texts)
     exact = 2 * sum(region.size for region in wanted)
     total = bytes_of_maps(side) + (rows + exact) * _LEFT_OF_ROWS * _AS_TEXT
     total += _PROGRAM_BYTES + heads * _THUMBNAIL_BYTES + text_bytes
@@ -124,6 +128,12 @@ def plan_of(
     lengths = q_len, kv_len
     is_exact = shape == lengths
     return Plan(lengths, shape, is_exact, wanted, round(total), heads, shares, levels, tile_bytes)
+
+
+def _bytes_of(texts: Mapping[str, Any] | None) -> int:
+    """Return the approximate size of texts in bytes; characters beyond ASCII cost more bytes."""
+    lists = [each for each in (texts or {}).values() if isinstance(each, list)]
+    return sum(len(text) * (1 if text.isascii() else 6) + 3 for each in lists for text in each)
 
 
 def _finer_levels(lengths: tuple[int, int], shape: tuple[int, int]) -> list[TileLevel]:

@@ -10,26 +10,24 @@ of their queries, because a page shows the top keys without any tile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from regard._explore._encoding import levels, packed, short_halves
 from regard._explore._plan import TILE
 from regard._show.weights import edges
-from regard._statistics.attention_map import pictures_of_call
+from regard._statistics.attention_map import pictures_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._explore._encoding import Halves
     from regard._explore._plan import TileLevel
     from regard._statistics.result import TopKeys
 
-    Array = NDArray[Any]
 
 # Tiles are ordered on a grid of at most this many rows and columns, whatever the number of tiles.
 _FINEST_GRID = 512
@@ -168,14 +166,9 @@ def computed(
     rows = edges(call.sizes.q_len, level.rows).tolist()
     columns = edges(call.sizes.kv_len, level.columns).tolist()
     bounds = [(rows[i], rows[i + 1], columns[j], columns[j + 1]) for i, j in places]
+    regions = [(slice(a, b), slice(c, d)) for a, b, c, d in bounds]
     pictures = {
-        reduce: pictures_of_call(
-            call,
-            shape=(TILE, TILE),
-            reduce=reduce,
-            regions=[(slice(a, b), slice(c, d)) for a, b, c, d in bounds],
-            lse=lse,
-        )
+        reduce: pictures_of(call, (TILE, TILE), reduce, regions, lse)
         for reduce in (("max",) if level.is_exact else ("max", "mean"))
     }
     for number, own in enumerate(bounds):

@@ -67,7 +67,7 @@ def scaled_dot_product_attention_backward(
 
     With the weights :math:`P = e^{S - \mathrm{lse}}` of the scores S, and G for `grad_output`,
 
-    .. math:: \mathrm{grad\_value} = P^T G, \qquad
+    .. math:: \mathrm{grad\_value} = P^T G, \\
               \mathrm{grad\_query} = \mathrm{scale}\; dS\, \mathrm{key}, \qquad
               \mathrm{grad\_key} = \mathrm{scale}\; dS^T\, \mathrm{query}, \\
               dS = P \circ (G\, \mathrm{value}^T - D), \qquad
@@ -254,10 +254,9 @@ def _gradients(
         options = with_arrays(options)
     if mask is not None:
         warn_if_zero_one(mask)
-    fields = AttentionGradients._fields
     inputs = {"query": query, "key": key, "value": value, "mask": mask}
     inputs |= {"grad_output": grad_output, "output": output, "lse": lse, "grad_lse": grad_lse}
-    wanted = wanted_gradients(with_respect_to, fields, mask, options, out, inputs)
+    wanted = wanted_gradients(with_respect_to, mask, options, out, inputs)
     flags = tuple(map(wanted.names.__contains__, _OF_KERNELS))
     outs = None if out is None else out[:3]
     result = NotImplemented

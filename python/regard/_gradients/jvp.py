@@ -39,7 +39,7 @@ def scaled_dot_product_attention_jvp(
     With the weights P and the tangent T of the scores,
 
     .. math:: T = \mathrm{scale}\,(\mathrm{tangent\_query}\;\mathrm{key}^T
-                  + \mathrm{query}\;\mathrm{tangent\_key}^T), \qquad
+                  + \mathrm{query}\;\mathrm{tangent\_key}^T), \\
               r = \mathrm{rowsum}(P \circ T) = \mathrm{tangent\_lse}, \\
               \mathrm{tangent\_output} = (P \circ T)\,\mathrm{value} - r\,\mathrm{output}
                   + P\,\mathrm{tangent\_value},

@@ -34,7 +34,7 @@ def merge_attention_states_backward(
     With G for `grad_output`,
 
     .. math:: w_i = e^{\mathrm{lse}_i - \mathrm{lse}}, \qquad
-              \mathrm{grad\_output}_i = w_i\, G, \qquad
+              \mathrm{grad\_output}_i = w_i\, G, \\
               \mathrm{grad\_lse}_i = w_i \left(\mathrm{rowsum}(G \circ
                   (\mathrm{output}_i - \mathrm{output})) + \mathrm{grad\_lse}\right)
 

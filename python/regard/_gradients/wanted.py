@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _ROLES = ("query", "key", "value")
+_FIELDS = (*_ROLES, "mask", *DIFFERENTIABLE)
 
 
 class GradientRequest(NamedTuple):
@@ -50,15 +51,17 @@ class GradientRequest(NamedTuple):
 
 def wanted_gradients(
     with_respect_to: Iterable[str],
-    fields: tuple[str, ...],
     mask: ArrayLike | None,
     options: Mapping[str, Any],
-    out: tuple[Array | None, ...] | None,
-    inputs: Mapping[str, Any],
+    out: tuple[Array | None, ...] | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> GradientRequest:
-    """Check `with_respect_to` and `out`, or raise TypeError or ValueError."""
-    names = _names(with_respect_to, fields)
-    arrays = _arrays_of_out(out, fields)
+    """Check `with_respect_to` and `out`, or raise TypeError or ValueError.
+
+    `inputs` are the other arrays of the call, which `out` must not overlap.
+    """
+    names = _names(with_respect_to)
+    arrays = _arrays_of_out(out)
     likes = {"mask": _float_mask(mask)} if "mask" in names else {}
     likes |= {name: _option(name, options) for name in DIFFERENTIABLE if name in names}
     request = GradientRequest(names, arrays, likes)
@@ -68,7 +71,7 @@ def wanted_gradients(
         for name in _ROLES:
             reason = "they would be overwritten; pass another array"
             refuse_overlap(f"out.{name}", arrays[name], "sinks", likes["sinks"], reason)
-    others = {**inputs, **likes, **{f"out.{name}": arrays[name] for name in _ROLES}}
+    others = {**(inputs or {}), **likes, **{f"out.{name}": arrays[name] for name in _ROLES}}
     for name, like in likes.items():
         array = arrays[name]
         if array is not None:
@@ -83,7 +86,7 @@ def wanted_gradients(
     return request
 
 
-def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
+def _names(with_respect_to: Iterable[str]) -> set[str]:
     if isinstance(with_respect_to, str):
         raise TypeError(
             f"with_respect_to must be an iterable of names, got the string {with_respect_to!r}: "
@@ -91,19 +94,17 @@ def _names(with_respect_to: Iterable[str], fields: tuple[str, ...]) -> set[str]:
         )
     names = iterated("with_respect_to", with_respect_to, "an iterable of names")
     for name in names:
-        if not isinstance(name, str) or name not in fields:
+        if not isinstance(name, str) or name not in _FIELDS:
             raise ValueError(
-                f"with_respect_to must contain names from {', '.join(fields)}, got {shown(name)}"
+                f"with_respect_to must contain names from {', '.join(_FIELDS)}, got {shown(name)}"
             )
     return set(names)
 
 
-def _arrays_of_out(
-    out: tuple[Array | None, ...] | None, fields: tuple[str, ...]
-) -> dict[str, Array | None]:
+def _arrays_of_out(out: tuple[Array | None, ...] | None) -> dict[str, Array | None]:
     if out is None:
-        return dict.fromkeys(fields)
-    if not isinstance(out, tuple) or len(out) != len(fields):
+        return dict.fromkeys(_FIELDS)
+    if not isinstance(out, tuple) or len(out) != len(_FIELDS):
         given = type(out).__name__
         if isinstance(out, tuple):
             given = (
@@ -111,10 +112,10 @@ def _arrays_of_out(
                 "not needed"
             )
         raise TypeError(
-            f"out must be an AttentionGradients or a tuple of {len(fields)} arrays or None, got "
+            f"out must be an AttentionGradients or a tuple of {len(_FIELDS)} arrays or None, got "
             f"{given}"
         )
-    return dict(zip(fields, out, strict=True))
+    return dict(zip(_FIELDS, out, strict=True))
 
 
 def _float_mask(mask: ArrayLike | None) -> Array:

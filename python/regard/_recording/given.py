@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from regard._arguments.arrays import is_list_of_arrays
 from regard._arguments.numbers import listed
 from regard._arguments.options import RecordedOptions, names_of
-from regard._recording.layer import RecordedLayer
+from regard._recording.layer import RecordedLayer, call_of
 from regard._recording.recording import Recording, of_one_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike
+
+    from regard._attention.check import CheckedCall
 
     # Query, or a recording in place of query and key.
     QueryOrRecording = ArrayLike | Recording | RecordedLayer
@@ -80,17 +83,30 @@ def texts_of(layers: tuple[RecordedLayer, ...]) -> tuple[Any, Any] | None:
     return None if sides == [None, None] else (sides[0], sides[1])
 
 
-def check_equal(
-    layers: tuple[RecordedLayer, ...], size_of: Callable[[RecordedLayer], Any], what: str
-) -> None:
-    """Raise ValueError, which names the layers to select, unless the layers have equal sizes."""
-    groups: dict[Any, list[str]] = {}
+def calls_of_layers(
+    layers: Iterable[RecordedLayer],
+    options: Mapping[str, Any],
+    equal: Literal["sizes", "lengths"] = "sizes",
+) -> list[CheckedCall]:
+    """Return the calls of recorded layers, with other options of the call such as threads.
+
+    Raises ValueError, which names the layers to select, unless the layers have equal sizes or
+    lengths.
+    """
+    calls, groups = [], dict[str, list[str]]()
     for layer in layers:
-        groups.setdefault(size_of(layer), []).append(layer.name)
+        call = call_of(layer)
+        calls.append(replace(call, options={**call.options, **options}))
+        sizes = f"q_len {call.sizes.q_len}, kv_len {call.sizes.kv_len}"
+        if equal == "sizes":
+            batch = f"batch axes {call.sizes.batch}, " if call.sizes.batch else ""
+            sizes = f"{batch}{call.sizes.heads} heads, {sizes}"
+        groups.setdefault(sizes, []).append(layer.name)
     if len(groups) > 1:
-        shown = "; ".join(f"{size} in {listed(names)}" for size, names in groups.items())
+        shown = "; ".join(f"{sizes} in {listed(names)}" for sizes, names in groups.items())
         raise ValueError(
-            f"the layers of the recording must have the same {what}, got {shown}: "
+            f"the layers of the recording must have the same {equal}, got {shown}: "
             f"recording.select({next(iter(groups.values()))!r}) chooses layers that agree, and so "
             "does a part of their names"
         )
+    return calls

@@ -189,8 +189,15 @@ class RecordedLayer:
         return RecordedLayer.of(self.name, call, *tokens)
 
     def with_tokens(self, query_tokens: Array | None, key_tokens: Array | None) -> RecordedLayer:
-        """Return the layer with other tokens, which have been checked."""
-        return RecordedLayer.of(self.name, self._call, query_tokens, key_tokens)
+        """Return the layer with other tokens, which have been checked; None if they do not fit."""
+        sizes = self._call.sizes
+        fitting = (
+            tokens
+            if tokens is not None and broadcasts_to(tokens.shape, (*sizes.batch, length))
+            else None
+            for tokens, length in ((query_tokens, sizes.q_len), (key_tokens, sizes.kv_len))
+        )
+        return RecordedLayer.of(self.name, self._call, *fitting)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a RecordedLayer is immutable: create a new layer to set {name}")

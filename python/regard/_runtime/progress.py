@@ -40,9 +40,23 @@ def reporting(progress: Any, total: int | None, unit: str, caller: str) -> Itera
             yield lambda done, total: lines.update(task, completed=done)
 
 
-def report_after(report: Report | None, done: int, total: int) -> Report | None:
-    """Return the report function for a part of a call that begins when `done` units are."""
-    return report and (lambda more, _: report(done + more, total))
+class Progressed:
+    """The progress of several calls as that of one call with `total` units."""
+
+    def __init__(self, total: int, report: Report | None) -> None:
+        self._total, self._begun, self._report = total, 0, report
+
+    def begin(self, units: int) -> Report | None:
+        """Return the report function of the next call, which has this number of units."""
+        report, total, before = self._report, self._total, self._begun
+        self._begun += units
+        return report and (lambda done, _: report(before + done, total))
+
+    def add(self, units: int) -> None:
+        """Report that a call with this number of units is completed."""
+        report = self.begin(units)
+        if report is not None:
+            report(units, units)
 
 
 def _bars(caller: str) -> Any:

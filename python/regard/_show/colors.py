@@ -7,14 +7,15 @@ only an aid. Björn Ottosson 2020, "A perceptual color space for image processin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
+
 
 # Lightness, chroma and hue in degrees, at even intervals.
 _SEQUENTIAL = {

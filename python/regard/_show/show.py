@@ -28,11 +28,11 @@ from regard._show.weights import attention_weights, place_of_head
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._show.labels import TokensArgument
 
-    Array = NDArray[Any]
 
 _MOST_TABLES = 8
 # Lines have at most 80 columns.

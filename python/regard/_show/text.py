@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from regard._arguments.arrays import Array
 
-    Array = NDArray[Any]
 
 WEIGHT_WIDTH = 6
 _LABEL_WIDTH = 8

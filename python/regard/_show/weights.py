@@ -11,10 +11,10 @@ from regard._arguments.masks import is_sparse
 from regard._arguments.numbers import integers
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
-    Integers = NDArray[np.int64]
+    from regard._arguments.arrays import Array, Integers
+
 
 # The most by which a row's sum may exceed 1. Weights may have been rounded to three decimals, or to
 # 16 bits: bfloat16 rounds a weight by up to 1/256 of it.

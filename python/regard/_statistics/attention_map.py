@@ -5,31 +5,30 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
+import numpy as np
+
 from regard import _core
 from regard._arguments.arrays import shown
-from regard._arguments.foreign import with_arrays
-from regard._arguments.hints import raise_with_hint, warn_if_zero_one
 from regard._arguments.keywords import check_options
-from regard._arguments.masks import Masks
 from regard._arguments.numbers import choice, count, iterated, slice_ends
 from regard._arguments.options import WeightOptions, names_of, takes_options
-from regard._attention.check import check_call
+from regard._recording.given import calls_of_layers, recorded_layers
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
-from regard._runtime.progress import check_progress, report_after, reporting
+from regard._runtime.progress import Progressed, check_progress, reporting
 from regard._runtime.public import public
-from regard._statistics.calls import LayerResults, compute_lse, pair_of
+from regard._statistics.calls import call_of_weights, lse_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress
 
-    Array = NDArray[Any]
     Region = tuple[slice, slice]
 
 _NAME = "attention_map"
@@ -145,84 +144,53 @@ def attention_map(
     array([1., 0., 0.], dtype=float32)
     """
     check_options(_NAME, options, names_of(WeightOptions))
-    wanted: dict[str, Any] = {"shape": shape, "reduce": reduce, "regions": regions}
-    if isinstance(query, Recording | RecordedLayer):
-        recorded = LayerResults(query, options, key=key, mask=mask, lse=lse)
-        return _pictures_of_layers(recorded, wanted, progress)
-    if key is None:
-        raise TypeError("key must be an array, got None: only a recording needs no key")
-    pictures: Array | list[Array] = pictures_of(
-        query, key, mask, options, **wanted, lse=lse, progress=progress
-    )
-    return pictures
-
-
-def _pictures_of_layers(
-    recorded: LayerResults, wanted: dict[str, Any], progress: Progress
-) -> Array | list[Array]:
-    """Return the pictures of the layers of a recording."""
-    regions = wanted["regions"]
+    check_progress(progress, _NAME)
     if regions is not None:
-        wanted["regions"] = regions = iterated("regions", regions, "an iterable of pairs of slices")
-
-    def of_layer(_: RecordedLayer, arguments: tuple[Any, Any, Any, Any], report: Any) -> Any:
-        return pictures_of(*arguments, **wanted, progress=report)
-
-    def rows_of(call: CheckedCall) -> int:
-        bounds = _bounds(regions, call.sizes.q_len, call.sizes.kv_len)
-        return math.prod(call.rows[:-1]) * sum(end - first for (first, end), _ in bounds)
-
-    pictures = recorded.compute(of_layer, _NAME, progress, rows_of)
+        regions = iterated("regions", regions, "an iterable of pairs of slices")
+    if not isinstance(query, Recording | RecordedLayer):
+        call = call_of_weights(query, key, mask, options)
+        pictures: Array | list[Array] = pictures_of(call, shape, reduce, regions, lse, progress)
+        return pictures
+    layers = recorded_layers(query, options, key=key, mask=mask, lse=lse)
+    calls = calls_of_layers(layers, options)
+    rows = _rows_of(calls[0], regions)
+    with reporting(progress, len(calls) * rows, "query", _NAME) as report:
+        steps = Progressed(len(calls) * rows, report)
+        of_layers = [
+            pictures_of(call, shape, reduce, regions, progress=steps.begin(rows)) for call in calls
+        ]
+    if isinstance(query, RecordedLayer):
+        (pictures,) = of_layers
+        return pictures
     if regions is None:
-        return recorded.join(pictures)
-    return [recorded.join(list(each)) for each in zip(*pictures, strict=True)]
+        return np.stack(of_layers)
+    return [np.stack(each) for each in zip(*of_layers, strict=True)]
 
 
 def pictures_of(
-    query: ArrayLike,
-    key: ArrayLike,
-    mask: ArrayLike | None,
-    options: Any,
-    *,
+    call: CheckedCall,
     shape: tuple[int, int],
     reduce: str,
-    regions: Iterable[Region] | None = None,
+    regions: Sequence[Region] | None = None,
     lse: ArrayLike | None = None,
     progress: Progress = None,
 ) -> Any:
-    """Implement `attention_map`, with the options of any part of a checked call."""
+    """Return a picture of the weights of a checked call, or of each region, as `attention_map`."""
     height, width = pixels_of(shape)
     choice("reduce", reduce, REDUCTIONS)
-    check_progress(progress, _NAME)
-    if mask is not None:
-        warn_if_zero_one(mask)
-    options = with_arrays(options)
-    query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
-    mask = Masks.of(mask).argument
-    if lse is not None:  # else its computation checks the call
-        check_call(query, key, None, mask, options)
+    bounds = _bounds(regions, call)
+    lse = lse_of(call, lse)
+    heads, total = math.prod(call.rows[:-1]), _rows_of(call, regions)
+    arguments = call.query, call.key, call.masks.argument, call.options, lse
     pictures = []
-    try:
-        lse = compute_lse(_core.attention, (query, key), (), mask, options, lse)
-        bounds = _bounds(regions, query.shape[-2], key.shape[-2])
-        heads = lse.size // max(1, lse.shape[-1])
-        total = heads * sum(end - first for (first, end), _ in bounds)
-        with reporting(progress, total, "query", _NAME) as report:
-            done = 0
-            for rows, keys in bounds:
-                size = min(height, rows[1] - rows[0]), min(width, keys[1] - keys[0])
-                words = (*size, *rows, *keys), REDUCTIONS.index(reduce)
-                own = report_after(report, done, total)
-                pictures.append(_core.attention_map(query, key, mask, options, lse, *words, own))
-                done += heads * (rows[1] - rows[0])
-    except ValueError as error:
-        raise_with_hint(error, query, key)
+    with reporting(progress, total, "query", _NAME) as report:
+        steps = Progressed(total, report)
+        for rows, keys in bounds:
+            q_len, kv_len = rows[1] - rows[0], keys[1] - keys[0]
+            pixels = min(height, q_len), min(width, kv_len)
+            words = (*pixels, *rows, *keys), REDUCTIONS.index(reduce)
+            pictures.append(_core.attention_map(*arguments, *words, steps.begin(heads * q_len)))
     return pictures[0] if regions is None else pictures
-
-
-def pictures_of_call(call: CheckedCall, **request: Any) -> Any:
-    """Return pictures of the weights of a checked call, with the other arguments of a map."""
-    return pictures_of(call.query, call.key, call.masks.argument, call.options, **request)
 
 
 def pixels_of(shape: tuple[int, int]) -> tuple[int, int]:
@@ -234,15 +202,21 @@ def pixels_of(shape: tuple[int, int]) -> tuple[int, int]:
     return count("shape", height, minimum=1), count("shape", width, minimum=1)
 
 
+def _rows_of(call: CheckedCall, regions: Sequence[Region] | None) -> int:
+    """Return the number of rows of weights in all regions, over all heads."""
+    rows = sum(end - first for (first, end), _ in _bounds(regions, call))
+    return math.prod(call.rows[:-1]) * rows
+
+
 def _bounds(
-    regions: Iterable[Region] | None, q_len: int, kv_len: int
+    regions: Sequence[Region] | None, call: CheckedCall
 ) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Return the begin and the end of the queries, and of the keys, of each region."""
+    q_len, kv_len = call.sizes.q_len, call.sizes.kv_len
     if regions is None:
         return [((0, q_len), (0, kv_len))]
     bounds = []
-    given = iterated("regions", regions, "an iterable of pairs of slices")
-    for number, region in enumerate(given):
+    for number, region in enumerate(regions):
         name = f"regions[{number}]"
         if not isinstance(region, tuple) or len(region) != 2:
             raise TypeError(f"{name} must be a pair of slices, got {shown(region)}")

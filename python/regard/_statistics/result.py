@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
+
 
 # The fields that describe queries, keys and heads; top_k describes queries too.
 OF_QUERIES = ("entropy", "max", "effective_count", "mean_distance", "first_mass", "local_mass")

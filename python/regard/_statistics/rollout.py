@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from regard import _core
 from regard._arguments.arrays import as_array, compute_type, is_floating, shown, stand_in
 from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
@@ -15,20 +13,24 @@ from regard._arguments.keywords import check_options
 from regard._arguments.numbers import integers, listed, real_number
 from regard._arguments.options import WeightOptions, names_of, takes_options
 from regard._attention.check import check_call
+from regard._attention.dense import scaled_dot_product_attention
 from regard._gradients.backward import scaled_dot_product_attention_backward
-from regard._recording.given import is_recorded, pairs_of_layers, recorded_layers
-from regard._recording.layer import call_of
+from regard._recording.given import (
+    calls_of_layers,
+    is_recorded,
+    pairs_of_layers,
+    recorded_layers,
+)
 from regard._runtime.public import public
-from regard._statistics.calls import compute_lse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
 
-    Array = NDArray[Any]
 
 # The rows of the result that one backward call multiplies. With fewer rows, scores are computed
 # more often; more rows need more memory.
@@ -149,7 +151,12 @@ def rollout(
     rows[..., np.arange(positions.size), positions.reshape(-1)] = 1
     if share < 1:
         for layer, of_heads in zip(reversed(layers), reversed(shares), strict=True):
-            _multiply(rows, layer, of_heads, share)
+            mean = _MeanWeights(layer, of_heads)
+            becomes_nan = mean.reaches_nan(rows)
+            for start in range(0, positions.size, _ROWS_AT_ONCE):
+                some = rows[..., start : start + _ROWS_AT_ONCE, :]
+                some[...] = share * some + (1 - share) * mean.times(some)
+            rows[becomes_nan] = np.nan
     return rows.reshape(*batch, *positions.shape, length)
 
 
@@ -158,10 +165,8 @@ def _layers(
 ) -> list[CheckedCall]:
     """Return the checked call of each layer, with a heads axis."""
     if is_recorded(query):
-        recorded = map(call_of, recorded_layers(query, options, key=key, mask=mask))
-        return [
-            replace(call, options={**call.options, **options}).with_heads() for call in recorded
-        ]
+        recorded = recorded_layers(query, options, key=key, mask=mask)
+        return calls_of_layers(recorded, options, "lengths")
     if key is None:
         raise TypeError("key must be an array, or a list of the layers' arrays, got None")
     pairs = pairs_of_layers(query, key)
@@ -253,73 +258,61 @@ def _positions(queries: Any, length: int) -> NDArray[np.int64]:
     return np.asarray(every[numbers])
 
 
-def _multiply(rows: Array, layer: CheckedCall, shares: Array, residual: float) -> None:
-    """Replace the rows x, of shape (..., rows, n), by x A with the A of a layer.
+class _MeanWeights:
+    """The mean W of the weights of a layer's heads, each of which has a share in it.
 
-    x A is ``residual * x + (1 - residual) * x (W + U)``, where W is the mean of the heads' weights,
-    and U the diagonal matrix of the weights that no key has.
+    The weight that a query gives to no key is added to its diagonal. Rows of NaN count as 0.
     """
-    query, key, _, mask = layer.arguments()
-    options: Any = layer.options
-    lse = compute_lse(_core.attention, (query, key), (), mask, options, None)
-    is_nan = np.isnan(lse)
-    reaches_nan = np.any(is_nan, axis=-2, where=(shares > 0)[:, None], keepdims=True)
-    reaches_nan = np.any((rows != 0) & reaches_nan, axis=-1)
-    if is_nan.any():
-        # Weights of 0 in place of NaN, which would turn rows that do not reach them into NaN as
-        # 0 times NaN. No other query sees a key of NaN, and infinite keys that it sees have weight
-        # 0.
+
+    def __init__(self, layer: CheckedCall, shares: Array) -> None:
+        self._layer, self._shares = layer, shares
         dtype = layer.arithmetic
-        query = np.where(is_nan[..., None], dtype.type(0), query.astype(dtype, copy=False))
-        key = np.nan_to_num(key.astype(dtype, copy=False))
-        lse = np.where(is_nan, dtype.type(np.inf), lse)
-    unattended = _unattended(lse, layer.options.get("sinks"), layer.arithmetic)
-    unattended = np.einsum("h,...hi->...i", shares, unattended)[..., None, :]
-    for start in range(0, rows.shape[-2], _ROWS_AT_ONCE):
-        some = rows[..., start : start + _ROWS_AT_ONCE, :]
-        attended = _times_mean_weights(some, (query, key, mask, lse), layer, shares)
-        attended += some * unattended
-        some[...] = residual * some + (1 - residual) * attended
-    rows[reaches_nan] = np.nan
+        ones = np.broadcast_to(dtype.type(1), (*layer.value.shape[:-1], 1))
+        words = {**layer.options, "return_lse": True}
+        query, key, _, mask = layer.arguments()
+        sums, lse = scaled_dot_product_attention(query, key, ones, mask, **words)
+        self._is_nan = np.isnan(sums[..., 0])
+        if self._is_nan.any():
+            # Weights of 0 in place of NaN, which would turn rows that do not reach them into NaN as
+            # 0 times NaN. No other query sees a key of NaN, and infinite keys that it sees have
+            # weight 0.
+            query = np.where(self._is_nan[..., None], 0, query.astype(dtype, copy=False))
+            key = np.nan_to_num(key.astype(dtype, copy=False))
+            lse = np.where(self._is_nan, dtype.type(np.inf), lse)
+        self._arrays = query, key, lse, mask
+        rest = np.where(self._is_nan, 0, np.maximum(1 - sums[..., 0], 0))
+        self._of_no_key = np.einsum("h,...hi->...i", shares, rest)[..., None, :]
 
+    def reaches_nan(self, rows: Array) -> Array:
+        """Return which of some rows reach a query whose weights are NaN."""
+        of_heads = np.any(self._is_nan, axis=-2, where=self._shares[:, None] > 0, keepdims=True)
+        return np.asarray(np.any((rows != 0) & of_heads, axis=-1))
 
-def _unattended(lse: Array, sinks: Array | None, dtype: Any) -> Array:
-    """Return the weight of each query that no key has: its sink's weight, or 1 if fully masked."""
-    is_blind = np.isneginf(lse)
-    if sinks is None:
-        return is_blind.astype(lse.dtype)
-    with np.errstate(invalid="ignore", over="ignore"):
-        # The kernels round a sink to the type of their arithmetic, and lse includes it.
-        above = np.asarray(sinks).astype(dtype)[:, None] - lse
-        return np.where(is_blind, 1, np.exp(np.minimum(above, 0)))
+    def times(self, rows: Array) -> Array:
+        """Return x W for some rows x.
 
-
-def _times_mean_weights(
-    rows: Array, arguments: tuple[Any, ...], layer: CheckedCall, shares: Array
-) -> Array:
-    """Return x W for rows x and the weighted mean W of the heads' weights.
-
-    With x as the gradient of the output, the gradient of the values is the sum over queries of x W.
-    """
-    query, key, mask, lse = arguments
-    dtype, (batch, heads, kv_heads, length, *_) = layer.arithmetic, layer.sizes
-    count = rows.shape[-2]
-    columns = rows.swapaxes(-1, -2)[..., None, :, :]
-    if np.all(shares == shares[0]):
-        # One array for all heads, without memory for each.
-        of_heads, factor = np.broadcast_to(columns, (*batch, heads, length, count)), shares[0]
-    else:
-        of_heads, factor = columns * shares[:, None, None], 1.0
-    gradient = scaled_dot_product_attention_backward(
-        of_heads.astype(dtype, copy=False),
-        query,
-        key,
-        stand_in((*batch, kv_heads, length, count), dtype),
-        stand_in((*batch, heads, length, count), dtype),
-        lse,
-        mask,
-        with_respect_to=("value",),
-        **layer.options,
-    ).value
-    assert gradient is not None
-    return np.asarray(gradient.sum(axis=-3).swapaxes(-1, -2) * factor)
+        With x as the gradient of the output, the gradient of the values is the sum over queries of
+        x W.
+        """
+        query, key, lse, mask = self._arrays
+        dtype, (batch, heads, kv_heads, *_) = lse.dtype, self._layer.sizes
+        columns, factor = rows.swapaxes(-1, -2)[..., None, :, :], self._shares[0]
+        if np.all(self._shares == factor):
+            # One array for all heads, without memory for each.
+            of_heads = np.broadcast_to(columns, (*batch, heads, *columns.shape[-2:]))
+        else:
+            of_heads, factor = columns * self._shares[:, None, None], 1.0
+        gradient = scaled_dot_product_attention_backward(
+            of_heads.astype(dtype, copy=False),
+            query,
+            key,
+            stand_in((*batch, kv_heads, *columns.shape[-2:]), dtype),
+            stand_in(of_heads.shape, dtype),
+            lse,
+            mask,
+            with_respect_to=("value",),
+            **self._layer.options,
+        ).value
+        assert gradient is not None
+        attended = gradient.sum(axis=-3).swapaxes(-1, -2) * factor
+        return np.asarray(attended + rows * self._of_no_key)

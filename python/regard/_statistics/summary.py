@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from regard import _core
-from regard._arguments.arrays import check_shape, shown
+from regard._arguments.arrays import as_stored_arrays, shown
 from regard._arguments.foreign import readable, with_arrays
-from regard._arguments.hints import raise_with_hint, warn_if_zero_one
+from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks
 from regard._arguments.numbers import count, iterated, listed
 from regard._arguments.options import WeightOptions, names_of, takes_options
-from regard._attention.check import check_call, check_ragged_call
+from regard._attention.check import check_ragged_call
+from regard._recording.given import calls_of_layers, recorded_layers
 from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording
-from regard._runtime.progress import check_progress, reporting
+from regard._runtime.progress import Progressed, check_progress, reporting
 from regard._runtime.public import public
-from regard._statistics.calls import LayerResults, compute_lse, pair_of
+from regard._statistics.calls import call_of_weights, computed_lse, given_lse, lse_of
 from regard._statistics.result import FIELDS, AttentionSummary, TopKeys, mean_over_queries
 from regard._statistics.target_keys import (
     count_queries_after_key,
@@ -30,21 +31,21 @@ from regard._statistics.target_keys import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
+    from regard._attention.check import CheckedCall
     from regard._recording.given import QueryOrRecording
     from regard._runtime.progress import Progress
-
-    Array = NDArray[Any]
 
 
 DEFAULT_STATISTICS = tuple(name for name in FIELDS if name not in ("induction", "top_k"))
 
 
 class SummaryRequest(NamedTuple):
-    """The checked arguments of a call, without the arguments of attention."""
+    """The statistics to compute, and their numbers."""
 
     wanted: dict[str, bool]
     first_keys: int
@@ -53,30 +54,25 @@ class SummaryRequest(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        options: Mapping[str, Any],
-        statistics: Iterable[str],
-        top_k: int,
-        first_keys: int,
-        local_reach: int,
-        tokens: ArrayLike | None,
+        cls, statistics: Iterable[str], top_k: int, first_keys: int = 4, local_reach: int = 64
     ) -> SummaryRequest:
-        """Check the arguments, and that the function of this name accepts the options."""
-        check_options(name, options, names_of(WeightOptions))
+        """Check the arguments, or raise TypeError or ValueError."""
         names = [statistics] if isinstance(statistics, str) else statistics
         names = iterated("statistics", names, "a str or some of them")
         for each in names:
             if not isinstance(each, str) or each not in FIELDS:
                 raise ValueError(f"statistics must be of {listed(FIELDS)}, got {shown(each)}")
-        if "induction" in names and tokens is None:
-            raise TypeError("statistics with 'induction' need tokens: the token of each key")
         return cls(
             {each: each in names for each in FIELDS},
             count("first_keys", first_keys),
             count("local_reach", local_reach, maximum=2**62),
             count("top_k", top_k, minimum=1),
         )
+
+    def check_tokens(self, tokens: Any) -> None:
+        """Raise TypeError if a statistic needs the tokens of keys and there are none."""
+        if self.wanted["induction"] and tokens is None:
+            raise TypeError("statistics with 'induction' need tokens: the token of each key")
 
     def compute(
         self, function: Callable[..., Any], arguments: Any, targets: Array | None, report: Any
@@ -215,73 +211,56 @@ def summarize_attention(
     array([0., 0., 0., 0.])
     """
     name = "summarize_attention"
-    if isinstance(query, Recording | RecordedLayer):
-        recorded = LayerResults(query, options, key=key, mask=mask, lse=lse)
-        known = tokens
-        if tokens is None and all(layer.key_tokens is not None for layer in recorded.layers):
-            known = recorded.layers[0].key_tokens
-        request = SummaryRequest.of(
-            name, options, statistics, top_k, first_keys, local_reach, known
-        )
-        return _summary_of_layers(recorded, request, tokens, progress)
-    request = SummaryRequest.of(name, options, statistics, top_k, first_keys, local_reach, tokens)
-    if key is None:
-        raise TypeError("key must be an array, got None: only a recording needs no key")
-    return summary_of(request, query, key, mask, options, tokens, lse, progress)
+    check_options(name, options, names_of(WeightOptions))
+    check_progress(progress, name)
+    request = SummaryRequest.of(statistics, top_k, first_keys, local_reach)
+    if not isinstance(query, Recording | RecordedLayer):
+        request.check_tokens(tokens)
+        call = call_of_weights(query, key, mask, options)
+        return summary_of(call, request, tokens, lse, progress)
+    layers = recorded_layers(query, options, key=key, mask=mask, lse=lse)
+    tokens_of = [layer.key_tokens if tokens is None else tokens for layer in layers]
+    for each in tokens_of:
+        request.check_tokens(each)
+    calls = calls_of_layers(layers, options)
+    rows = math.prod(calls[0].rows)
+    with reporting(progress, len(calls) * rows, "query", name) as report:
+        steps = Progressed(len(calls) * rows, report)
+        summaries = [
+            summary_of(call, request, own, progress=steps.begin(rows))
+            for call, own in zip(calls, tokens_of, strict=True)
+        ]
+    return summaries[0] if isinstance(query, RecordedLayer) else _stacked(summaries)
 
 
-def _summary_of_layers(
-    recorded: LayerResults, request: SummaryRequest, tokens: ArrayLike | None, progress: Progress
-) -> AttentionSummary:
-    """Return the statistics of the layers of a recording."""
-
-    def of_layer(
-        layer: RecordedLayer, arguments: tuple[Any, Any, Any, Any], report: Any
-    ) -> AttentionSummary:
-        own = layer.key_tokens if tokens is None else tokens
-        return summary_of(request, *arguments, own, None, report)
-
-    name = "summarize_attention"
-    summaries = recorded.compute(of_layer, name, progress, lambda call: math.prod(call.rows))
-    joined: dict[str, Any] = {}
-    for field in AttentionSummary._fields:
-        each = [getattr(summary, field) for summary in summaries]
-        if isinstance(each[0], TopKeys):
-            joined[field] = TopKeys(*(recorded.join(list(x)) for x in zip(*each, strict=True)))
-        elif each[0] is not None:
-            joined[field] = recorded.join(each)
-    return AttentionSummary(**joined)
+def _stacked(summaries: list[AttentionSummary]) -> AttentionSummary:
+    """Return the summaries of layers as one, whose arrays have a first axis for the layers."""
+    fields: list[Any] = []
+    for of_layers in zip(*summaries, strict=True):
+        if isinstance(of_layers[0], TopKeys):
+            fields.append(TopKeys(*map(np.stack, zip(*of_layers, strict=True))))
+        else:
+            fields.append(None if of_layers[0] is None else np.stack(of_layers))
+    return AttentionSummary(*fields)
 
 
 def summary_of(
+    call: CheckedCall,
     request: SummaryRequest,
-    query: ArrayLike,
-    key: ArrayLike,
-    mask: ArrayLike | None,
-    options: Any,
     tokens: ArrayLike | None,
-    lse: ArrayLike | None,
-    progress: Progress,
+    lse: ArrayLike | None = None,
+    progress: Progress = None,
 ) -> AttentionSummary:
-    """Implement `summarize_attention`, with the options of any part of a checked call."""
-    check_progress(progress, "summarize_attention")
-    if mask is not None:
-        warn_if_zero_one(mask)
-    options = with_arrays(options)
-    query, key = pair_of(query, key, 2, "at least 2 dimensions, (length, dim)")
-    call = check_call(query, key, None, mask, options)
-    try:
-        lse = compute_lse(_core.attention, (query, key), (), call.masks.argument, options, lse)
-        targets = None
-        if tokens is not None and request.wanted["induction"]:
-            targets = induction_keys(call.positions, call.sizes.batch, tokens)
-            of_heads = targets[..., None, :] if call.has_heads else targets
-            targets = np.broadcast_to(of_heads, call.rows)
-        arguments = query, key, call.masks.argument, options, lse
-        with reporting(progress, lse.size, "query", "summarize_attention") as report:
-            found = request.compute(_core.attention_summary, arguments, targets, report)
-    except ValueError as error:
-        raise_with_hint(error, query, key)
+    """Return the statistics of a checked call, whose `tokens` the request has checked."""
+    lse = lse_of(call, lse)
+    targets = None
+    if request.wanted["induction"]:
+        assert tokens is not None
+        targets = induction_keys(call.positions, call.sizes.batch, tokens)
+        targets = np.broadcast_to(targets[..., None, :] if call.has_heads else targets, call.rows)
+    arguments = call.query, call.key, call.masks.argument, call.options, lse
+    with reporting(progress, lse.size, "query", "summarize_attention") as report:
+        found = request.compute(_core.attention_summary, arguments, targets, report)
     if request.wanted["previous_token"]:
         queries = count_queries_after_key(call.positions)
         queries = queries[..., None] if call.has_heads else queries
@@ -353,21 +332,28 @@ def summarize_attention_ragged(
     ((5, 4), (2, 4))
     """
     name = "summarize_attention_ragged"
-    request = SummaryRequest.of(name, options, statistics, top_k, first_keys, local_reach, tokens)
+    check_options(name, options, names_of(WeightOptions))
     check_progress(progress, name)
+    request = SummaryRequest.of(statistics, top_k, first_keys, local_reach)
+    request.check_tokens(tokens)
     if mask is not None:
         warn_if_zero_one(mask)
     options = with_arrays(options)
-    query, key = pair_of(query, key, 3, "3 dimensions, (total, heads, dim)")
+    query, key = as_stored_arrays(query=query, key=key)
     mask = Masks.of(mask).argument
     starts = readable("query_starts", query_starts), readable("key_starts", key_starts)
     check_ragged_call(query, key, None, *starts, mask, options)
-    lse = compute_lse(_core.attention_ragged, (query, key), starts, mask, options, lse)
-    check_shape("lse", lse, query.shape[:2], "the forward call's lse")
+    rows = query.shape[:2]
+    if lse is None:
+        lse = computed_lse(_core.attention_ragged, (query, key), starts, mask, options)
+    else:
+        lse = given_lse(lse, rows)
     sequences = list(sequences_of(*starts, options))
+    counts = {"previous_token": [count_queries_after_key(each.positions) for each in sequences]}
     targets = None
-    if tokens is not None and request.wanted["induction"]:
-        targets = np.empty(lse.shape, np.int64)
+    if request.wanted["induction"]:
+        assert tokens is not None
+        targets = np.empty(rows, np.int64)
         token_of_key = token_numbers(tokens)
         if token_of_key.shape != (len(key),):
             raise ValueError(
@@ -377,18 +363,15 @@ def summarize_attention_ragged(
         for each in sequences:
             own = induction_keys(each.positions, (), token_of_key[each.keys])
             targets[each.queries] = own[:, None]
+        counts["induction"] = [(targets[each.queries, 0] >= 0).sum() for each in sequences]
     arguments = query, key, *starts, mask, options, lse
     with reporting(progress, lse.size, "query", name) as report:
         found = request.compute(_core.attention_ragged_summary, arguments, targets, report)
-    counts: dict[str, list[Any]] = {
-        "previous_token": [count_queries_after_key(each.positions) for each in sequences]
-    }
-    if targets is not None:
-        counts["induction"] = [(targets[each.queries, 0] >= 0).sum() for each in sequences]
     for field, queries in counts.items():
         if (picked := found[field]) is not None:
-            found[field] = np.empty((len(sequences), lse.shape[1]), picked.dtype)
-            for number, each in enumerate(sequences):
-                rows = picked[each.queries].T
-                found[field][number] = mean_over_queries(rows, queries[number])
+            means = [
+                mean_over_queries(picked[each.queries].T, number)
+                for each, number in zip(sequences, queries, strict=True)
+            ]
+            found[field] = np.array(means, picked.dtype).reshape(len(sequences), rows[1])
     return AttentionSummary(**found)

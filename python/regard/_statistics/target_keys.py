@@ -15,10 +15,9 @@ from regard._arguments.positions import Positions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
-    Integers = NDArray[np.int64]
+    from regard._arguments.arrays import Array, Integers
 
 
 def count_queries_after_key(positions: Positions) -> Integers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from regard._arguments.options import CudaOptions, takes_options
-from regard.cuda._problem import DeviceCall
+from regard.cuda._problem import attend
 
 
 @takes_options(CudaOptions, reference="as in `regard.scaled_dot_product_attention`")
@@ -101,7 +101,7 @@ def scaled_dot_product_attention(
     ...     assert output.to_numpy().shape == (8, 100, 64)
     """
     arrays = query, key, value
-    return DeviceCall("scaled_dot_product_attention", arrays, (), options, stream).run(mask)
+    return attend("scaled_dot_product_attention", arrays, (), mask, options, stream)
 
 
 @takes_options(CudaOptions)
@@ -167,4 +167,4 @@ def scaled_dot_product_attention_ragged(
     ...     assert output.shape == (5, 4, 16)
     """
     name, starts = "scaled_dot_product_attention_ragged", (query_starts, key_starts)
-    return DeviceCall(name, (query, key, value), starts, options, stream).run(mask)
+    return attend(name, (query, key, value), starts, mask, options, stream)

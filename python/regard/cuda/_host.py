@@ -11,7 +11,7 @@ from regard._arguments.masks import Masks, is_sparse
 from regard._arguments.option_table import OPTIONS
 from regard._arguments.options import CudaOptions, names_of
 from regard.cuda._device_array import DeviceArray, to_device
-from regard.cuda._problem import NO_SPARSE_MASK, DeviceCall
+from regard.cuda._problem import NO_SPARSE_MASK, attend
 from regard.cuda._results import refuse_overlaps
 from regard.cuda._status import check_available
 from regard.cuda._streams import PER_THREAD
@@ -28,7 +28,7 @@ def attend_on_device(
     name: str, arrays: tuple[Any, Any, Any], starts: tuple[Any, ...], mask: Any, options: Any
 ) -> Any:
     """Compute a top-level call with arrays on a device."""
-    return DeviceCall(name, arrays, starts, _without_defaults(options)).run(mask)
+    return attend(name, arrays, starts, mask, _without_defaults(options))
 
 
 def attend_from_host(
@@ -53,8 +53,9 @@ def attend_from_host(
         refuse_overlaps(out, named)
     check_available()
     query, key, value = map(_uploaded, native)
-    call = DeviceCall(name, (query, key, value), starts, asked, PER_THREAD)
-    results = call.run(masks.map(_uploaded).argument, None if out is None else out.shape)
+    on_device = masks.map(_uploaded).argument
+    shape = None if out is None else out.shape
+    results = attend(name, (query, key, value), starts, on_device, asked, PER_THREAD, shape)
     output, *lse = results if isinstance(results, tuple) else (results,)
     host = output.to_numpy()
     if out is not None:

@@ -153,9 +153,8 @@ def _wanted(call: DaskCall, with_respect_to: Iterable[str], options: Any) -> tup
     mask = np.empty(0, bool) if has_bool_mask else None
     if bias is not None:
         mask = np.empty(0, bias.dtype)
-    fields = AttentionGradients._fields
-    request = wanted_gradients(with_respect_to, fields, mask, options, None, {})
-    return tuple(name for name in fields if name in request.names)
+    names = wanted_gradients(with_respect_to, mask, options).names
+    return tuple(name for name in AttentionGradients._fields if name in names)
 
 
 class _Sum:

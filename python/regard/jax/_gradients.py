@@ -55,8 +55,7 @@ def _compute(*arrays: Any, step: Step) -> Any:
 
 def _formula(step: Step, given: Arrays) -> tuple[Any, ...]:
     """Compute a derivative by JAX's own operations."""
-    of = _gradients_by_formula if step.function == "backward" else _tangents_by_formula
-    function = partial(of, step.known, step.wanted)
+    function = partial(_derivative_by_formula, step)
     given = {name: jnp.asarray(x) for name, x in given.items()}  # constants are NumPy arrays
     if step.mapped:
         axes = len(step.mapped)
@@ -64,6 +63,25 @@ def _formula(step: Step, given: Arrays) -> tuple[Any, ...]:
     for _ in step.mapped:
         function = jax.vmap(function)
     return function(given)
+
+
+def _derivative_by_formula(step: Step, given: Arrays) -> tuple[Any, ...]:
+    """Compute a derivative of one mapped call."""
+    wide = {name: _wide(step.known, x) for name, x in given.items()}
+
+    def attention(some: Arrays) -> tuple[Any, Any]:
+        return _by_formula(step.known, wide | some)
+
+    inputs = {name: wide[name] for name in step.wanted}
+    if step.function == "backward":
+        results, pull = jax.vjp(attention, inputs)
+        of_lse = wide.get("grad_lse", jnp.zeros_like(results[1]))
+        (gradients,) = pull((wide["grad_output"], of_lse))
+        found = [gradients[name] for name in step.wanted]
+    else:
+        tangents = {name: wide[f"tangent_{name}"] for name in step.wanted}
+        found = jax.jvp(attention, (inputs,), (tangents,))[1]
+    return tuple(x.astype(each.dtype) for x, each in zip(found, step.results, strict=False))
 
 
 def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, step: Step) -> Any:
@@ -148,32 +166,6 @@ def _refuse_precision(known: TracedCall) -> None:
             "precision must be None in gradients of gradients and in forward mode, which are "
             "always exact"
         )
-
-
-def _gradients_by_formula(
-    known: TracedCall, wanted: tuple[str, ...], given: Arrays
-) -> tuple[Any, ...]:
-    def attention(some: Arrays) -> tuple[Any, Any]:
-        return _by_formula(known, wide | some)
-
-    wide = {name: _wide(known, x) for name, x in given.items()}
-    results, pull = jax.vjp(attention, {name: wide[name] for name in wanted})
-    of_lse = wide.get("grad_lse", jnp.zeros_like(results[1]))
-    (found,) = pull((wide["grad_output"], of_lse))
-    return tuple(found[name].astype(given[name].dtype) for name in wanted)
-
-
-def _tangents_by_formula(
-    known: TracedCall, moved: tuple[str, ...], given: Arrays
-) -> tuple[Any, ...]:
-    def attention(some: Arrays) -> tuple[Any, Any]:
-        return _by_formula(known, wide | some)
-
-    wide = {name: _wide(known, x) for name, x in given.items()}
-    inputs, tangents = ({n: wide[f"{kind}{n}"] for n in moved} for kind in ("", "tangent_"))
-    along = jax.jvp(attention, (inputs,), (tangents,))[1]
-    results = (known.output, known.lse)[: 1 + known.return_lse]
-    return tuple(x.astype(each.dtype) for x, each in zip(along, results, strict=False))
 
 
 def _summed(array: Any, shape: tuple[int, ...]) -> Any:

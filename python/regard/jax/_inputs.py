@@ -148,48 +148,27 @@ def _is_constant(name: str, value: Any) -> bool:
 
 def _known(name: str, value: Any) -> Any:
     """Return an option that is a constant of the program, or raise TypeError."""
-    if OPTIONS[name].type in ("sides", "origin") and not isinstance(value, jax.core.Tracer):
-        value = _as_tuple(value)
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, jax.core.Tracer) for part in parts):
         advice = ": multiply query by it" if name == "scale" else ""
         raise TypeError(
             f"{name} must be known when a program is traced, got a traced array{advice}"
         )
-    if OPTIONS[name].type == "number_or_numbers":
-        return _number_or_numbers(value)
-    parts = tuple(map(_plain, parts))
-    return parts if isinstance(value, list | tuple) else parts[0]
+    return _constant(value)
 
 
-def _as_tuple(value: Any) -> Any:
-    """Return the items of a range or a 1-D array; the check of the call rejects other values."""
-    is_array = isinstance(value, jax.Array | np.ndarray) and value.ndim == 1
-    return tuple(value) if is_array or isinstance(value, range) else value
-
-
-def _number_or_numbers(value: Any) -> Any:
-    """Return a number or nested tuples of numbers; the check of the call rejects other values."""
-    if not isinstance(value, jax.Array | np.ndarray | list | tuple):
-        return _plain(value)
-    array = np.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.kind not in "iu":
-        return value
-    return _as_tuples(array.astype(np.float64).tolist())
-
-
-def _as_tuples(numbers: Any) -> Any:
-    return tuple(map(_as_tuples, numbers)) if isinstance(numbers, list) else numbers
-
-
-def _plain(part: Any) -> Any:
-    """Convert a number to a Python number, whose text the compiled program contains."""
-    if isinstance(part, jax.Array | np.ndarray | np.generic) and part.ndim == 0:
-        part = part.item()
+def _constant(value: Any) -> Any:
+    """Return numbers as Python numbers or nested tuples of them, whose text a program contains."""
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        array = np.asarray(value)
+        is_narrow = jnp.issubdtype(array.dtype, jnp.floating)
+        value = (array.astype(np.float64) if is_narrow else array).tolist()
+    if isinstance(value, list | tuple | range):
+        return tuple(map(_constant, value))
     for kind in (bool, int, float):
-        if isinstance(part, kind):
-            return kind(part)
-    return part
+        if isinstance(value, kind):
+            return kind(value)
+    return value
 
 
 def _numbers(name: str, value: Any) -> Any:

@@ -18,9 +18,10 @@ from regard.masks._sparse import DEFAULT_BLOCK, SparseMask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Integers = NDArray[np.int64]
+    from regard._arguments.arrays import Integers
+
     Block = tuple[int, int]
 
 
@@ -253,19 +254,25 @@ def _rows_of_blocks(
         raise ValueError(
             f"indices must be block columns in 0 .. {full.columns - 1}, got {outside[0]}"
         )
-    starts, columns = starts.astype(np.int64), columns.astype(np.int64)
-    _check_order(starts, columns)
     packed = _packed(bits, len(columns), block)
-    rows = _cells.rows_of(_cells_at(starts, columns, packed, layout), layout)
-    return rows.spread(full.planes)
+    cells = _cells_at(starts.astype(np.int64), columns.astype(np.int64), packed, layout)
+    return _cells.rows_of(cells, layout).spread(full.planes)
 
 
 def _cells_at(starts: Integers, columns: Integers, bits: Any, layout: Layout) -> Cells:
+    """Return the cells of blocks, or raise ValueError if columns do not increase in a row."""
     assert layout.block is not None
     counts = np.diff(starts, axis=-1).ravel()
     which = counted(starts[..., :-1].ravel(), counts)
-    place = np.repeat(np.arange(len(counts)), counts) * layout.step
-    place += columns[which] * layout.block[1]
+    row = np.repeat(np.arange(len(counts)), counts)
+    place = row * layout.step + columns[which] * layout.block[1]
+    falls = np.flatnonzero(place[1:] <= place[:-1])
+    if len(falls):
+        first, second = columns[which[falls[0] : falls[0] + 2]]
+        raise ValueError(
+            f"indices must increase within a block row, got {second} after {first} in block row "
+            f"{row[falls[0]] % layout.rows}"
+        )
     if bits is None:
         return _cells.only_whole(_cells.blocks_at(place, layout), layout)
     return _cells.trimmed(Cells(NOTHING, place, which, bits), layout)
@@ -283,24 +290,6 @@ def _check_starts(starts: Integers, blocks: int) -> None:
         after = (*at[:-1], at[-1] + 1)
         raise ValueError(
             f"indptr must not decrease, got {starts[after]} after {starts[at]} at index {after[-1]}"
-        )
-
-
-def _check_order(starts: Integers, columns: Integers) -> None:
-    """Raise ValueError unless the columns increase within every block row."""
-    if not len(columns):
-        return
-    falls = np.zeros(len(columns) + 1, np.int64)
-    falls[2:] = np.cumsum(columns[1:] <= columns[:-1])  # up to and including each column
-    begin, end = starts[..., :-1], starts[..., 1:]
-    within = np.where(begin < end, falls[end] - falls[np.minimum(begin + 1, len(columns))], 0)
-    if within.any():
-        row = tuple(np.argwhere(within)[0])
-        part = columns[begin[row] : end[row]]
-        at = int(np.nonzero(part[1:] <= part[:-1])[0][0])
-        raise ValueError(
-            f"indices must increase within a block row, got {part[at + 1]} after {part[at]} in "
-            f"block row {row[-1]}"
         )
 
 

@@ -13,11 +13,7 @@ from regard.masks._intervals import NOTHING, Intervals
 from regard.masks._rows import ALL_QUERIES, Layout, SparseRows
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-    Bytes = NDArray[np.uint8]
+    from regard._arguments.arrays import Bools, Bytes, Integers
 
 
 class Cells(NamedTuple):

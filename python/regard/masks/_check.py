@@ -18,7 +18,8 @@ from regard.masks._sparse import SparseMask, of_rows
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    Bools = NDArray[np.bool_]
+    from regard._arguments.arrays import Bools
+
 
 Mask = TypeVar("Mask", bound="ArrayLike | SparseMask")
 
@@ -163,22 +164,18 @@ def _hides_up_to(mask: Any, last: int) -> bool:
     The columns that the last query sees are not compared; no row may hide them.
     """
     q_len, kv_len = mask.shape[-2:]
-    after: Any = Ranges(np.arange(q_len) + last + 1, kv_len, kv_len=kv_len)
-    first_query, last_query = mask[..., :1, :], mask[..., q_len - 1 :, :]
-    if not isinstance(mask, SparseMask):
-        is_like = _ends_hide_up_to(last, first_query[..., 0, :], last_query[..., 0, :])
-        return is_like and not (mask ^ (after.to_dense(max_bytes=2**62) | last_query)).any()
-    ends = (each.to_dense(max_bytes=2**62)[..., 0, :] for each in (first_query, last_query))
-    return _ends_hide_up_to(last, *ends) and (mask ^ (after | last_query)).nnz == 0
-
-
-def _ends_hide_up_to(last: int, first_query: Bools, last_query: Bools) -> bool:
-    """Return whether the first and the last query permit such a mask, which is quick to check."""
-    before = np.arange(first_query.shape[-1]) <= last
-    hidden = ~last_query
-    # A triangle needs a second hidden key, and a key that is hidden only from later queries.
+    ends = mask[..., :1, :], mask[..., q_len - 1 :, :]
+    first_query, last_query = (
+        each.to_dense(max_bytes=2**62) if isinstance(each, SparseMask) else each for each in ends
+    )
+    # Most masks differ in their first row already. A triangle needs a second hidden key, and a key
+    # that is hidden only from later queries.
+    before, hidden = np.arange(kv_len) <= last, ~last_query
     is_triangle = (hidden.sum(axis=-1) >= 2) & (hidden & ~before).any(axis=-1)
-    return bool(is_triangle.any() and (first_query != (before & hidden)).all())
+    if not is_triangle.any() or (first_query == (before & hidden)).any():
+        return False
+    after = Ranges(np.arange(q_len) + last + 1, kv_len, kv_len=kv_len)
+    return bool((mask ^ (after | ends[1])).nnz == 0)
 
 
 def _refuse_pushed_down(rows: Bools) -> None:

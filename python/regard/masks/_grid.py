@@ -22,11 +22,7 @@ from regard.masks._rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-    Bytes = NDArray[np.uint8]
+    from regard._arguments.arrays import Bools, Bytes, Integers
 
 
 class BitStore:
@@ -81,13 +77,14 @@ class _Classified:
 
 
 def classified(
+    whole: Intervals,
     place: Integers,
     layout: Layout,
     visible_at: Callable[[Integers, Integers, Integers], Bools],
 ) -> Cells:
-    """Return the cells of some blocks, each of which is whole, partial or hidden.
+    """Return a mask of whole blocks, and of blocks each of which is whole, partial or hidden.
 
-    `place` contains the first keys of the blocks, sorted. `visible_at` is called with the planes,
+    `place` contains the first keys of the latter, sorted. `visible_at` is called with the planes,
     the first queries and the first keys of n blocks, and returns which keys the queries see, shape
     ``(n, *block)``, False outside the mask.
     """
@@ -100,7 +97,8 @@ def classified(
     for begin in range(0, len(place), at_once):
         part = slice(begin, begin + at_once)
         found.add(place[part], visible_at(plane[part], query[part], key[part]))
-    return found.cells()
+    cells = found.cells()
+    return cells._replace(whole=_intervals.combined(np.logical_or, whole, cells.whole))
 
 
 def evaluated(layout: Layout, visible_to: Callable[[int, slice, slice], Bools]) -> Cells:
@@ -214,8 +212,7 @@ def _regridded(rows: SparseRows, layout: Layout) -> Cells:
     count = -(-(last - first) // size[1])
     layout.check(int(count.sum()))
     place = np.repeat(first, count) + _intervals.counted(np.zeros_like(count), count) * size[1]
-    cells = classified(place, layout, visible_at)
-    return cells._replace(whole=_intervals.combined(np.logical_or, whole, cells.whole))
+    return classified(whole, place, layout, visible_at)
 
 
 def _found(rows: SparseRows, layout: Layout) -> tuple[Intervals, Intervals]:

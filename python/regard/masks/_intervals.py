@@ -9,10 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
+    from regard._arguments.arrays import Bools, Integers
 
 
 class Intervals(NamedTuple):

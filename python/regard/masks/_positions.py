@@ -14,7 +14,7 @@ from regard.masks._rows import check_axes
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    Integers = NDArray[np.int64]
+    from regard._arguments.arrays import Integers
 
 
 @refuses_unknown

@@ -13,9 +13,8 @@ from regard.masks._intervals import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-    Bytes = NDArray[np.uint8]
+    from regard._arguments.arrays import Bools, Bytes, Integers
+
 
 # The number of queries of a row that broadcasts over all queries.
 ALL_QUERIES = 2**62

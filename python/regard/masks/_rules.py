@@ -20,10 +20,8 @@ from regard.masks._sparse import DEFAULT_BLOCK, wrapped
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
+    from regard._arguments.arrays import Bools, Integers
 
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
     Listed = tuple[Integers, Integers, Integers]
 
 
@@ -140,9 +138,8 @@ def _by_corners(f: Callable[[Any, Any], Any], layout: Layout) -> _cells.Cells:
             own[: len(rows), : len(columns)] = _called(f, rows, columns)
         return visible
 
-    cells = _grid.classified(np.concatenate(mixed), layout, visible_at)
-    seen = Intervals(np.concatenate(begins), np.concatenate(ends))
-    return cells._replace(whole=_intervals.combined(np.logical_or, seen, cells.whole))
+    whole = Intervals(np.concatenate(begins), np.concatenate(ends))
+    return _grid.classified(whole, np.concatenate(mixed), layout, visible_at)
 
 
 def _called(f: Callable[[Any, Any], Any], queries: Integers, keys: Integers) -> Bools:
@@ -274,9 +271,9 @@ def from_lists(
         return visible
 
     full = _places(whole, layout)
-    cells = _grid.classified(np.setdiff1d(_places(partial, layout), full), layout, inside)
-    seen = _intervals.combined(np.logical_or, _cells.blocks_at(full, layout), cells.whole)
-    return wrapped(cells._replace(whole=seen), layout)  # type: ignore[return-value]
+    others = np.setdiff1d(_places(partial, layout), full)
+    cells = _grid.classified(_cells.blocks_at(full, layout), others, layout, inside)
+    return wrapped(cells, layout)  # type: ignore[return-value]
 
 
 def _places(listed: Listed, layout: Layout) -> Integers:

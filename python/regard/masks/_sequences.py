@@ -20,8 +20,8 @@ from regard.masks._sparse import DEFAULT_BLOCK, wrapped
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
+    from regard._arguments.arrays import Bools, Integers
+
 
 # A range takes 24 bytes, as many as the bits of this many query-key pairs.
 _PAIRS_OF_RANGE = 24 * 8

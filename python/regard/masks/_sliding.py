@@ -19,12 +19,11 @@ from regard.masks._rows import Layout
 from regard.masks._sparse import DEFAULT_BLOCK, wrapped
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Bools, Integers
     from regard.masks._sparse import SparseMask
 
-    Integers = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
 
 # More ranges for each query take more memory than shared blocks.
 _MOST_RANGES = 4

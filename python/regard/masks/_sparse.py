@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import EllipsisType
 
-    from numpy.typing import NDArray
+    from regard._arguments.arrays import Bools, Place
 
-    from regard._arguments.arrays import Place
-
-    Bools = NDArray[np.bool_]
     Block = tuple[int, int]
     Index = SupportsIndex | slice | EllipsisType | None
 

@@ -17,9 +17,9 @@ from regard.masks._sparse import wrapped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Integers = NDArray[np.int64]
+    from regard._arguments.arrays import Integers
 
 
 @refuses_unknown

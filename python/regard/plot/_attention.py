@@ -9,10 +9,8 @@ from matplotlib.colors import FuncNorm, Normalize
 
 from regard._arguments.numbers import flag
 from regard._arguments.options import WeightOptions, takes_options
-from regard._show.labels import tokens_of_axes
 from regard.plot._axes import (
     OF_DIFFERENCES,
-    OF_WEIGHTS,
     TICKS_OF_DIFFERENCES,
     add_scale,
     axes_of,
@@ -30,17 +28,14 @@ from regard.plot._source import head_of, sources_of, title_of
 from regard.plot._ticks import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._runtime.progress import Progress
     from regard._show.labels import TokensArgument
-    from regard.plot._source import Head, Source, WeightsArgument
-
-    Array = NDArray[Any]
+    from regard.plot._source import WeightsArgument
 
 
 @takes_options(WeightOptions, reference="as in `regard.scaled_dot_product_attention`")
@@ -135,17 +130,16 @@ def attention(
     """
     (source,) = sources_of(attention, [weights_or_query_key], mask, progress, reduce, imshow)
     place = head_of(head, source.lead)
-    log = check_log(log)
-    return _drawn(
-        [source],
-        [place],
-        tokens,
-        (region, shape, reduce),
-        ax,
-        flag("colorbar", colorbar),
-        lambda values: norm_of([values], log, imshow),
-        imshow,
-    )
+    is_log, has_scale = check_log(log), flag("colorbar", colorbar)
+    part = source.labeled(part_of(region, source.sizes), tokens, source.offset(place))
+    with axes_of(ax, part.lengths) as axes:
+        part = in_pixels(part, shape, room_of(axes))
+        values = source.picture(place, part, reduce)
+        image = draw(axes, values, part, norm_of([values], is_log, imshow), imshow)
+        name_axes(axes, part)
+        if has_scale:
+            add_scale(image, axes, part.label(reduce), [values])
+    return image
 
 
 @takes_options(WeightOptions, reference="as for `attention`")
@@ -250,52 +244,22 @@ def compare(
     if not is_pair or not all(isinstance(name, str) for name in names):
         raise TypeError(f"names must be a pair of str, got {names!r}")
     title = " − ".join(labels(names))
-    return _drawn(
-        sources,
-        places,
-        tokens,
-        (region, shape, reduce),
-        ax,
-        has_scale,
-        lambda values: _centered(values, is_log, imshow),
-        imshow,
-        f", {title}",
-    )
-
-
-def _drawn(
-    sources: Sequence[Source],
-    places: Sequence[Head],
-    tokens: TokensArgument,
-    pixels: tuple[Any, Any, str],
-    ax: Axes | None,
-    has_scale: bool,
-    norm_of_values: Callable[[Array], Normalize],
-    imshow: dict[str, Any],
-    title: str = "",
-) -> AxesImage:
-    """Draw the weights of a head, or the difference between the weights of two heads."""
-    region, shape, reduce = pixels
     offsets = [each.offset(place) for each, place in zip(sources, places, strict=True)]
     offset = next((each for each in offsets if each is not None), None)
-    texts = tokens_of_axes(
-        sources[0].tokens if tokens is None else tokens, *sources[0].sizes, offset
-    )
-    part = part_of(region, sources[0].sizes)
-    colors = OF_WEIGHTS if len(sources) == 1 else OF_DIFFERENCES
+    part = sources[0].labeled(part_of(region, sources[0].sizes), tokens, offset)
     with axes_of(ax, part.lengths) as axes:
         part = in_pixels(part, shape, room_of(axes))
-        values, *others = (
+        weights, others = (
             each.picture(place, part, reduce) for each, place in zip(sources, places, strict=True)
         )
         with np.errstate(invalid="ignore"):
-            values = values - others[0] if others else values
-        norm = norm_of_values(values)
-        image = draw(axes, values, part, norm, offset or 0, texts, imshow, colors)
-        name_axes(axes, offset or 0)
+            values = weights - others
+        norm = _centered(values, is_log, imshow)
+        image = draw(axes, values, part, norm, imshow, OF_DIFFERENCES)
+        name_axes(axes, part)
         if has_scale:
             ticks = TICKS_OF_DIFFERENCES if isinstance(norm, FuncNorm) and norm.vmax == 1 else None
-            add_scale(image, axes, part.label(reduce) + title, [values], ticks)
+            add_scale(image, axes, f"{part.label(reduce)}, {title}", [values], ticks)
     return image
 
 

@@ -30,12 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from matplotlib.figure import FigureBase
-    from numpy.typing import NDArray
 
-    from regard._show.labels import AxisTokens
+    from regard._arguments.arrays import Array
     from regard.plot._part import Part
-
-    Array = NDArray[Any]
 
 
 Layout: TypeAlias = Literal["compressed", "constrained", "none"]
@@ -202,13 +199,11 @@ def draw(
     values: Array,
     part: Part,
     norm: Normalize,
-    offset: int,
-    tokens: AxisTokens,
     imshow: dict[str, Any],
     colors: Colormap = OF_WEIGHTS,
 ) -> AxesImage:
     """Draw one picture, with queries down and keys across, each at its position."""
-    (top, bottom), (left, right), (q_len, kv_len) = part.queries, part.keys, part.lengths
+    (top, bottom), (left, right), offset = part.queries, part.keys, part.offset
     if abs(offset) > _MOST_OFFSET:
         raise ValueError(
             f"query_offset must be from {-_MOST_OFFSET:,} to {_MOST_OFFSET:,} in a picture, got "
@@ -222,9 +217,9 @@ def draw(
         **_with_defaults(imshow, part.lengths, colors),
     )
     ax.spines[:].set_linewidth(0.6)
-    of_queries, of_keys = tokens
-    set_ticks(ax.xaxis, left, kv_len, None if of_keys is None else of_keys[left:right])
-    set_ticks(ax.yaxis, offset + top, q_len, None if of_queries is None else of_queries[top:bottom])
+    of_queries, of_keys = part.tokens
+    set_ticks(ax.xaxis, left, right - left, of_keys and of_keys[left:right])
+    set_ticks(ax.yaxis, offset + top, bottom - top, of_queries and of_queries[top:bottom])
     return image
 
 
@@ -291,7 +286,7 @@ def add_scale(
     bar.ax.tick_params(width=0.6, length=2.5)
 
 
-def name_axes(ax: Axes, offset: int) -> None:
+def name_axes(ax: Axes, part: Part) -> None:
     """Label the axes."""
     ax.set_xlabel("key")
-    ax.set_ylabel("query position" if offset else "query")
+    ax.set_ylabel("query position" if part.offset else "query")

@@ -9,7 +9,7 @@ import numpy as np
 
 from regard._arguments.numbers import count, flag
 from regard._arguments.options import WeightOptions, takes_options
-from regard._show.labels import strings, tokens_of_axes
+from regard._show.labels import strings
 from regard.plot._axes import (
     add_scale,
     check_log,
@@ -109,13 +109,9 @@ def heads(
             f"at most {_MOST_PANELS} heads fit in one figure, got {len(places)}: draw some of them"
         )
     titles = _titles(names, places, source.lead)
-    offsets = [source.offset(place) for place in places]
-    texts = [
-        tokens_of_axes(source.tokens if tokens is None else tokens, *source.sizes, offset)
-        for offset in offsets
-    ]
     down, across = _grid(source.lead, columns)
     part = part_of(region, source.sizes, len(places))
+    parts = [source.labeled(part, tokens, source.offset(place)) for place in places]
     is_log, has_scale = check_log(log), flag("colorbar", colorbar)
     inches = min(_INCHES, _MOST_INCHES / max(down, across, 1))
     high = max(_LEAST_HIGH, min(1.0, part.lengths[0] / part.lengths[1]))
@@ -134,13 +130,14 @@ def heads(
         norm = norm_of(values, is_log, imshow)
         images = []
         for number, (ax, picture) in enumerate(zip(panels, values, strict=False)):
-            offset = offsets[number] or 0
-            images.append(draw(ax, picture, part, norm, offset, texts[number], imshow))
+            images.append(draw(ax, picture, parts[number], norm, imshow))
             _label_panel(ax, titles[number], number, across, len(places))
         for ax in panels[len(places) :]:
             ax.remove()
         drawing.supxlabel("key", fontsize="medium")
-        drawing.supylabel("query position" if any(offsets) else "query", fontsize="medium")
+        drawing.supylabel(
+            "query position" if any(each.offset for each in parts) else "query", fontsize="medium"
+        )
         if has_scale:
             add_scale(images[0], list(panels[: len(places)]), part.label(reduce), values)
     return images

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
+    from regard._arguments.arrays import Array
 
 
 def layer_heads(
@@ -115,8 +115,8 @@ def draw_layer_heads(
         largest = np.max(numbers, where=is_finite, initial=0)
         imshow = {"vmin": least, "vmax": largest, **imshow}
     norm = norm_of([numbers], False, imshow)
-    part = Part((0, layers), (0, heads), layers, heads)
-    image = draw(ax, numbers, part, norm, 0, AxisTokens(*names), imshow)
+    part = Part((0, layers), (0, heads), layers, heads, tokens=AxisTokens(*names))
+    image = draw(ax, numbers, part, norm, imshow)
     ax.set_xlabel("head")
     ax.set_ylabel("layer")
     return image

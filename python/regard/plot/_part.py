@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard._arguments.arrays import shown
 from regard._arguments.numbers import slice_ends
+from regard._show.labels import AxisTokens
 from regard._show.weights import edges
 from regard._statistics.attention_map import pixels_of
 
@@ -19,12 +20,16 @@ _LABELS = {"max": "largest weight", "mean": "mean weight", "sum": "sum of the we
 
 
 class Part(NamedTuple):
-    """The queries and keys to draw, and the height and width of the picture."""
+    """The queries and keys to draw, the height and width of the picture, and its labels."""
 
     queries: tuple[int, int]
     keys: tuple[int, int]
     height: int
     width: int
+    offset: int = 0
+    """The position of the first of all queries."""
+    tokens: AxisTokens = AxisTokens(None, None)
+    """The texts of all queries and all keys."""
 
     @property
     def lengths(self) -> tuple[int, int]:

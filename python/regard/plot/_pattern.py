@@ -115,7 +115,7 @@ def pattern(
     has_scale = flag("colorbar", colorbar)
     offset = int(positions.query_offset)
     texts = tokens_of_axes(tokens, *sizes, offset)
-    part = part_of(region, sizes)
+    part = part_of(region, sizes)._replace(offset=offset, tokens=texts)
     for name in ("norm", "vmin", "vmax"):
         if name in imshow:
             raise ValueError(f"{name} must be left out: the scale goes from hidden to visible")
@@ -124,9 +124,9 @@ def pattern(
         shares = visible_pairs(positions, masks, part) / areas(part.rows, part.columns)
         norm = Normalize(0.0, 1.0)
         two = LinearSegmentedColormap.from_list("pattern", [_HIDDEN, _VISIBLE])
-        image = draw(axes, shares, part, norm, offset, texts, {"cmap": two, **imshow})
-        name_axes(axes, offset)
-        _draw_lines(axes, part, offset)
+        image = draw(axes, shares, part, norm, {"cmap": two, **imshow})
+        name_axes(axes, part)
+        _draw_lines(axes, part)
         if has_scale and part.is_exact:
             _add_legend(axes, image)
         elif has_scale:
@@ -188,12 +188,12 @@ def _shape_of(mask: Any) -> tuple[int, ...]:
     return (*shape[:-1], 1) if is_sparse(mask) else shape
 
 
-def _draw_lines(ax: Axes, part: Part, offset: int) -> None:
+def _draw_lines(ax: Axes, part: Part) -> None:
     """Draw lines between the entries of a small picture, so that they can be counted."""
     if not part.is_exact or max(part.height, part.width) > _MOST_WITH_LINES:
         return
     ax.set_xticks(np.arange(part.keys[0] + 1, part.keys[1]) - 0.5, minor=True)
-    ax.set_yticks(np.arange(part.queries[0] + 1, part.queries[1]) + offset - 0.5, minor=True)
+    ax.set_yticks(np.arange(part.queries[0] + 1, part.queries[1]) + part.offset - 0.5, minor=True)
     ax.tick_params(which="minor", length=0)
     ax.grid(which="minor", color=_LINES, linewidth=1.2)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,36 +13,54 @@ from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.numbers import choice, integers, offsets
 from regard._arguments.options import WeightOptions, names_of
 from regard._attention.check import check_call
-from regard._recording.given import check_equal, recorded_layers, texts_of
-from regard._recording.layer import RecordedLayer, call_of
+from regard._recording.given import calls_of_layers, recorded_layers, texts_of
+from regard._recording.layer import RecordedLayer
 from regard._recording.recording import Recording, of_one_text
 from regard._runtime.progress import check_progress
+from regard._show.labels import tokens_of_axes
 from regard._show.weights import attention_weights, place_of_head, pooled
-from regard._statistics.attention_map import REDUCTIONS, pictures_of_call
+from regard._statistics.attention_map import REDUCTIONS, pictures_of
 from regard.plot._axes import check_imshow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from regard._arguments.arrays import Array
     from regard._attention.check import CheckedCall
     from regard._show.labels import TokensArgument
     from regard.plot._part import Part
 
-    Array = NDArray[Any]
     Head = tuple[int, ...]
     WeightsArgument = ArrayLike | tuple[ArrayLike, ArrayLike] | Recording | RecordedLayer
 
 _OPTIONS = names_of(WeightOptions)
 
 
-class _Weights:
-    """Existing weights (..., q_len, kv_len)."""
+class Source(ABC):
+    """The weights of heads, of shape (*lead, *sizes)."""
 
     lead: tuple[int, ...]
     sizes: tuple[int, int]
     tokens: TokensArgument = None
+
+    @abstractmethod
+    def offset(self, head: Head) -> int | None:
+        """Return the number of keys that precede the first query of a head, None if unknown."""
+
+    @abstractmethod
+    def picture(self, head: Head | None, part: Part, reduce: str) -> Array:
+        """Return the picture of a head, or the pictures of all heads if `head` is None."""
+
+    def labeled(self, part: Part, tokens: TokensArgument, offset: int | None) -> Part:
+        """Return a part with its labels. The default of `tokens` are the own tokens."""
+        texts = tokens_of_axes(self.tokens if tokens is None else tokens, *self.sizes, offset)
+        return part._replace(offset=offset or 0, tokens=texts)
+
+
+class _Weights(Source):
+    """Existing weights (..., q_len, kv_len)."""
 
     def __init__(self, weights: Array, query_offset: int | None) -> None:
         self._weights, self._offset = weights, query_offset
@@ -50,18 +68,16 @@ class _Weights:
         self.sizes = weights.shape[-2], weights.shape[-1]
 
     def offset(self, head: Head) -> int | None:
-        """Return the number of keys that precede the first query of a head, None if unknown."""
         return self._offset
 
     def picture(self, head: Head | None, part: Part, reduce: str) -> Array:
-        """Return the picture of a head, or the pictures of all heads if `head` is None."""
         shown = (self._weights if head is None else self._weights[head])[..., *part.region]
         if part.is_exact:
             return shown
         return pooled(shown, part.rows - part.rows[0], part.columns - part.columns[0], reduce)
 
 
-class _Calls:
+class _Calls(Source):
     """The weights of calls that are computed for the picture.
 
     There is one call, or a call for each layer, whose axis precedes the axes of the calls.
@@ -75,19 +91,16 @@ class _Calls:
         has_layers: bool = False,
     ) -> None:
         self._calls, self._progress, self._has_layers = calls, progress, has_layers
-        sizes = calls[0].sizes
-        lead = (*sizes.batch, sizes.heads) if calls[0].has_heads else ()
-        self.lead: tuple[int, ...] = (len(calls), *lead) if has_layers else lead
-        self.sizes: tuple[int, int] = (sizes.q_len, sizes.kv_len)
+        lead = calls[0].rows[:-1]
+        self.lead = (len(calls), *lead) if has_layers else lead
+        self.sizes = calls[0].sizes.q_len, calls[0].sizes.kv_len
         self.tokens = tokens
 
     def offset(self, head: Head) -> int | None:
-        """Return the number of keys that precede the first query of a head."""
         call, place = self._at(head)
         return int(call.positions.entry(place[:-1]).query_offset)
 
     def picture(self, head: Head | None, part: Part, reduce: str) -> Array:
-        """Return the picture of a head, or the pictures of all heads if `head` is None."""
         if head is None:
             pictures = [self._draw(call, part, reduce) for call in self._calls]
             return np.stack(pictures) if self._has_layers else pictures[0]
@@ -102,17 +115,11 @@ class _Calls:
         return self._calls[0], head
 
     def _draw(self, call: CheckedCall, part: Part, reduce: str) -> Array:
-        drawn: list[Array] = pictures_of_call(
-            call,
-            shape=(part.height, part.width),
-            reduce=reduce,
-            regions=[part.region],
-            progress=self._progress,
+        shape = part.height, part.width
+        drawn: list[Array] = pictures_of(
+            call, shape, reduce, [part.region], progress=self._progress
         )
         return drawn[0]
-
-
-Source: TypeAlias = _Weights | _Calls
 
 
 def sources_of(
@@ -141,9 +148,7 @@ def _source_of(
 ) -> Source:
     if isinstance(argument, Recording | RecordedLayer):
         layers = recorded_layers(argument, options, mask=mask)
-        check_equal(layers, _sizes_of, "sizes")
-        calls = [call_of(of_one_text(layer)) for layer in layers]
-        calls = [replace(call, options={**call.options, **options}) for call in calls]
+        calls = calls_of_layers(map(of_one_text, layers), options)
         return _Calls(calls, progress, texts_of(layers), isinstance(argument, Recording))
     if isinstance(argument, tuple):
         if len(argument) != 2:
@@ -175,11 +180,6 @@ def _source_of(
             raise ValueError(f"query_offset must be one number with weights, got {numbers.size}")
         offset = int(numbers.reshape(())[()])
     return _Weights(weights, offset)
-
-
-def _sizes_of(layer: RecordedLayer) -> str:
-    sizes = call_of(layer).sizes
-    return f"{sizes.heads} heads, q_len {sizes.q_len}, kv_len {sizes.kv_len}"
 
 
 def head_of(head: Any, lead: tuple[int, ...], name: str = "head") -> Head:

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
-    from numpy.typing import NDArray
 
+    from regard._arguments.arrays import Array
     from regard._show.labels import TokensArgument
 
-    Array = NDArray[Any]
 
 # The title of each panel, in drawing order.
 _OF_QUERIES = {

@@ -14,14 +14,11 @@ from regard.masks._intervals import counted
 from regard.masks._rows import spans_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from regard._arguments.arrays import Array, Integers
     from regard._arguments.masks import Masks
     from regard._arguments.positions import Positions
     from regard.plot._part import Part
 
-    Array = NDArray[Any]
-    Integers = NDArray[np.int64]
 
 # Numbers of query-key pairs that are read at a time, and of queries.
 _PAIRS = 1 << 18

@@ -152,19 +152,24 @@ def _gradients(
     results: tuple[Tensor | None, ...], call: dict[str, Any], wanted: tuple[str, ...]
 ) -> Any:
     """Return the gradients of inputs, which are recorded if their derivatives may be requested."""
-    if is_eager():
-        arrays = arrays_of(dict(zip(RESULTS, results, strict=True)) | call)
-        if arrays is not None:
-            run = partial(compute_gradients, call, arrays, wanted)
-            if not is_recorded((*results, *call.values())):
-                return run()
-            return _recorded_gradients(run, results, call, wanted)
-    moving = dict(zip(RESULTS[:2], results, strict=False)) | call
+    named = dict(zip(RESULTS, results, strict=True)) | call
+    arrays = arrays_of(named) if is_eager() else None
+    if arrays is not None:
+        run = partial(compute_gradients, call, arrays, wanted)
+        return _recorded_gradients(run, named, wanted) if is_recorded(named.values()) else run()
     # Outer levels may have tangents that this level does not show.
     is_dual = forward_ad._current_level >= 0 and not is_compiling()
-    if is_dual and (get_interpreter_stack() or has_tangents(_tensors_of(moving).values())):
-        return _gradients_by_formula(wanted, moving)
+    if is_dual and (get_interpreter_stack() or has_tangents(_tensors_of(named).values())):
+        return _gradients_by_formula(wanted, named)
     return _chosen(attention_backward(*results, *packed(call), list(wanted)), wanted)
+
+
+def _recorded_gradients(
+    run: Callable[[], Any], named: dict[str, Any], wanted: tuple[str, ...]
+) -> Any:
+    """Compute gradients, in which output and lse are functions of the inputs."""
+    moving = {name: each for name, each in named.items() if name not in RESULTS[2:]}
+    return _fused(run, partial(_gradients_by_formula, wanted), moving)
 
 
 def _tensors_of(found: dict[str, Any]) -> dict[str, Tensor]:
@@ -175,68 +180,55 @@ def _tensors_of(found: dict[str, Any]) -> dict[str, Tensor]:
     }
 
 
-class _Fused(_SingleLevelFunction):  # type: ignore[misc]
-    """A derivative that `run` computes, and whose derivatives are those of `formula`."""
+class Fused(_SingleLevelFunction):  # type: ignore[misc]
+    """Results that `run` computes from tensors, with gradients that `pull` computes.
+
+    `pull` has the gradients of the results, the tensors, and the places of those whose gradients it
+    returns. `what` is the derivative that forward mode would need.
+    """
 
     @staticmethod
-    def forward(ctx: Any, run: Any, formula: Any, *tensors: Any) -> Any:
-        ctx.formula = formula
-        ctx.set_materialize_grads(False)
+    def forward(ctx: Any, run: Any, pull: Any, what: str, *tensors: Tensor | None) -> Any:
+        ctx.pull, ctx.what = pull, what
         ctx.save_for_backward(*tensors)
         return tuple(run())
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        given = list(ctx.saved_tensors)
-        moved = [i for i, is_needed in enumerate(ctx.needs_input_grad[2:]) if is_needed]
-
-        def function(*tensors: Tensor) -> Any:
-            for i, tensor in zip(moved, tensors, strict=True):
-                given[i] = tensor
-            return ctx.formula(*given)
-
-        results, pull = torch.func.vjp(function, *(given[i] for i in moved))
-        pulled = pull(
-            tuple(
-                torch.zeros_like(result) if each is None else each
-                for result, each in zip(results, cotangents, strict=True)
-            )
-        )
-        each = dict(zip(moved, pulled, strict=True))
-        return None, None, *map(each.get, range(len(given)))
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        needed = ctx.needs_input_grad[3:]
+        wanted = [place for place, is_needed in enumerate(needed) if is_needed]
+        gradients = ctx.pull(cotangents, ctx.saved_tensors, wanted)
+        each = dict(zip(wanted, gradients, strict=True))
+        return None, None, None, *map(each.get, range(len(needed)))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(f"{_FORWARD} is not implemented for a graph of gradients")
+        raise NotImplementedError(f"{ctx.what} is not implemented")
 
 
 def _fused(run: Callable[[], Any], formula: Callable[..., Any], call: dict[str, Any]) -> Any:
-    """Compute a function of the tensors of a call, with the derivatives of its formula."""
+    """Compute a function of the tensors of a call, with the gradients of its formula."""
     tensors = _tensors_of(call)
-    rest = {name: each for name, each in call.items() if name not in tensors}
     names = tuple(tensors)
+    rest = {name: each for name, each in call.items() if name not in tensors}
 
-    def function(*given: Tensor) -> Any:
-        return formula(rest | dict(zip(names, given, strict=True)))
+    def pull(cotangents: Any, tensors: Any, wanted: list[int]) -> Any:
+        saved = rest | dict(zip(names, tensors, strict=True))
+        moved = [names[place] for place in wanted]
 
-    return _Fused.apply(run, function, *tensors.values())
+        def function(*some: Tensor) -> Any:
+            return formula(saved | dict(zip(moved, some, strict=True)))
 
+        return torch.func.vjp(function, *map(saved.get, moved))[1](cotangents)
 
-def _recorded_gradients(
-    run: Callable[[], Any],
-    results: tuple[Tensor | None, ...],
-    call: dict[str, Any],
-    wanted: tuple[str, ...],
-) -> Any:
-    """Compute gradients, in which output and lse are functions of the inputs."""
-    moving = dict(zip(RESULTS[:2], results, strict=False)) | call
-    return _fused(run, partial(_gradients_by_formula, wanted), moving)
+    what = f"{_FORWARD} for a graph of gradients"
+    return Fused.apply(run, pull, what, *tensors.values())
 
 
 def _gradients_by_formula(wanted: tuple[str, ...], call: dict[str, Any]) -> tuple[Tensor, ...]:
     """Return gradients of a call whose tensors include the gradients of its results."""
     call = dict(call)
-    grad_output, grad_lse = (call.pop(name) for name in RESULTS[:2])
+    grad_output, grad_lse, *_ = (call.pop(name, None) for name in RESULTS)
     if grad_lse is None:
         dtype = _arithmetic(grad_output)
         grad_lse = grad_output.new_zeros(grad_output.shape[:-1], dtype=dtype)
@@ -335,18 +327,21 @@ def _below(operator: Any, keyset: Any, given: tuple[Any, ...]) -> Any:
         return operator.redispatch(keyset & torch._C._after_autograd_keyset, *given)
 
 
-def _with_derivatives(operator: Any, record: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return an operator's rule of autograd; `count` tensors precede the call."""
+def add_derivatives(operator: Any, record: Callable[..., Any]) -> None:
+    """Give an operator its rule of autograd.
+
+    `record` has a function that computes the operator, and the arguments.
+    """
 
     def rule(keyset: Any, *given: Any) -> Any:
-        tensors = given[: count + len(TENSORS)]
         below = partial(_below, operator, keyset, given)
+        tensors = [each for each in given if isinstance(each, Tensor)]
         if not (is_recorded(tensors) or has_tangents(tensors)):
             return below()
         with enable_single_level_autograd_function():
             return record(below, *given)
 
-    return rule
+    library.impl(operator._schema.name, rule, "Autograd", with_keyset=True)
 
 
 def _record_attention(below: Any, *given: Any) -> Any:
@@ -361,9 +356,8 @@ def _record_backward(below: Any, *given: Any) -> Any:
     call, wanted = unpacked(*given[4:-1]), given[-1]
     if has_tangents(given[: 4 + len(TENSORS)]):
         _refuse(call, _SECOND)
-    gradients = _recorded_gradients(
-        lambda: _chosen(below(), wanted), given[:4], call, tuple(wanted)
-    )
+    named = dict(zip(RESULTS, given, strict=False)) | call
+    gradients = _recorded_gradients(lambda: _chosen(below(), wanted), named, tuple(wanted))
     return all_gradients(gradients, given[0], wanted)
 
 
@@ -379,10 +373,6 @@ def _chosen(gradients: Any, wanted: Iterable[str]) -> list[Tensor]:
     return [gradients[INPUTS.index(name)] for name in wanted]
 
 
-for _operator, _record, _count in (
-    (attention, _record_attention, 0),
-    (attention_backward, _record_backward, 4),
-    (attention_jvp, _record_jvp, 3),
-):
-    _rule = _with_derivatives(_operator, _record, _count)
-    library.impl(_operator._schema.name, _rule, "Autograd", with_keyset=True)
+add_derivatives(attention, _record_attention)
+add_derivatives(attention_backward, _record_backward)
+add_derivatives(attention_jvp, _record_jvp)

@@ -8,7 +8,7 @@ from collections import Counter
 from contextvars import ContextVar
 
 lock = threading.RLock()
-"""Held while blocks of the process begin and end, and while a call is counted.
+"""Held while the replacement begins and ends, and while a call is counted.
 
 The garbage collector may end a generator, and thus a block, at any time, so a thread may take the
 lock again. A forked child finds nothing half changed by a thread that it does not have.
@@ -29,6 +29,7 @@ class ReplacedCalls:
     def __init__(self) -> None:
         self._by_regard = 0
         self._by_pytorch: Counter[str] = Counter()
+        self._is_open = True
 
     @property
     def by_regard(self) -> int:
@@ -55,35 +56,32 @@ class ReplacedCalls:
         return f"ReplacedCalls({self._by_regard} by regard, {total} by PyTorch{reasons})"
 
 
-class CountedBlock:
-    """A block whose calls are replaced and counted while it is open."""
-
-    def __init__(self) -> None:
-        self.calls = ReplacedCalls()
-        self.is_open = True
+_of_thread: ContextVar[tuple[ReplacedCalls, ...]] = ContextVar("replacing_sdpa", default=())
+counts_of_process: list[ReplacedCalls] = []
+"""The counts of the calls of all threads, if there are any."""
 
 
-_of_thread: ContextVar[tuple[CountedBlock, ...]] = ContextVar("replacing_sdpa", default=())
-blocks_of_process: list[CountedBlock] = []
-"""The block that counts the calls of all threads, if there is one."""
+def count_in_thread(calls: ReplacedCalls) -> None:
+    """Count the calls of this thread, in addition to other counts, until `close` is called."""
+    _of_thread.set((*_counts_of_thread(), calls))
 
 
-def count_in_thread(block: CountedBlock) -> None:
-    """Count the calls of this thread in a block, in addition to other counters."""
-    _of_thread.set((*_blocks_of_thread(), block))
+def close(calls: ReplacedCalls) -> None:
+    """Count no more calls."""
+    calls._is_open = False
 
 
-def _blocks_of_thread() -> list[CountedBlock]:
-    """Return the open blocks, which may have been closed in any order and in other threads."""
-    return [block for block in _of_thread.get() if block.is_open]
+def _counts_of_thread() -> list[ReplacedCalls]:
+    """Return the open counts, which may have been closed in any order and in other threads."""
+    return [calls for calls in _of_thread.get() if calls._is_open]
 
 
 def is_counted() -> bool:
     """Return whether regard replaces the calls of this thread."""
-    return bool(blocks_of_process or _blocks_of_thread())
+    return bool(counts_of_process or _counts_of_thread())
 
 
 def count_call(reason: str | None = None) -> None:
     """Count a call that regard computed, or else the reason why it did not."""
-    for block in (*_blocks_of_thread(), *blocks_of_process):
-        block.calls._count(reason)
+    for calls in (*_counts_of_thread(), *counts_of_process):
+        calls._count(reason)

@@ -5,6 +5,7 @@ Like attention, a call that nothing records is computed at once, and otherwise i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,11 +14,13 @@ import regard
 from regard._arguments.arrays import shown
 from regard._arguments.numbers import flag
 from regard.torch._arguments import check_dense, check_tensors
-from regard.torch._autograd import has_tangents, is_eager, is_recorded
+from regard.torch._autograd import Fused, add_derivatives, is_eager, is_recorded
 from regard.torch._memory import arrays_of, as_array, as_tensor, dense_shape
 from regard.torch._operators import library
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 _OPTIONAL = ("decay", "beta", "state", "starts")
@@ -119,19 +122,20 @@ def linear_attention(
             )
     if query.is_cuda:
         raise ValueError(f"query must be on the CPU, got a tensor on {query.device}: use .cpu()")
-    if has_tangents((query, key, value, *given)):
-        raise NotImplementedError("forward mode of linear attention is not implemented")
-    call = dict(zip(_NAMES, (query, key, value, *given, scale, threads), strict=True))
-    arrays = None
-    if is_eager() and not is_recorded(call.values()):
-        arrays = arrays_of(call)
-    output, last = _operator(*call.values()) if arrays is None else _compute(arrays)
+    call = query, key, value, *given, scale, threads
+    arrays = arrays_of(dict(zip(_NAMES, call, strict=True))) if is_eager() else None
+    if arrays is None:
+        output, last = _operator(*call)
+    elif is_recorded(call):
+        output, last = _record(partial(_compute, arrays), *call)
+    else:
+        output, last = _compute(arrays)
     return (output, last) if flag("return_state", return_state) else output
 
 
 def _compute(arrays: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    output, state = regard.linear_attention(**arrays, return_state=True)
-    return as_tensor(output), as_tensor(state)
+    output, last = regard.linear_attention(**arrays, return_state=True)
+    return as_tensor(output), as_tensor(last)
 
 
 def _arrays(given: tuple[Any, ...]) -> dict[str, Any]:
@@ -166,27 +170,30 @@ def _fake_backward(grad_output: Tensor, _: Tensor, *given: Any) -> tuple[Tensor,
     return tuple(grad_output.new_empty(0) if x is None else x.new_empty(x.shape) for x in tensors)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *tensors, ctx.scale, ctx.threads = inputs
-    ctx.save_for_backward(*tensors)
+def _record(compute: Callable[[], Any], *given: Any) -> Any:
+    """Compute a call, and record it."""
+    *tensors, scale, threads = given
+
+    def pull(cotangents: Any, tensors: Any, wanted: list[int]) -> list[Tensor]:
+        gradients = _backward_operator(*cotangents, *tensors, scale, threads)
+        return [gradients[place] for place in wanted]
+
+    return Fused.apply(compute, pull, "forward mode of linear attention", *tensors)
 
 
-def _differentiate(ctx: Any, grad_output: Tensor, grad_state: Tensor) -> tuple[Any, ...]:
-    tensors = ctx.saved_tensors
-    found = _backward_operator(grad_output, grad_state, *tensors, ctx.scale, ctx.threads)
-    each = zip(ctx.needs_input_grad, found, strict=False)
-    return *(gradient if is_needed else None for is_needed, gradient in each), None, None, None
+def _record_backward(compute: Callable[[], Any], *given: Any) -> Any:
+    what = "the second derivative of linear attention"
 
+    def pull(*_: Any) -> None:
+        raise NotImplementedError(f"{what} is not implemented")
 
-def _second(*_: Any) -> None:
-    raise NotImplementedError("the second derivative of linear attention is not implemented")
+    *tensors, _, _ = given
+    return Fused.apply(compute, pull, what, *tensors)
 
 
 library.impl("linear_attention", lambda *given: _compute(_arrays(given)), "CPU")
 library.impl("linear_attention_backward", _backward, "CPU")
 torch.library.register_fake(_operator, _fake, lib=library)
 torch.library.register_fake(_backward_operator, _fake_backward, lib=library)
-torch.library.register_autograd(
-    "regard::linear_attention", _differentiate, setup_context=_save, lib=library
-)
-torch.library.register_autograd("regard::linear_attention_backward", _second, lib=library)
+add_derivatives(_operator, _record)
+add_derivatives(_backward_operator, _record_backward)

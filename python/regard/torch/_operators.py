@@ -22,7 +22,16 @@ from regard._arguments.option_table import OPTIONS
 from regard.torch._arguments import with_own_names
 from regard.torch._counting import count_call
 from regard.torch._memory import as_array, as_tensor, dense_shape, empty_output
-from regard.torch._options import INPUTS, ROLES, STARTS, TENSORS, numpy_keywords, unpacked
+from regard.torch._options import (
+    ARGUMENTS,
+    INPUTS,
+    ROLES,
+    SCHEMA,
+    STARTS,
+    TENSORS,
+    numpy_keywords,
+    unpacked,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,16 +41,14 @@ if TYPE_CHECKING:
 
 RESULTS = ("grad_output", "grad_lse", "output", "lse")
 TANGENTS = tuple(f"tangent_{name}" for name in ROLES)
-_CALL = ", ".join(f"Tensor{'' if name in ROLES else '?'} {name}" for name in TENSORS)
-_CALL += ", str[] names, SymInt[] integers, float[] reals"
 _BEFORE = "Tensor grad_output, Tensor? grad_lse, Tensor output, Tensor lse"
 _GRADIENTS = ", ".join(f"Tensor grad_{name}" for name in INPUTS)
 
 library = torch.library.Library("regard", "FRAGMENT")
-library.define(f"attention({_CALL}) -> (Tensor output, Tensor lse)")
-library.define(f"attention_backward({_BEFORE}, {_CALL}, str[] wanted) -> ({_GRADIENTS})")
+library.define(f"attention({SCHEMA}) -> (Tensor output, Tensor lse)")
+library.define(f"attention_backward({_BEFORE}, {SCHEMA}, str[] wanted) -> ({_GRADIENTS})")
 library.define(
-    f"attention_jvp({', '.join(f'Tensor? {name}' for name in TANGENTS)}, {_CALL}) -> "
+    f"attention_jvp({', '.join(f'Tensor? {name}' for name in TANGENTS)}, {SCHEMA}) -> "
     "(Tensor tangent_output, Tensor tangent_lse)"
 )
 attention = torch.ops.regard.attention.default
@@ -144,6 +151,8 @@ def _fake_jvp(*given: Any) -> tuple[Tensor, ...]:
     return tuple(each.new_empty(each.shape) for each in _fake_attention(*given[3:]))
 
 
+# Arguments that depend on the number of a batch entry, or whose tensors have no batch axes.
+_APART = (STARTS[0], "dropout_p", "score_function")
 # The first tensor of a sparse mask has the axes of the mask before queries, and one more.
 _FEWER_AXES = {"grad_lse": 1, "lse": 1, "mask_starts": 1}
 
@@ -173,14 +182,11 @@ def _vmap_rule(
             x if dim is None else x.new_empty([*x.shape[:dim], *x.shape[dim + 1 :]])
             for x, dim in zip(tensors, dims, strict=True)
         ]
-        one = dict(zip(names, samples, strict=True))
-        wanted = after[3] if len(after) > 3 else ()
+        one = dict(zip((*before, *ARGUMENTS), (*samples, *after), strict=False))
+        wanted = given[-1] if len(given) > len(before) + len(ARGUMENTS) else ()
         rank = max(3, *(one[role].ndim for role in ROLES))
         axes = [_axes_of(name, rank) for name in names]
-        is_apart = one[STARTS[0]] is not None or not {"dropout_p", "score_function"}.isdisjoint(
-            after[0]
-        )
-        is_apart |= any(
+        is_apart = any(one[name] is not None for name in _APART) or any(
             axis is None and (dim is not None or name in wanted)
             for name, dim, axis in zip(names, dims, axes, strict=True)
         )

@@ -1,8 +1,8 @@
 """The options of a call as arguments of the operators, and as keywords of the NumPy calls.
 
-An operator has query, key and value, the tensors `TENSORS` or None, a list of integers, a list of
-real numbers, and a list of their names: of the integers, then of the real numbers, followed by
-words of the form ``name=value``. The integers of one option have the same name.
+An operator has one or two arguments for each option, which are None if the call does not have it:
+`ARGUMENTS`, of which the first are `TENSORS`. A number for all entries or heads is another argument
+than a tensor with a number for each.
 
 A sparse mask is three tensors that share the memory of its arrays, so that a graph may contain
 them, and some integers. A score function is its addresses. An operator may run long after the call
@@ -40,10 +40,38 @@ INPUTS: tuple[str, ...] = (*ROLES, "float_mask")
 INPUTS += tuple(name for name in _TYPES if OPTIONS[name].is_differentiable)
 STARTS = ("query_starts", "key_starts")
 _SPARSE = ("mask_starts", "mask_spans", "mask_bits")
-_NUMBERS_OR_TENSORS = ("integers", "number_or_numbers", "seed")
+_SIDES = ("window_left", "window_right")
+# The options that are a tensor, or one number for all, and the names of these numbers.
+_OF_ALL = {
+    name: f"{name}_of_all"
+    for name, kind in _TYPES.items()
+    if kind in ("integers", "number_or_numbers")
+}
 # The tensors that a call may have.
-TENSORS: tuple[str, ...] = (*INPUTS, "bool_mask", *_SPARSE, *STARTS)
-TENSORS += tuple(name for name, kind in _TYPES.items() if kind in _NUMBERS_OR_TENSORS)
+TENSORS: tuple[str, ...] = (*INPUTS, "bool_mask", *_SPARSE, *STARTS, *_OF_ALL, "dropout_seed")
+_SCHEMAS = {
+    "integers": "SymInt?",
+    "number_or_numbers": "float?",
+    "number": "float?",
+    "integer": "SymInt?",
+    "flag": "bool?",
+    "choice": "str?",
+    "origin": "SymInt[]?",
+    "function": "int[]?",
+}
+_OTHERS = {"mask_numbers": "SymInt[]?", "query_offset_is_end": "bool?"}
+_OTHERS |= dict.fromkeys(_SIDES, "SymInt?")
+_OTHERS |= {
+    _OF_ALL.get(name, name): _SCHEMAS[kind] for name, kind in _TYPES.items() if kind in _SCHEMAS
+}
+ARGUMENTS: tuple[str, ...] = (*TENSORS, *_OTHERS)
+"""The names of the arguments of an operator."""
+SCHEMA = ", ".join(
+    (
+        *(f"Tensor{'' if name in ROLES else '?'} {name}" for name in TENSORS),
+        *(f"{kind} {name}" for name, kind in _OTHERS.items()),
+    )
+)
 _WITHOUT_GRADIENT = {
     "scale": "multiply query by it instead, or pass it as .detach()",
     "softcap": "pass it as .detach()",
@@ -57,69 +85,60 @@ def checked(call: dict[str, Any]) -> dict[str, Any]:
     The kernels check the values.
     """
     device = call["query"].device
-    found: dict[str, Any] = {}
-    for name, given in call.items():
-        kind = _TYPES.get(name, "seed")
-        is_numbers = isinstance(given, (Tensor, np.ndarray, list, tuple))
-        if kind in ("numbers", "table") or (kind == "number_or_numbers" and is_numbers):
-            found[name] = tensor_of(name, given, device, torch.float64)
-        elif kind == "integers" and isinstance(given, str):
-            offsets(given, 0)  # raises TypeError unless it is "end"
-            found[name] = given
-        elif kind == "integers" and not _is_integer(given):
-            found[name] = tensor_of(name, given, device)
-        elif kind == "function":
-            found[name] = _checked_function(given)
-        elif kind == "sides":
-            found[name] = _sides(given)
-        elif kind == "origin":
-            found[name] = _origin(given)
-        elif kind == "seed":  # a tensor, as all arguments that are not options
-            found[name] = given
-        elif isinstance(given, Tensor):
-            raise TypeError(f"{name} must be a number, got a tensor, whose gradient would be lost")
-        elif kind == "choice" or is_compiling() or isinstance(given, _SYMBOLIC):
-            found[name] = given
-        elif kind in ("number", "number_or_numbers"):
-            found[name] = real_number(name, given)
-        elif kind == "flag":
-            found[name] = flag(name, given)
-        else:
-            found[name] = _integer(name, given)
-    return found
+    return {
+        name: _checked(name, given, device) if name in _TYPES else given
+        for name, given in call.items()
+    }
+
+
+def _checked(name: str, given: Any, device: torch.device) -> Any:
+    kind = _TYPES[name]
+    is_numbers = isinstance(given, (Tensor, np.ndarray, list, tuple))
+    if kind in ("numbers", "table") or (kind == "number_or_numbers" and is_numbers):
+        return tensor_of(name, given, device, torch.float64)
+    if kind == "integers" and isinstance(given, str):
+        offsets(given, 0)  # raises TypeError unless it is "end"
+        return given
+    if kind == "integers" and not _is_integer(given):
+        return tensor_of(name, given, device)
+    if kind == "function":
+        return _checked_function(given)
+    if kind == "sides":
+        return _sides(given)
+    if kind == "origin":
+        return _origin(given)
+    if kind == "seed":
+        return given
+    if isinstance(given, Tensor):
+        raise TypeError(f"{name} must be a number, got a tensor, whose gradient would be lost")
+    if kind == "choice" or is_compiling() or isinstance(given, _SYMBOLIC):
+        return given
+    if kind in ("number", "number_or_numbers"):
+        return real_number(name, given)
+    return flag(name, given) if kind == "flag" else _integer(name, given)
 
 
 def packed(found: dict[str, Any]) -> tuple[Any, ...]:
     """Return the arguments of the operators for a checked call."""
-    tensors: dict[str, Tensor] = {}
-    integers: list[tuple[str, Any]] = []
-    reals: list[tuple[str, Any]] = []
-    words: list[str] = []
-    for name, given in found.items():
-        if name == "mask":
-            rows, block = given._rows, given._block or (0, 0)
-            arrays = rows.starts, rows.spans, rows.bits
-            tensors.update(zip(_SPARSE, map(_shared, arrays), strict=True))
-            layout = rows.row_queries, rows.first_query, rows.first_key, *block
-            integers += [("mask_numbers", number) for number in (*rows.shape[-2:], *layout)]
-        elif name == "score_function" and not isinstance(given, tuple):
-            integers += [(name, number) for number in _kept(given)]
-        elif name == "window":
-            sides = zip(("left", "right"), given, strict=True)
-            integers += [(f"window_{side}", each) for side, each in sides if each is not None]
-        elif isinstance(given, Tensor):
-            tensors[name] = given
-        elif isinstance(given, tuple):
-            integers += [(name, number) for number in given]
-        elif isinstance(given, (float, torch.SymFloat)):
-            reals.append((name, given))
-        elif isinstance(given, (int, torch.SymInt)):
-            integers.append((name, int(given) if isinstance(given, bool) else given))
-        else:
-            words.append(f"{name}={given}")
-    names = [*(name for name, _ in (*integers, *reals)), *words]
-    numbers = [number for _, number in integers], [number for _, number in reals]
-    return *map(tensors.get, TENSORS), names, *numbers
+    given = dict(found)
+    if "mask" in given:
+        mask = given["mask"]
+        rows, block = mask._rows, mask._block or (0, 0)
+        arrays = rows.starts, rows.spans, rows.bits
+        given.update(zip(_SPARSE, map(_shared, arrays), strict=True))
+        layout = rows.row_queries, rows.first_query, rows.first_key, *block
+        given["mask_numbers"] = (*rows.shape[-2:], *layout)
+    if "score_function" in given and not isinstance(given["score_function"], tuple):
+        given["score_function"] = _kept(given["score_function"])
+    if "window" in given:
+        given.update(zip(_SIDES, given["window"], strict=True))
+    if isinstance(given.get("query_offset"), str):
+        given["query_offset_is_end"] = True
+        del given["query_offset"]
+    for name, of_all in _OF_ALL.items():
+        if name in given and not isinstance(given[name], Tensor):
+            given[of_all] = given.pop(name)
+    return tuple(given.get(name) for name in ARGUMENTS)
 
 
 def unpacked(*given: Any) -> dict[str, Any]:
@@ -128,19 +147,19 @@ def unpacked(*given: Any) -> dict[str, Any]:
     The parts of sparse masks and score functions keep their own names, because tensors of a
     compiler have no elements.
     """
-    *tensors, names, integers, reals = given
-    values = (*integers, *reals)
-    each: dict[str, tuple[Any, ...]] = {}
-    for name, value in zip(names, values, strict=False):
-        each[name] = (*each.get(name, ()), value)
-    found = {name: numbers[0] if len(numbers) == 1 else numbers for name, numbers in each.items()}
-    found |= dict(word.split("=", 1) for word in names[len(values) :])
-    found |= {n: x for n, x in zip(TENSORS, tensors, strict=True) if x is not None}
-    sides = found.pop("window_left", None), found.pop("window_right", None)
-    if sides != (None, None):
-        found["window"] = sides
-    if "is_causal" in found:
-        found["is_causal"] = bool(found["is_causal"])
+    found = {
+        name: tuple(each) if isinstance(each, list) else each
+        for name, each in zip(ARGUMENTS, given, strict=True)
+        if each is not None
+    }
+    for name, of_all in _OF_ALL.items():
+        if of_all in found:
+            found[name] = found.pop(of_all)
+    if found.pop("query_offset_is_end", False):
+        found["query_offset"] = "end"
+    left, right = (found.pop(side, None) for side in _SIDES)
+    if (left, right) != (None, None):
+        found["window"] = left, right
     return found
 
 

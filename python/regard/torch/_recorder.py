@@ -1,4 +1,4 @@
-"""Observers of the attention function: a recorder, which copies tensors, and a counter of bytes.
+"""Observers of the attention function, and the recorder, an observer that copies tensors.
 
 An observer sees the calls of the thread in which it was set. If no thread has an observer, a call
 only checks an empty dictionary.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,7 @@ from regard.torch._arguments import TYPES
 from regard.torch._memory import as_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 MAX_BYTES = 4_000_000_000
@@ -82,35 +82,19 @@ class RecordRequest(NamedTuple):
         most = None if max_bytes is None else count("max_bytes", max_bytes)
         return cls(Selection.of(layers), _storage_type(dtype), most)
 
-    def has(self, number: int, name: str) -> bool:
-        """Return whether a call is to be recorded."""
-        return self.selection is None or self.selection.has(number, name)
-
-    def bytes_of(self, *tensors: Tensor) -> int:
-        """Return the memory that copies of queries and keys need."""
-        return sum(x.numel() * (self.dtype or x.dtype).itemsize for x in tensors)
-
-    def check(self, names: Sequence[str]) -> None:
-        """Raise ValueError if some of the selected layers do not exist."""
-        if self.selection is not None:
-            self.selection.check(names)
-
 
 def _storage_type(dtype: Any) -> torch.dtype | None:
-    if dtype is None or dtype in TYPES:
-        return dtype
-    if isinstance(dtype, torch.dtype):
-        found = None
-    else:
-        try:
-            name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-        except TypeError:
-            name = ""
-        found = {str(each).removeprefix("torch."): each for each in TYPES}.get(name)
-    if found is None:
-        names = listed(str(each).removeprefix("torch.") for each in TYPES)
-        raise TypeError(f"dtype must be one of {names}, got {shown(dtype)}")
-    return found
+    """Return a type of PyTorch, of NumPy or by name as PyTorch's, or raise TypeError."""
+    if dtype is None:
+        return None
+    types = {str(each).removeprefix("torch."): each for each in TYPES}
+    name = str(dtype).removeprefix("torch.")
+    if not isinstance(dtype, str | torch.dtype):
+        with suppress(TypeError):
+            name = np.dtype(dtype).name
+    if name not in types:
+        raise TypeError(f"dtype must be one of {listed(types)}, got {shown(dtype)}")
+    return types[name]
 
 
 class ModulePaths:
@@ -150,66 +134,34 @@ class ModulePaths:
         return ""
 
 
-class _Observer:
-    """Names the calls of a run, and sees those that the request selects."""
-
-    def __init__(self, module: Any, request: RecordRequest) -> None:
-        self._request = request
-        self._paths = ModulePaths(module)
-        self._nbytes = 0
-        self.names: list[str] = []
-
-    def __call__(self, tensors: tuple[Tensor, ...], masks: Any, options: dict[str, Any]) -> None:
-        name = self._paths.next_name()
-        self.names.append(name)
-        if self._request.has(len(self.names) - 1, name):
-            self._see(name, tensors, masks, options)
-
-    def _see(self, name: str, tensors: tuple[Tensor, ...], masks: Any, options: Any) -> None:
-        raise NotImplementedError
-
-
-class SizeCounter(_Observer):
-    """Counts the memory of the queries and keys of a run."""
-
-    def __init__(self, module: Any, request: RecordRequest) -> None:
-        super().__init__(module, request)
-        self._shapes: Counter[str] = Counter()
-
-    def _see(self, name: str, tensors: tuple[Tensor, ...], masks: Any, options: Any) -> None:
-        query, key = _with_heads(tensors[0]), _once(_with_heads(tensors[1]), (-3,))
-        self._nbytes += self._request.bytes_of(query, key)
-        self._shapes[f"query {tuple(query.shape)} and key {tuple(key.shape)}"] += 1
-
-    def check(self) -> None:
-        """Raise ValueError if the recording would not fit, or if selected layers do not exist."""
-        self._request.check(self.names)
-        most = self._request.max_bytes
-        if most is not None and self._nbytes > most:
-            layers = listed(
-                f"{number} layer{'s' * (number > 1)} of {x}" for x, number in self._shapes.items()
-            )
-            raise ValueError(
-                f"the recording would have {bytes_of(self._nbytes)} ({layers}), and max_bytes is "
-                f"{bytes_of(most)}: raise max_bytes, name fewer layers with layers=, or pass a "
-                "narrower dtype="
-            )
-
-
 class RecordingStopped(Exception):
     """Ends a run whose recording has failed; the recorder raises the error."""
 
 
-class Recorder(_Observer):
-    """Copies the queries, keys, masks and options of a run."""
+class Recorder:
+    """An observer that names the calls of a run, and copies those that the request selects."""
 
     def __init__(self, module: Any, request: RecordRequest) -> None:
-        super().__init__(module, request)
+        self._request = request
+        self._paths = ModulePaths(module)
         self._masks: dict[tuple[Any, ...], Tensor] = {}
+        self._nbytes = 0
         self._refusal: Exception | None = None
+        self.names: list[str] = []
         self.layers: list[regard.RecordedLayer] = []
 
-    def _see(self, name: str, tensors: tuple[Tensor, ...], masks: Any, options: Any) -> None:
+    def __call__(
+        self,
+        tensors: tuple[Tensor, ...],
+        masks: tuple[Any, Tensor | None],
+        options: dict[str, Any],
+    ) -> None:
+        """Record a call if it is selected."""
+        name = self._paths.next_name()
+        self.names.append(name)
+        selection = self._request.selection
+        if selection is not None and not selection.has(len(self.names) - 1, name):
+            return
         try:
             self.layers.append(self._layer(name, tensors, masks, options))
         except Exception as error:
@@ -221,6 +173,11 @@ class Recorder(_Observer):
         """Raise the error that ended the run, even if the model has caught it."""
         if self._refusal is not None:
             raise self._refusal
+
+    def check_layers(self) -> None:
+        """Raise ValueError if some of the selected layers do not exist."""
+        if self._request.selection is not None:
+            self._request.selection.check(self.names)
 
     def _layer(
         self,
@@ -241,7 +198,8 @@ class Recorder(_Observer):
                 "torch.func.vmap or on the meta device, which cannot be recorded"
             )
         query, key = _with_heads(query), _once(_with_heads(key), (-3,))
-        self._reserve(name, self._request.bytes_of(query, key))
+        item_bytes = (self._request.dtype or query.dtype).itemsize
+        self._reserve(name, (query.numel() + key.numel()) * item_bytes)
         of_query, of_key = self._copied(name, query), self._copied(name, key)
         mask = Masks(*(self._mask(name, each) for each in masks)).argument
         given = {option: value for option, value in options.items() if option in _OPTIONS}

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import sys
-import warnings
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from inspect import Signature, signature
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch._subclasses import fake_tensor
 from torch.overrides import TorchFunctionMode
 
 import regard
-from regard._arguments.arrays import as_array, broadcasts_to
+from regard._arguments.arrays import as_array
 from regard._arguments.numbers import flag, listed
 from regard._recording.layer import as_tokens, call_of
 from regard.torch._counting import lock
@@ -25,13 +22,12 @@ from regard.torch._recorder import (
     Recorder,
     RecordingStopped,
     RecordRequest,
-    SizeCounter,
     observed_by,
 )
 from regard.torch._replacing import replacing_sdpa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import ArrayLike
 
@@ -99,10 +95,7 @@ def record(
 
     Notes
     -----
-    The size is determined before anything is computed, by a run on a copy of the module whose
-    tensors have no memory. This run is impossible for modules with hooks, and for modules whose
-    control flow depends on the elements of tensors. The recording then ends when it becomes too
-    large. Masks, which layers often share, are counted only when they are copied.
+    The run ends at the first layer with which the recording would become too large.
 
     The module runs in ``torch.no_grad()``. Dropout of weights is not part of a recording. Only
     calls in the caller's thread are recorded.
@@ -126,7 +119,7 @@ def record(
     given = None if tokens is None else _tokens(tokens)
     recorded, output = run_recorded(module, args, kwargs, request)
     if given is not None:
-        recorded = with_tokens(recorded, given)
+        recorded = _with_tokens(recorded, given)
     recording = regard.Recording(recorded)
     return (recording, output) if wants_output else recording
 
@@ -138,18 +131,16 @@ def run_recorded(
 
     Raises ValueError with the given `reason` if nothing was recorded.
     """
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(_without_compiler())
-        stack.enter_context(replacing_sdpa())
-        stack.enter_context(_ExplicitWeightsMode())
-
-        if request.max_bytes is not None:
-            _check_size(module, args, kwargs, request)
-        calls = stack.enter_context(replacing_sdpa())  # without the calls of the dry run
-        recorder = Recorder(module, request)
-        with observed_by(recorder), suppress(RecordingStopped):
-            output = module(*args, **kwargs)
+    recorder = Recorder(module, request)
+    with (
+        torch.no_grad(),
+        _without_compiler(),
+        replacing_sdpa() as calls,
+        _ExplicitWeightsMode(),
+        observed_by(recorder),
+        suppress(RecordingStopped),
+    ):
+        output = module(*args, **kwargs)
     recorder.check()
     if not recorder.names:
         raise ValueError(f"nothing was recorded: {reason or _reason(module)}")
@@ -158,22 +149,8 @@ def run_recorded(
             "attention must be computed by regard to be recorded, and PyTorch computed some calls: "
             f"{listed(calls.by_pytorch)}"
         )
-    request.check(recorder.names)
+    recorder.check_layers()
     return recorder.layers, output
-
-
-def _check_size(module: Any, args: Any, kwargs: Any, request: RecordRequest) -> None:
-    """Raise ValueError if the recording would not fit, as far as that can be known in advance."""
-    counters = []
-
-    def count(copied: Any, args: Any, kwargs: Any) -> None:
-        counter = SizeCounter(copied, request)
-        with observed_by(counter):
-            copied(*args, **kwargs)
-        counters.append(counter)
-
-    if _dry_run(module, args, kwargs, count) and counters[0].names:
-        counters[0].check()
 
 
 def _reason(module: Any) -> str:
@@ -220,16 +197,9 @@ def _tokens(tokens: Any) -> Any:
     return given
 
 
-def with_tokens(layers: list[regard.RecordedLayer], tokens: Any) -> list[regard.RecordedLayer]:
+def _with_tokens(layers: list[regard.RecordedLayer], tokens: Any) -> list[regard.RecordedLayer]:
     """Return layers with tokens for the axes of their length; raises ValueError for none."""
-    named = []
-    for layer in layers:
-        sizes = call_of(layer).sizes
-        sides = (
-            tokens if broadcasts_to(tokens.shape, (*sizes.batch, length)) else None
-            for length in (sizes.q_len, sizes.kv_len)
-        )
-        named.append(layer.with_tokens(*sides))
+    named = [layer.with_tokens(tokens, tokens) for layer in layers]
     if all(layer.query_tokens is None and layer.key_tokens is None for layer in named):
         lengths = sorted({call_of(layer).sizes.kv_len for layer in layers})
         raise ValueError(
@@ -237,38 +207,6 @@ def with_tokens(layers: list[regard.RecordedLayer], tokens: Any) -> list[regard.
             f"have {', '.join(map(str, lengths))} keys"
         )
     return named
-
-
-_GLOBAL_HOOKS = torch.nn.modules.module
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-
-
-def _dry_run(module: Any, args: Any, kwargs: Any, run: Callable[[Any, Any, Any], Any]) -> bool:
-    """Call `run` with copies of a module and of arguments that have no memory.
-
-    Returns whether that was possible. Models whose control flow depends on the elements of their
-    tensors cannot run this way. User hooks would be called once more, with tensors that they do not
-    expect.
-    """
-    if _has_hooks(module):
-        return False
-    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with fake_tensor.FakeCopyMode(mode):
-                copies = copy.deepcopy((module, args, kwargs))
-            with mode:
-                run(*copies)
-    except Exception:  # the real run raises it again, unless only fake tensors cause it
-        return False
-    return True
-
-
-def _has_hooks(module: Any) -> bool:
-    if _GLOBAL_HOOKS._global_forward_hooks or _GLOBAL_HOOKS._global_forward_pre_hooks:
-        return True
-    return any(getattr(each, name, None) for each in module.modules() for name in _HOOKS)
 
 
 class _ExplicitWeightsMode(TorchFunctionMode):  # type: ignore[misc]

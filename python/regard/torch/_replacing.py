@@ -19,11 +19,11 @@ import torch.nested._internal.ops as _of_nested_tensors
 from regard.torch._attention import scaled_dot_product_attention
 from regard.torch._autograd import is_eager
 from regard.torch._counting import (
-    CountedBlock,
     ReplacedCalls,
-    blocks_of_process,
+    close,
     count_call,
     count_in_thread,
+    counts_of_process,
     is_counted,
     lock,
 )
@@ -73,14 +73,14 @@ class _Kernel:
     """The kernel above, which is registered while a block is open."""
 
     def __init__(self) -> None:
-        self._open_blocks: set[CountedBlock] = set()
+        self._users: set[ReplacedCalls] = set()
         self._library: Any = None
         self._changed: list[tuple[Callable[[], Any], Callable[[Any], object], Any, Any]] = []
 
-    def open(self, block: CountedBlock) -> None:
+    def open(self, calls: ReplacedCalls) -> None:
         """Register the kernel, unless it is."""
         with lock:
-            if not self._open_blocks:
+            if not self._users:
                 self._library = torch.library.Library("aten", "IMPL")
                 for key in _KEYS:
                     self._library.impl(_OPERATOR._schema.name, _attention, key)
@@ -90,18 +90,18 @@ class _Kernel:
                     change(within)
                     self._changed.append((get, change, before, within))
                 _OPERATOR._dispatch_cache.clear()  # the kernels that compilers found for each key
-            self._open_blocks.add(block)
+            self._users.add(calls)
 
-    def close(self, block: CountedBlock) -> None:
-        """Unregister the kernel, unless another block is open."""
+    def close(self, calls: ReplacedCalls) -> None:
+        """Unregister the kernel, unless others use it."""
         if sys.is_finalizing():  # a thread that no longer runs may have the lock
             return
         with lock:
-            block.is_open = False
-            if block not in self._open_blocks:
+            close(calls)
+            if calls not in self._users:
                 return
-            self._open_blocks.remove(block)
-            if self._open_blocks:
+            self._users.remove(calls)
+            if self._users:
                 return
             self._library._destroy()
             for get, change, before, within in self._changed:
@@ -181,13 +181,13 @@ def replacing_sdpa() -> Iterator[ReplacedCalls]:
     >>> calls
     ReplacedCalls(1 by regard, 0 by PyTorch)
     """
-    block = CountedBlock()
-    _kernel.open(block)
+    calls = ReplacedCalls()
+    _kernel.open(calls)
     try:
-        count_in_thread(block)
-        yield block.calls
+        count_in_thread(calls)
+        yield calls
     finally:
-        _kernel.close(block)
+        _kernel.close(calls)
 
 
 def install() -> ReplacedCalls:
@@ -213,17 +213,17 @@ def install() -> ReplacedCalls:
     >>> regard.torch.uninstall()
     """
     with lock:
-        if not blocks_of_process:
-            block = CountedBlock()
-            _kernel.open(block)
-            blocks_of_process[:] = [block]
-        return blocks_of_process[0].calls
+        if not counts_of_process:
+            calls = ReplacedCalls()
+            _kernel.open(calls)
+            counts_of_process[:] = [calls]
+        return counts_of_process[0]
 
 
 def uninstall() -> None:
     """Undo `install`. Without a previous `install`, there is no effect."""
     with lock:
-        ended = blocks_of_process[:]
-        blocks_of_process.clear()
-        for block in ended:
-            _kernel.close(block)
+        ended = counts_of_process[:]
+        counts_of_process.clear()
+        for calls in ended:
+            _kernel.close(calls)

@@ -12,7 +12,7 @@ from regard._runtime.public import needed
 from regard.torch._recorder import is_observed
 from regard.transformers._linear import replace_delta_rules
 from regard.transformers._masks import both, make_mask, padding_options, with_bias
-from regard.transformers._models import NAME, MaskKind, expected_masks
+from regard.transformers._models import BOOL, NAME, expected_masks
 from regard.transformers._packed import allow_continuous_batching, attend_to_texts, within_texts
 
 torch = needed("torch", "regard.transformers", "transformers")
@@ -191,7 +191,7 @@ def _is_causal(module: Any, is_causal: bool | None) -> bool:
     of some of their modules is wrong.
     """
     if is_causal is None:
-        if expected_masks(getattr(module, "config", None)) is not MaskKind.BOOL:
+        if expected_masks(getattr(module, "config", None)) != BOOL:
             return False
         is_causal = getattr(module, "is_causal", True)
     return bool(is_causal)

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard._arguments.arrays import broadcasts_to
-from regard._recording.layer import call_of
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -46,14 +43,7 @@ def layers_with_tokens(
             sides = of_decoder, of_input if is_cross else of_decoder
         else:
             sides = of_input, of_input
-        sizes = call_of(layer).sizes
-        queries, keys = (
-            tokens
-            if tokens is not None and broadcasts_to(tokens.shape, (*sizes.batch, length))
-            else None
-            for tokens, length in zip(sides, (sizes.q_len, sizes.kv_len), strict=True)
-        )
-        named.append(layer.with_tokens(queries, keys))
+        named.append(layer.with_tokens(*sides))
     return named
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from regard._arguments.masks import is_sparse
 from regard._runtime.public import needed
-from regard.transformers._models import MaskKind, expected_masks, takes_rows_of_keys
+from regard.transformers._models import BOOL, OWN, expected_masks, takes_rows_of_keys
 
 torch = needed("torch", "regard.transformers", "transformers")
 masking_utils = needed("transformers.masking_utils", "regard.transformers", "transformers")
@@ -57,9 +57,9 @@ def make_mask(
         "device": device,
     }
     expected = expected_masks(config)
-    if expected is MaskKind.OWN:
+    if expected == OWN:
         return masking_utils.eager_mask(**arguments)
-    is_bool = expected is MaskKind.BOOL
+    is_bool = expected == BOOL
     if _has_values(attention_mask, q_offset, device):
         if mask_function is masking_utils.bidirectional_mask_function and is_bool:
             tokens = _tokens(attention_mask, batch_size, kv_offset, kv_length, device)

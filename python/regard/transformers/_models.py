@@ -8,7 +8,6 @@ does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -22,32 +21,25 @@ NAME = "regard"
 """The attention implementation."""
 
 
-class MaskKind(Enum):
-    """The kinds of mask elements that models read."""
-
-    BOOL = "the mask of sdpa"
-    ADDED = "the mask of eager attention; a part of the model may use the interface"
-    OWN = "the mask of eager attention; no part of the model uses the interface"
-
-
-def expected_masks(config: Any) -> MaskKind:
-    """Return the masks that models with this configuration expect; it may be None."""
-    return MaskKind[_expected_name(type(config))]
+# The kinds of masks that models read. Strings can be constants in a graph.
+BOOL = "the mask of sdpa"
+ADDED = "the mask of eager attention; a part of the model may use the interface"
+OWN = "the mask of eager attention; no part of the model uses the interface"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _expected_name(kind: type) -> str:
-    """Return the name of a member of `MaskKind`, which can be a constant in a graph."""
-    return _expected(kind).name
+def expected_masks(config: Any) -> str:
+    """Return the kind of masks that models with this configuration expect; it may be None."""
+    return _expected(type(config))
 
 
 @cache
-def _expected(kind: type) -> MaskKind:
+def _expected(kind: type) -> str:
     models = models_of(kind)
     choosing = [model for model in models if model._can_set_attn_implementation()]
     if not models or any(model._supports_sdpa for model in choosing):
-        return MaskKind.BOOL
-    return MaskKind.ADDED if choosing else MaskKind.OWN
+        return BOOL
+    return ADDED if choosing else OWN
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

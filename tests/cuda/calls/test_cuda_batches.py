@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from regard.cuda._problem import broadcast_strides, launches
+from regard.cuda._launches import broadcast_strides, launches
 
 CASES = {
     "none": ((), {"a": ()}, 1),

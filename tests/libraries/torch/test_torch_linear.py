@@ -52,6 +52,13 @@ def test_results_and_gradients(given, dtype):
     with torch.no_grad():
         assert torch.equal(regard.torch.linear_attention(**call, scale=0.3), results[0])
 
+    def loss(leaves):
+        results = regard.torch.linear_attention(**leaves, scale=0.3, return_state=True)
+        return sum((a * b).sum() for a, b in zip(results, upstream, strict=True))
+
+    transformed = torch.func.grad(loss)({name: x.detach() for name, x in call.items()})
+    assert all(torch.equal(transformed[name], leaf.grad) for name, leaf in call.items())
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", RULES[::2])

@@ -210,52 +210,26 @@ def test_tokens():
     assert recording.entry(1)[0].key_tokens.tolist() == numbers[1].tolist()
 
 
-class Counting(nn.Module):
-    """Count the runs of the module, and optionally look at the elements of a tensor."""
+def test_a_recording_ends_when_it_becomes_too_large():
+    layer, runs = nn.MultiheadAttention(SIZE, HEADS).double(), []
 
-    def __init__(self, looks):
-        super().__init__()
-        self.looks, self.runs, self.layer = looks, 0, nn.MultiheadAttention(SIZE, HEADS)
-        self.state = torch.zeros(1)
-
-    def forward(self, x):
-        self.runs += 1
-        self.state += 1
-        self.made = x * 2  # a copy must leave nothing here
-        if self.looks and x.sum() == 0:
-            return x
+    def ten(x):
         for _ in range(10):
-            x = self.layer(x, x, x)[0]
+            runs.append(x)
+            x = layer(x, x, x)[0]
         return x
 
-
-BYTES = 10 * 2 * 3 * 7 * SIZE * 8
-
-
-def test_a_recording_that_would_not_fit_ends_before_anything_is_computed():
-    module = Counting(looks=False).double()
-    for limit in (1000, BYTES - 1):
-        with pytest.raises(ValueError, match=r"the recording would have .* raise max_bytes"):
+    module = Attend(ten)
+    module.layer = layer
+    size = 10 * 2 * 3 * 7 * SIZE * 8
+    for limit, last in ((1000, "layer"), (size * 3 // 4, "layer:8"), (size - 1, "layer:10")):
+        runs.clear()
+        with pytest.raises(ValueError, match=rf"would have .* '{last}', .* raise max_bytes"):
             regard.torch.record(module, x_of(), max_bytes=limit)
-    assert module.runs == 0
-    assert not module.state.any()
-    assert not hasattr(module, "made")
-    assert len(regard.torch.record(module, x_of(), max_bytes=BYTES)) == 10
-    assert module.runs == 1
-    assert type(module.made) is torch.Tensor
-    assert len(regard.torch.record(module, x_of(), max_bytes=BYTES // 4, dtype="float16")) == 10
-    assert len(regard.torch.record(module, x_of(), max_bytes=BYTES // 10, layers=3)) == 1
-
-
-def test_where_the_size_is_not_known_in_advance_it_ends_when_it_is_too_large():
-    module, hooked, seen = Counting(looks=True).double(), Counting(looks=False).double(), []
-    hooked.layer.register_forward_hook(lambda module, args, output: seen.append(type(args[0])))
-    for each in (module, hooked):
-        with pytest.raises(ValueError, match="'layer:8'"):
-            regard.torch.record(each, x_of(), max_bytes=BYTES * 3 // 4)
-        assert each.runs == 1
-    assert seen == [torch.Tensor] * 7
-    assert len(regard.torch.record(module, x_of(), max_bytes=BYTES)) == 10
+        assert len(runs) == int(last.partition(":")[2] or 1)
+    assert len(regard.torch.record(module, x_of(), max_bytes=size)) == 10
+    assert len(regard.torch.record(module, x_of(), max_bytes=size // 4, dtype="float16")) == 10
+    assert len(regard.torch.record(module, x_of(), max_bytes=size // 10, layers=3)) == 1
 
 
 def test_other_threads_are_not_recorded():
