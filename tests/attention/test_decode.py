@@ -3,10 +3,8 @@
 import itertools
 
 import numpy as np
-import pytest
 
 import regard
-from drawn_problems import on_target
 from element_types import each_in_one_type
 
 # (heads, kv_heads, queries per call): 1, 2, 3, 4, 5, 6 and 8 rows for each key head.
@@ -46,14 +44,6 @@ def test_the_bits_of_the_forward_kernel(case, dtype, target):
     (heads, kv_heads, step), kv_len = case
     arrays = arrays_of(dtype, heads, kv_heads, 17, kv_len)
     same_bits(*arrays, step=step, query_offset=kv_len - 17, is_causal=True)
-
-
-@pytest.mark.parametrize("heads", [5, 8])
-def test_rows_of_several_vectors_over_several_chunks(heads):
-    for target in regard.cpu_targets():
-        with on_target(target):
-            arrays = arrays_of(np.float32, heads, 1, 9, 3100)
-            same_bits(*arrays, step=1, query_offset=3091, is_causal=True)
 
 
 OPTIONS = {

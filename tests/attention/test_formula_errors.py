@@ -52,6 +52,18 @@ def _forward(p):
     return got, *_formula(*p.arrays, **p.options)
 
 
+def _options(p):
+    more = {"softcap": 50.0, "alibi_slopes": np.array([0.0, 0.125, 0.5, 1.0]), "sinks": [1.5] * 4}
+    return _output(p._replace(options=p.options | more | {"key_lengths": 130, "query_offset": 90}))
+
+
+def _long(p):
+    """Attend to 3,000 keys, whose values differ."""
+    key, value = (np.tile(x, (20, 1)) for x in p.arrays[1:])
+    value = np.random.default_rng(0).permuted(value, axis=-2)
+    return _output(p._replace(query=p.query[..., :6, :], key=key, value=value))
+
+
 def _output(p):
     got = sdpa(*p.arrays, **p.options, return_lse=True)
     return (got[0], None, got[1]), *_formula(*p.arrays, **p.options)
@@ -138,6 +150,8 @@ def _map(p):
 FAMILIES = {
     "forward with weights": _forward,
     "forward": _output,
+    "options": _options,
+    "long rows": _long,
     "stream": _stream,
     "float32 cache": _cache("float32"),
     "int8 cache": _cache("int8"),
@@ -161,8 +175,13 @@ def problem_of(drawn, dim, seed=0):
     return Problem(*arrays, drawn.options, more)
 
 
+def root_mean_square(x):
+    return float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))) if np.size(x) else 0.0
+
+
 def excess(family, drawn, dim, seed):
-    """Return the largest ratio of an error to the error allowed, and to NumPy's error.
+    """Return the largest ratio of an error to the error allowed, and to NumPy's error, of the
+    largest errors and of the root mean squares.
 
     Allowed is twice NumPy's error, and 4 eps of the largest number for exp, the division and the
     rounding of the result, in which NumPy may be lucky. NumPy's error counts as at least half an
@@ -173,10 +192,11 @@ def excess(family, drawn, dim, seed):
     for got, exact, plain in zip(*FAMILIES[family](problem), strict=False):
         if got is None or exact is None:
             continue
-        off, size = reference.error(got, exact), reference.largest(exact)
-        naive_off = reference.error(plain, exact)
-        ratios.append(off / (2 * naive_off + 4 * EPS * size))
-        of_numpy.append(off / max(naive_off, EPS / 2 * size))
+        apart = [reference.differences(x, exact) for x in (got, plain)]
+        for measure in (reference.largest, root_mean_square):
+            off, naive_off, size = map(measure, (*apart, exact))
+            ratios.append(off / (2 * naive_off + 4 * EPS * size))
+            of_numpy.append(off / max(naive_off, EPS / 2 * size))
     return max(ratios), max(of_numpy)
 
 

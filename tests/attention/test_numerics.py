@@ -1,8 +1,5 @@
-"""Test the numerical contract: hidden elements cannot matter, visible ones must show, extreme
-scores have their exact meaning, and errors stay near those of the naive formula."""
-
-import functools
-import itertools
+"""Test the numerical contract: hidden elements cannot matter, visible ones must show, and extreme
+scores have their exact meaning."""
 
 import numpy as np
 import pytest
@@ -10,7 +7,6 @@ import pytest
 import error_limits
 import reference
 import regard
-from element_types import each_in_one_type
 from error_limits import assert_matches
 from reference import attention, error, largest
 
@@ -177,61 +173,6 @@ def test_subnormal_inputs(dtype, target):
     assert error(one, wanted) <= 2 * least
     query, key = query * least * 1000, key * least * 1000
     assert_matches(error_limits.expected(query, key, value), output=sdpa(query, key, value))
-
-
-def root_mean_square(x):
-    return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
-
-
-YARDSTICKS = {
-    "64": (2, 64, 64, 64, {}),
-    "128-causal": (2, 128, 128, 64, {"is_causal": True}),
-    "700": (1, 48, 700, 128, {}),
-    "3000": (1, 20, 3000, 32, {}),
-    "window": (2, 128, 128, 64, {"window": (20, 4)}),
-    "softcap-50": (8, 100, 200, 64, {"softcap": 50.0, "key_lengths": 170}),
-    "alibi": (8, 100, 200, 64, {"alibi_slopes": [2.0**-i for i in range(8)], "query_offset": 90}),
-    "sinks": (8, 100, 200, 64, {"sinks": [0.5 * i for i in range(8)]}),
-    "all": (8, 100, 200, 64, {"softcap": 5.0, "alibi_slopes": [0.125] * 8, "sinks": [1.5] * 8}),
-}
-
-
-@functools.lru_cache(maxsize=16)
-def yardstick_of(name, numbers, dtype):
-    """Return the arrays, the exact results and the naive formula's results, computed once for all
-    targets."""
-    heads, q_len, kv_len, dim, options = YARDSTICKS[name]
-    random = np.random.default_rng(kv_len)
-    draw = {
-        "normal": random.standard_normal,
-        "uniform": random.random,
-        "peaked": lambda shape: 2.5 * random.standard_normal(shape),
-        "offset": lambda shape: 1 + 0.3 * random.standard_normal(shape),
-    }[numbers]
-    shapes = (heads, q_len, dim), (heads, kv_len, dim), (heads, kv_len, dim)
-    inputs = [draw(shape).astype(dtype) for shape in shapes]
-    exact = attention(*inputs, **options, precision=reference.wider(dtype))
-    return inputs, options, exact, reference.naive(*inputs, **options)
-
-
-NUMBERS = ["normal", "uniform", "peaked", "offset"]
-
-
-@each_in_one_type(list(itertools.product(YARDSTICKS, NUMBERS)), "dtype", quick=3, often=3)
-def test_error_is_at_most_twice_the_naive_one(case, dtype, target):
-    """Contract 4 holds literally, with enough elements to average out luck, for the largest error
-    and for the root mean square. Only one rounding of the stored result is allowed in addition."""
-    if np.finfo(reference.wider(dtype)).eps == np.finfo(dtype).eps:
-        pytest.skip("nothing here is more precise than float64")
-    inputs, options, exact, plain = yardstick_of(*case, dtype)
-    output, weights, lse = sdpa(*inputs, **options, return_weights=True, return_lse=True)
-    fused = sdpa(*inputs, **options)
-    eps = float(np.finfo(dtype).eps)
-    for name, actual in [("output", fused), ("output", output), ("weights", weights), ("lse", lse)]:
-        truth, yardstick = getattr(exact, name), getattr(plain, name)
-        for measure in (largest, root_mean_square):
-            off, naive_off = measure(actual - truth), measure(yardstick - truth)
-            assert off <= 2 * naive_off + eps * measure(truth), f"{name}, {measure.__name__}"
 
 
 @pytest.mark.parametrize("value", [np.finfo(np.float64).min, -1e300, -1e39, 1e300])

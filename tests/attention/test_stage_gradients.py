@@ -1,13 +1,11 @@
-"""Test the gradients of the stages: each is a derivative, and together they are the gradients of
-the fused call."""
+"""Test the gradients of the stages: each is a derivative."""
 
 import numpy as np
 import pytest
 
 import regard
 import sparse_cases
-from error_limits import assert_within
-from problem import Problem, drawn
+from problem import drawn
 from reference import assert_same_bits, derivatives
 
 INF, NAN = float("inf"), float("nan")
@@ -127,46 +125,3 @@ def test_gradients_of_a_sparse_mask_are_those_of_the_dense_one(dtype):
         actual, of_mask = regard.apply_mask_backward(grad, mask)
         assert of_mask is None, name
         assert_same_bits(actual, wanted)
-
-
-# The sizes in the notebooks: six words in two dimensions, four in eight under a mask of -inf, three
-# in four, and the batch of one layer with fewer key dimensions than value dimensions.
-NOTEBOOKS = {
-    "000": ((6, 2), (6, 2), (6, 2), "none", 1 / 16),
-    "001": ((4, 8), (4, 8), (4, 8), "float", None),
-    "002": ((3, 4), (3, 4), (3, 4), "none", None),
-    "003": ((2, 6, 2), (2, 6, 2), (2, 6, 3), "bool", None),
-}
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_the_stages_backward_give_the_fused_gradients(name, dtype, target):
-    *shapes, kind, factor = NOTEBOOKS[name]
-    query, key, value = (drawn(shape, dtype, seed) for seed, shape in enumerate(shapes))
-    length = query.shape[-2]
-    seen = np.tri(length, dtype=bool)
-    bias = np.where(seen, drawn((length, length), dtype, 5), -np.inf).astype(dtype)
-    mask = {"none": None, "bool": seen, "float": bias}[kind]
-    options = {} if mask is None else {"mask": mask}
-    options |= {} if factor is None else {"scale": factor}
-    grad = drawn((*query.shape[:-1], value.shape[-1]), dtype, 9)
-    grad_lse = np.zeros(query.shape[:-1], dtype)
-    problem = Problem(query, key, value, options, grad, grad_lse)
-
-    factor = factor or query.shape[-1] ** -0.5
-    keys = key.swapaxes(-1, -2)
-    scores = regard.scale(regard.matmul(query, keys), factor)
-    weights = regard.softmax(scores if mask is None else regard.apply_mask(scores, mask))
-    of_weights, of_value = regard.matmul_backward(grad, weights, value)
-    of_scores, of_mask = regard.softmax_backward(of_weights, weights), None
-    if mask is not None:
-        of_scores, of_mask = regard.apply_mask_backward(of_scores, mask)
-    of_scores = regard.scale_backward(of_scores, factor)
-    of_query, of_keys = regard.matmul_backward(of_scores, query, keys)
-
-    chained = {"query": of_query, "key": of_keys.swapaxes(-1, -2), "value": of_value}
-    chained |= {"mask": of_mask} if kind == "float" else {}
-    fused, wanted = problem.gradients(), problem.expected()
-    for part, gradient in chained.items():
-        assert_within(getattr(wanted, part), getattr(fused, part), dtype, f"fused {part}")
-        assert_within(getattr(wanted, part), gradient, dtype, f"chained {part}")

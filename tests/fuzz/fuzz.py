@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import readers
 

@@ -50,6 +50,15 @@ def test_calls_import_nothing(output_of):
     regard.scaled_dot_product_attention_jvp(x, x, x, x, None, None)
     list(regard.explain(x, x, x, is_causal=True).__dict__)
     regard.attend_stream(x, [(x, x)])
+    regard.linear_attention_backward(x, x, x, x, beta=regard.linear_attention(x, x, x)[..., 0])
+    regard.merge_attention_states([x] * 3, [x[..., 0]] * 3)
+    regard.softmax(regard.apply_mask(regard.matmul(x, x.mT), [[True]]))
+    packed, starts = x.swapaxes(0, 1), np.array([0, 5], "u8")
+    regard.scaled_dot_product_attention_ragged(packed, packed, packed, starts, starts)
+    foreign = type("Foreign", (), {"__array__": lambda self, dtype=None, copy=None: x})()
+    options = {"key_lengths": 4, "alibi_slopes": [0.5, 1.0], "sinks": [0.0, 1.0], "scale": [1, 2]}
+    many = {"distance_bias": np.ones((2, 9), "f2"), "mask": np.ones((5, 5), bool).tolist()}
+    regard.scaled_dot_product_attention(foreign, x, x, **options, **many, out=np.empty_like(x))
     sys.meta_path.remove(Refuses)
     print("nothing")
     """

@@ -83,6 +83,7 @@ def assert_prints(actual, text, rounding=0.0):
 
 PRINTED = {
     "context-vector": {
+        "weights_2": "[0.1821, 0.1867, 0.1370, 0.1885, 0.1658, 0.1400]",
         "context_2": "[0.2413, 0.2311]",
         "context_16": WITH_16,
         "layer_context": LAYER,
@@ -90,6 +91,7 @@ PRINTED = {
     "causal-mask": {"masked": MASKED_SCORES, "attention": MASKED_WEIGHTS, "output": NEW_VALUE},
     "positional-encoding": {"weights": AMAZING_WEIGHTS, "output": AMAZING_OUTPUT},
     "trainable-weights": {
+        "weights_2": "[0.1500, 0.2264, 0.2199, 0.1311, 0.0906, 0.1820]",
         "context_2": "[0.3061, 0.8210]",
         "context_1": UNIFORM,
         "context_v2": VERSION_2,

@@ -169,29 +169,6 @@ def test_a_finalizer_computes_at_exit(target, layer, output_of):
     assert output_of(script, **environment) == "same"
 
 
-# The calls whose functions are imported when they are first named.
-NO_IMPORTS = """
-import sys
-for each in regard.__all__:
-    if each != "plot":
-        getattr(regard, each)
-class Refuses:
-    def find_spec(name, path=None, target=None):
-        raise AssertionError(f"a call imports {name}")
-sys.meta_path.insert(0, Refuses)
-"""
-
-
-def test_calls_import_nothing(output_of):
-    """A child that is forked while another thread imports a module would wait forever for it."""
-    calls = "\n".join(
-        f"def call_{number}():\n    {call.strip()}\ncall_{number}()"
-        for number, (name, call) in enumerate(CALLS.items())
-        if name != "errors"  # messages are imported with the first error
-    )
-    assert output_of(f"{SETUP}\n{NO_IMPORTS}\n{calls}\nprint('nothing')") == "nothing"
-
-
 SUBINTERPRETER = """
 import sys, warnings
 warnings.simplefilter("ignore")  # NumPy warns of subinterpreters

@@ -18,13 +18,12 @@ def type_named(name):
     return np.dtype(name)
 
 
-def each_in_one_type(cases, fixture, quick=1, often=1):
+def each_in_one_type(cases, fixture, quick=1):
     """Parametrize a test by `case` and, for each case, one of the types of `fixture` in rotation.
 
     Every type meets a share of the cases on every target. The full product of cases, types and
     targets shows nothing more if the code under test is one template for all types, and takes two
-    to four times as long. One case of every `quick` is a quick test, and the others are slow. One
-    of every `often` runs by default, and the others are exhaustive.
+    to four times as long. One case of every `quick` is a quick test, and the others are slow.
     """
     types = TYPES[fixture]
     pairs = []
@@ -32,7 +31,6 @@ def each_in_one_type(cases, fixture, quick=1, often=1):
         # Shift by one in each round, since tables often alternate with their own period.
         name = types[(number + number // len(types)) % len(types)]
         marks = [pytest.mark.slow] if number % quick else []
-        marks += [pytest.mark.exhaustive] if number % often else []
         pairs.append(pytest.param(case, name, id=f"{_name(case)}-{name}", marks=marks))
     return pytest.mark.parametrize(("case", fixture), pairs, indirect=[fixture])
 

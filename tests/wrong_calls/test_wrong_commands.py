@@ -8,6 +8,8 @@ from regard._cli import main
 
 SHAPES = [
     (lambda: parse_shape("1,8,0,64"), ValueError, "sizes must be whole numbers"),
+    (lambda: parse_shape("1,8,512"), ValueError, "must be"),
+    (lambda: parse_shape("1,8/,4,64"), ValueError, "must be"),
     (lambda: parse_shape("2/1,8,4,64"), ValueError, "batch must be one size, got '2/1,8,4,64'"),
     (lambda: parse_shape("1,8/3,4,64"), ValueError, "heads must be a multiple of ... got 8 and"),
     (lambda: parse_shape("9999,9999,9999,9999"), ValueError, "9999x9999x9999x9999 needs"),
