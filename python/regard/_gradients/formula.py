@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+_SPARSE = ("mask", "mask_starts", "mask_spans", "mask_bits", "mask_numbers")
+_DROPOUT = ("dropout_p", "dropout_seed", "dropout_origin", "query_offset", "key_lengths")
 
 
 def attention_formula(
@@ -18,7 +21,7 @@ def attention_formula(
     key: Any,
     value: Any,
     options: Mapping[str, Any],
-    factors: Any = None,
+    is_weighted: Callable[[tuple[str, ...]], Any],
 ) -> tuple[Any, Any]:
     """Compute attention by the functions of another library.
 
@@ -32,10 +35,11 @@ def attention_formula(
     query, key, value : array
         As in `regard.scaled_dot_product_attention`, all of one type.
     options : mapping
-        Options of that call that determine the weights before dropout, as numbers or as arrays of
-        the same library. Masks have the names ``bool_mask`` and ``float_mask``.
-    factors : array, shape (..., heads, q_len, kv_len), optional
-        Factors of the weights, for dropout.
+        Options of that call that determine the weights, as numbers or as arrays of the same
+        library. Masks have the names ``bool_mask`` and ``float_mask``, or those of a sparse mask.
+    is_weighted : callable
+        Returns which weights are not 0 if scores are equal, with only the named options of the
+        call, shape (..., heads, q_len, kv_len).
 
     Returns
     -------
@@ -50,7 +54,7 @@ def attention_formula(
     kv_heads, kv_len = key.shape[-3:-1]
     groups = kv_heads, heads // max(kv_heads, 1)
 
-    shown, distance = _visible(xp, q_len, kv_len, options)
+    shown, distance = _visible(xp, q_len, kv_len, options, is_weighted)
     # A key or value that no query sees may be NaN, which no factor removes.
     seen = xp.any(shown, axis=-2) if shown.ndim > 1 else shown
     seen = xp.any(seen, axis=-2, keepdims=True) if seen.ndim > 1 else seen
@@ -94,8 +98,8 @@ def attention_formula(
     total = xp.where(is_empty, 1, total)
     lse = xp.where(is_empty, lowest, xp.log(total) + top)[..., 0]
     weights = (weights / total)[..., :kv_len]
-    if factors is not None:
-        weights = weights * factors
+    if options.get("dropout_p"):
+        weights = xp.where(is_weighted(_DROPOUT), weights / (1 - options["dropout_p"]), 0)
     weights = weights.reshape(*weights.shape[:-3], *groups, q_len, kv_len)
     output = weights @ value[..., None, :, :]
     output = output.reshape(*output.shape[:-4], heads, q_len, value.shape[-1])
@@ -103,7 +107,13 @@ def attention_formula(
     return (output[0], lse[0]) if is_flat else (output, lse)
 
 
-def _visible(xp: Any, q_len: int, kv_len: int, options: Mapping[str, Any]) -> tuple[Any, Any]:
+def _visible(
+    xp: Any,
+    q_len: int,
+    kv_len: int,
+    options: Mapping[str, Any],
+    is_weighted: Callable[[tuple[str, ...]], Any],
+) -> tuple[Any, Any]:
     """Return which keys queries see, and the distances of keys from queries."""
     keys = xp.arange(kv_len)
     lengths = _of_entries(options.get("key_lengths", kv_len))
@@ -120,6 +130,8 @@ def _visible(xp: Any, q_len: int, kv_len: int, options: Mapping[str, Any]) -> tu
         shown.append(distance <= right)
     if options.get("bool_mask") is not None:
         shown.append(options["bool_mask"])
+    if "mask" in options or "mask_numbers" in options:
+        shown.append(is_weighted(_SPARSE))
     visible = shown[0]
     for each in shown[1:]:
         visible = visible & each

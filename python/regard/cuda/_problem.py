@@ -195,11 +195,13 @@ def _side(side: int | None) -> int:
 def _numbers_on_device(name: str, value: Any, used: _UsedArrays) -> View:
     """Return a view of numbers on the device, one for each batch entry or head."""
     view = view_of(name, value, used.stream)
-    if name in OF_HEADS:
-        if view.element != "float32":
-            raise TypeError(f"{name} on a device must be of float32, got {view.element}")
-        if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1:
-            raise ValueError(f"{name} on a device must be contiguous along heads")
+    element = "float32" if name in OF_HEADS else "int32"
+    if view.element != element:
+        raise TypeError(f"{name} on a device must be of {element}, got {view.element}")
+    if name in PER_ENTRY and not view.is_dense:
+        raise ValueError(f"{name} on a device must be contiguous")
+    if name in OF_HEADS and view.shape and view.shape[-1] > 1 and view.strides[-1] != 1:
+        raise ValueError(f"{name} on a device must be contiguous along heads")
     return used.add(view)
 
 
@@ -220,38 +222,34 @@ def _add_numbers(
         else:
             setattr(launches.problem, name, (0, found))
     for name in OF_HEADS:
-        value = options.get(name)
-        if value is not None:
-            if not isinstance(value, View):
-                value = used.copy(name, _finite32(name, value))
-            launches.add_numbers(name, value)
+        given = options.get(name)
+        if given is not None:
+            if not isinstance(given, View):
+                given = used.copy(name, _finite32(name, given))
+            launches.add_numbers(name, given)
 
 
-def _of_entries(name: str, value: Any, batch: tuple[int, ...], used: _UsedArrays) -> int | View:
+def _of_entries(name: str, given: Any, batch: tuple[int, ...], used: _UsedArrays) -> int | View:
     """Return one integer for all batch entries, or a view of one for each."""
-    if type(value) is int and abs(value) <= MOST_POSITION:  # as in most calls
-        return value
-    if not isinstance(value, View):
-        numbers = np.asarray(value, np.int64)
-        far = (numbers < -MOST_POSITION) | (numbers > MOST_POSITION)
-        if far.any():
+    if type(given) is int and abs(given) <= MOST_POSITION:  # as in most calls
+        return given
+    if isinstance(given, View):
+        if given.shape != batch:
             raise ValueError(
-                f"{name} must be from {-MOST_POSITION} to {MOST_POSITION} on a GPU, got "
-                f"{numbers[far].flat[0]}"
+                f"{name} on a device must have one number for each batch entry or sequence, shape "
+                f"{batch}, got shape {given.shape}"
             )
-        if numbers.size == 0 or (numbers == numbers.flat[0]).all():
-            return int(numbers.flat[0]) if numbers.size else 0
-        value = used.copy(name, np.broadcast_to(numbers, batch).astype(np.int32))
-    if value.element != "int32":
-        raise TypeError(f"{name} on a device must be of int32, got {value.element}")
-    if value.shape != batch:
+        return given
+    numbers = np.asarray(given, np.int64)
+    far = (numbers < -MOST_POSITION) | (numbers > MOST_POSITION)
+    if far.any():
         raise ValueError(
-            f"{name} on a device must have one number for each batch entry or sequence, shape "
-            f"{batch}, got shape {value.shape}"
+            f"{name} must be from {-MOST_POSITION} to {MOST_POSITION} on a GPU, got "
+            f"{numbers[far].flat[0]}"
         )
-    if not value.is_dense:
-        raise ValueError(f"{name} on a device must be contiguous")
-    return value
+    if numbers.size == 0 or (numbers == numbers.flat[0]).all():
+        return int(numbers.flat[0]) if numbers.size else 0
+    return used.copy(name, np.broadcast_to(numbers, batch).astype(np.int32))
 
 
 def _finite32(name: str, value: Any) -> NDArray[np.float32]:

@@ -126,7 +126,7 @@ class Step:
                 options[name] = given.pop(name)
         if "dropout_seed" in given:
             options["dropout_seed"] = int(given.pop("dropout_seed"))
-        shown, numbers = given.pop("bool_mask", None), options.pop("sparse_mask", None)
+        shown, numbers = given.pop("bool_mask", None), options.pop("mask_numbers", None)
         if numbers is not None:
             shown = _sparse_of([given.pop(name) for name in SPARSE_NAMES], numbers)
         options["mask"] = Masks(shown, given.pop("float_mask", None)).argument

@@ -187,16 +187,9 @@ def _by_formula(known: TracedCall, given: Arrays) -> tuple[Any, Any]:
     for name in ("scale", "softcap"):
         if isinstance(options.get(name), tuple):
             options[name] = jnp.asarray(options[name], known.lse.dtype)
-    if "sparse_mask" in options:
-        names: tuple[str, ...] = ("mask_starts", "mask_spans", "mask_bits", "sparse_mask")
-        options["bool_mask"] = _is_weighted(known, given, names)
-    factors = None
-    if options.get("dropout_p"):
-        names = ("dropout_p", "dropout_seed", "dropout_origin", "query_offset", "key_lengths")
-        factors = _is_weighted(known, given, names) / (1 - options["dropout_p"])
-        factors = factors.astype(known.lse.dtype)
     query, key, value = map(options.pop, _ROLES)
-    return attention_formula(jnp, query, key, value, options, factors)
+    is_weighted = partial(_is_weighted, known, given)
+    return attention_formula(jnp, query, key, value, options, is_weighted)
 
 
 def _is_weighted(known: TracedCall, given: Arrays, names: tuple[str, ...]) -> Any:

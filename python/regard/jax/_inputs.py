@@ -43,7 +43,7 @@ def prepare(
     axes = len(batch) + 3
     wanted = dict.fromkeys((*arrays, *given_masks), axes)
     if is_sparse(given_masks.get("bool_mask")):
-        parts, known["sparse_mask"] = sparse_arrays(given_masks.pop("bool_mask"))
+        parts, known["mask_numbers"] = sparse_arrays(given_masks.pop("bool_mask"))
         wanted |= dict(zip(SPARSE_NAMES, (axes - 1, 2, 3), strict=True))
         given_masks |= parts
     call = TracedCall(

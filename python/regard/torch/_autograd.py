@@ -269,22 +269,14 @@ def _by_formula(found: dict[str, Any]) -> tuple[Tensor, Tensor]:
         for name, each in found.items()
     }
     query, key, value = (options.pop(name) for name in ROLES)
-    if "mask" in found or "mask_numbers" in found:
-        options["bool_mask"] = _is_weighted(found, _SPARSE)
-    factors = None
-    if found.get("dropout_p"):
-        factors = _is_weighted(found, _DROPOUT).to(dtype) / (1 - found["dropout_p"])
-    output, lse = attention_formula(torch, query, key, value, options, factors)
+    is_weighted = partial(_is_weighted, found)
+    output, lse = attention_formula(torch, query, key, value, options, is_weighted)
     nothing = torch.finfo(dtype).min
     return output.to(kind), torch.where(lse == nothing, -torch.inf, lse)
 
 
 def _arithmetic(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype is torch.float64 else torch.float32
-
-
-_SPARSE = ("mask", "mask_starts", "mask_spans", "mask_bits", "mask_numbers")
-_DROPOUT = ("dropout_p", "dropout_seed", "dropout_origin", "query_offset", "key_lengths")
 
 
 def _is_weighted(found: dict[str, Any], names: Iterable[str]) -> Tensor:

@@ -94,7 +94,7 @@ def linear_attention(
     Notes
     -----
     Gradients are those of `regard.linear_attention_backward`. The operator supports
-    ``torch.compile``, ``torch.export`` and the meta device.
+    ``torch.compile``, ``torch.export``, ``torch.func.grad`` and the meta device.
 
     Examples
     --------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from inspect import Signature, signature
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,6 @@ import regard
 from regard._arguments.arrays import as_array
 from regard._arguments.numbers import flag, listed
 from regard._recording.layer import as_tokens, call_of
-from regard.torch._counting import lock
 from regard.torch._recorder import (
     MAX_BYTES,
     Recorder,
@@ -27,11 +27,15 @@ from regard.torch._recorder import (
 from regard.torch._replacing import replacing_sdpa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from numpy.typing import ArrayLike
 
     from regard import Recording
+
+
+recording_lock = RLock()
+"""Held during a recording, which changes settings of the process and of models."""
 
 
 def record(
@@ -98,7 +102,7 @@ def record(
     The run ends at the first layer with which the recording would become too large.
 
     The module runs in ``torch.no_grad()``. Dropout of weights is not part of a recording. Only
-    calls in the caller's thread are recorded.
+    calls in the caller's thread are recorded. Recordings of several threads run one after another.
 
     Examples
     --------
@@ -133,6 +137,7 @@ def run_recorded(
     """
     recorder = Recorder(module, request)
     with (
+        recording_lock,
         torch.no_grad(),
         _without_compiler(),
         replacing_sdpa() as calls,
@@ -160,31 +165,12 @@ def _reason(module: Any) -> str:
     )
 
 
-_runs_without_compiler = 0
-_stance: Any = None
-
-
-@contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Run compiled functions as Python, so that their calls are observed.
-
-    The compiler has one setting for all threads. The last of several runs restores it.
-    """
-    global _runs_without_compiler, _stance
+def _without_compiler() -> AbstractContextManager[Any]:
+    """Let compiled functions run as Python in all threads, so that their calls are observed."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
-        yield
-        return
-    with lock:
-        _runs_without_compiler += 1
-        if _runs_without_compiler == 1:
-            _stance = torch.compiler.set_stance("force_eager")
-    try:
-        yield
-    finally:
-        with lock:
-            _runs_without_compiler -= 1
-            if not _runs_without_compiler:
-                _stance.__exit__(None, None, None)
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _tokens(tokens: Any) -> Any:

@@ -30,7 +30,8 @@ OWN = "the mask of eager attention; no part of the model uses the interface"
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def expected_masks(config: Any) -> str:
     """Return the kind of masks that models with this configuration expect; it may be None."""
-    return _expected(type(config))
+    kind: Any = type(config)
+    return _expected(kind)
 
 
 @cache

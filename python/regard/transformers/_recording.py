@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from inspect import signature
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import regard
 from regard._arguments.numbers import flag, listed
 from regard._runtime.public import needed
 from regard.torch._recorder import MAX_BYTES, RecordRequest
-from regard.torch._recording import run_recorded
+from regard.torch._recording import recording_lock, run_recorded
 from regard.transformers._attention import register
 from regard.transformers._input_tokens import layers_with_tokens
 from regard.transformers._models import NAME
@@ -91,7 +90,8 @@ def record(
     Notes
     -----
     Causal masks, sliding windows and padding are recorded as options. Other threads that run the
-    same model during the call compute attention with regard, too; they are not recorded.
+    same model during the call compute attention with regard, too; they are not recorded. Recordings
+    of several threads run one after another.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def record(
     request = RecordRequest.of(layers, dtype, max_bytes)
     parameters = signature(model.forward)
     register()
-    with _computing_by_regard(parts):
+    with recording_lock, _computing_by_regard(parts):
         recorded, output = run_recorded(model, args, inputs, request, _reason(parts))
     given = parameters.bind(*args, **inputs).arguments
     given |= given.get("kwargs", {})
@@ -150,20 +150,11 @@ def _reason(parts: list[Any]) -> str:
     )
 
 
-# The implementations to restore, by the identity of the configuration, and how many recordings of
-# a model are running: those of several threads may end in any order.
-_before: dict[int, list[Any]] = {}
-_lock = RLock()
-
-
 @contextmanager
 def _computing_by_regard(parts: list[Any]) -> Iterator[None]:
     """Let models compute attention with regard, and restore their implementations."""
     configurations = [config for part in parts for config in _configurations(part)]
-    with _lock:
-        for config in configurations:
-            given = [config._attn_implementation_internal, 0]
-            _before.setdefault(id(config), given)[1] += 1
+    before = [(config, config._attn_implementation_internal) for config in configurations]
     try:
         for part in parts:
             # The others keep their own attention, and transformers would log a warning.
@@ -171,14 +162,8 @@ def _computing_by_regard(parts: list[Any]) -> Iterator[None]:
                 part.set_attn_implementation(NAME)
         yield
     finally:
-        with _lock:
-            for config in configurations:
-                implementation, count = _before[id(config)]
-                if count > 1:
-                    _before[id(config)][1] -= 1
-                else:
-                    del _before[id(config)]
-                    config._attn_implementation_internal = implementation
+        for config, implementation in before:
+            config._attn_implementation_internal = implementation
 
 
 def _configurations(model: Any) -> list[Any]:

@@ -249,13 +249,10 @@ def test_other_threads_are_not_recorded():
         x = x_of(1, 2, 5, 8)
         regard.torch.scaled_dot_product_attention(x, x, x)
         second(x_of())
-        other = regard.torch.record(second, x_of(2, 4, SIZE))
         outside.set()
         recording = recording.result()
     assert recording.names == ("model.layer.self_attn", "model.layer.multihead_attn")
     assert recording[0].query.shape == (3, 4, 7, 4)
-    assert other.names == ("layer.self_attn", "layer.multihead_attn")
-    assert other[0].query.shape == (2, 4, 4, 4)
     assert not regard.torch._recorder.OBSERVERS
 
 

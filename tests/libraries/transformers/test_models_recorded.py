@@ -212,30 +212,24 @@ def test_models_within_a_module_and_compiled_models():
     assert model.config._attn_implementation == "eager"
 
 
-def test_recordings_of_one_model_end_in_any_order():
-    """The first recording to begin ends while the second one runs."""
-    model, ids = build("llama"), torch.arange(3, 9)[None]
+def test_recordings_of_two_threads_follow_each_other():
+    model, ids, recordings = build("llama"), torch.arange(3, 9)[None], []
     model.set_attn_implementation("sdpa")
-    begun, ended = threading.Event(), threading.Event()
-    others = []
 
-    def second():
-        others.append(regard.transformers.record(model, input_ids=ids))
+    def record():
+        recordings.append(regard.transformers.record(model, input_ids=ids))
 
-    thread = threading.Thread(target=second)
+    thread, runs = threading.Thread(target=record), []
 
-    def wait(module, arguments):
-        if threading.current_thread() is thread:
-            begun.set()
-            assert ended.wait(60)
-        elif not thread.ident:
+    def note(module, arguments):
+        runs.append(threading.current_thread() is thread)
+        if not thread.ident:
             thread.start()
-            assert begun.wait(60)
 
-    model.model.layers[0].register_forward_pre_hook(wait)
-    first = regard.transformers.record(model, input_ids=ids)
-    assert model.config._attn_implementation == "regard"
-    ended.set()
+    for layer in (model.model.layers[0], model.model.layers[-1]):
+        layer.register_forward_pre_hook(note)
+    record()
     thread.join()
+    assert runs == [False, False, True, True]
+    assert len(recordings[0]) == len(recordings[1])
     assert model.config._attn_implementation == "sdpa"
-    assert len(others[0]) == len(first)
