@@ -26,8 +26,8 @@ struct KvRows {
   const Operand& scale_operand;
   const float* scales;  // one per row, or GroupScales; null if there are none
   const std::int32_t* pages;
-  std::int64_t page_rows;  // 0 if rows are not in pages
-  KeyInterval evicted;     // pages of the entry without a column in `pages`
+  std::int64_t page_rows;            // 0 if rows are not in pages
+  KeyInterval evicted;               // pages of the entry without a column in `pages`
   std::int64_t foreign_columns = 0;  // if they are another engine's float8
 };
 
@@ -148,23 +148,23 @@ REGARD_INLINE Vec<float> every_second(Vec<float> lower, Vec<float> upper,
 REGARD_NOINLINE bool have_nan(const Float8* rows, std::int64_t stride, std::int64_t count,
                               std::int64_t columns) {
   typedef std::uint8_t Bytes __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
-  const auto with_sign = [](const Float8* from) {
-    return *reinterpret_cast<const Bytes*>(from) | std::uint8_t{0x80};
-  };
   Bytes largest{};
-  std::uint8_t last = 0;
-  for (std::int64_t row = 0; row < count; ++row, rows += stride) {
-    std::int64_t column = 0;
-    for (; column + kVectorBytes <= columns; column += kVectorBytes) {
-      const Bytes bytes = with_sign(rows + column);
+  std::uint8_t byte = 0;
+  const std::int64_t last = columns - kVectorBytes;
+  for (std::int64_t column = 0; last >= 0 && column < columns; column += kVectorBytes) {
+    const Float8* from = rows + (column < last ? column : last);
+#pragma GCC unroll 4
+    for (std::int64_t row = 0; row < count; ++row, from += stride) {
+      const Bytes bytes = *reinterpret_cast<const Bytes*>(from) | std::uint8_t{0x80};
       largest = bytes > largest ? bytes : largest;
     }
-    for (; column < columns; ++column) {
-      const std::uint8_t byte = rows[column].bits | 0x80u;
-      last = byte > last ? byte : last;
-    }
   }
-  return last == 0xff || any<float>(reinterpret_cast<Mask<float>>(largest == 0xff) != 0);
+  for (std::int64_t column = 0; last < 0 && column < columns; ++column)
+    for (std::int64_t row = 0; row < count; ++row) {
+      const std::uint8_t other = rows[row * stride + column].bits | 0x80u;
+      byte = other > byte ? other : byte;
+    }
+  return byte == 0xff || any<float>(reinterpret_cast<Mask<float>>(largest == 0xff) != 0);
 }
 
 // Converts the scales of another engine's float8 to those of Float8: NaN for a row with NaN.
@@ -196,7 +196,8 @@ REGARD_NOINLINE void copy_scales(const KvRows& rows, std::int64_t first, std::in
     for (; stride == 1 && i + kLanes<T> <= together; i += kLanes<T>)
       store(scales + i, load_as<T>(from + i));
     for (; i < together; ++i) scales[i] = static_cast<T>(from[i * stride]);
-    if (rows.foreign_columns > 0) convert_scales(rows, row_at(rows, first + done), together, scales);
+    if (rows.foreign_columns > 0)
+      convert_scales(rows, row_at(rows, first + done), together, scales);
   });
   for (std::int64_t i = count; i < padded_count; ++i) to[i] = T(0);
 }

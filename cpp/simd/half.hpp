@@ -86,10 +86,9 @@ REGARD_INLINE Float16 half_of(Float8 value) {
 }
 REGARD_INLINE float widen(Float8 value) { return widen(half_of(value)); }
 
-REGARD_INLINE Float16 half_of(Float8E5M2 value) {
-  return {static_cast<std::uint16_t>(value.bits << 8)};
+REGARD_INLINE float widen(Float8E5M2 value) {
+  return widen(Float16{static_cast<std::uint16_t>(value.bits << 8)});
 }
-REGARD_INLINE float widen(Float8E5M2 value) { return widen(half_of(value)); }
 
 REGARD_INLINE void narrow(float value, float& to) { to = value; }
 REGARD_INLINE void narrow(double value, double& to) { to = value; }
@@ -215,13 +214,6 @@ REGARD_INLINE void store_halves(Float16* to, Vec<float> value) {
 // and the exponent.
 constexpr std::int16_t kHalfOfFloat8 = static_cast<std::int16_t>(0xbf80u);
 
-template <class From>
-REGARD_INLINE Vec<float> load_half_of(const From* from) {
-  Float16 halves[kLanes<float>];
-  for (int lane = 0; lane < kLanes<float>; ++lane) halves[lane] = half_of(from[lane]);
-  return load_halves(halves);
-}
-
 #if defined(REGARD_X86_V4)
 REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
   const __m256i bytes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -234,9 +226,19 @@ REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
   return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(bytes, 7), _mm_set1_epi16(kHalfOfFloat8)));
 }
 #else
-REGARD_INLINE Vec<float> load_bytes(const Float8* from) { return load_half_of(from); }
+REGARD_INLINE Vec<float> load_bytes(const Float8* from) {
+  Float16 halves[kLanes<float>];
+  for (int lane = 0; lane < kLanes<float>; ++lane) halves[lane] = half_of(from[lane]);
+  return load_halves(halves);
+}
 #endif
-REGARD_INLINE Vec<float> load_bytes(const Float8E5M2* from) { return load_half_of(from); }
+
+REGARD_INLINE Vec<float> load_bytes(const Float8E5M2* from) {
+  typedef std::uint8_t Bytes __attribute__((vector_size(kVectorBytes / 4), aligned(1), may_alias));
+  const Bytes bytes = *reinterpret_cast<const Bytes*>(from);
+  const HalfBits halves = __builtin_convertvector(bytes, HalfBits) << 8;
+  return load_halves(reinterpret_cast<const Float16*>(&halves));
+}
 
 // For float64 calls with an operand of another type, which are rare. A call keeps the conversions
 // out of unrolled loops.

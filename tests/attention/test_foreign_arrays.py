@@ -236,6 +236,9 @@ def test_tensors_that_numpy_would_misread_are_refused():
     for word, query in refused.items():
         with pytest.raises(TypeError, match=says("query", word)):
             sdpa(query, KEY, VALUE)
+    pages = torch.zeros(1, 16, 2, 8).to(torch.float8_e5m2)
+    with pytest.raises(TypeError, match=says("key_pages", "ml_dtypes.float8_e5m2")):
+        regard.paged_attention(np.zeros((1, 2, 1, 8)), pages, pages, [[0]], [1])
     with warnings.catch_warnings(), torch.autograd.forward_ad.dual_level():
         warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's own warning
         dual = torch.autograd.forward_ad.make_dual(tensor, tensor)

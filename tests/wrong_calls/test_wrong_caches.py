@@ -159,6 +159,7 @@ OF_PAGES = [
     ({"value_pages": PAGES[:4]}, ValueError, "value_pages must have the first ... got shape (4"),
     ({"value_pages": PAGES.astype("f8")}, TypeError, "value_pages must have the ... got float64"),
     ({"key_pages": np.zeros((5, 4, 2, 16), "f4")[..., ::2]}, ValueError, "key_pages"),
+    ({"key_pages": BYTES.view("u1")}, TypeError, "key_pages must ... got uint8; ... ml_dtypes"),
     (IN_BYTES | {"key_scales": None}, TypeError, "key_scales must be given with pages of int8"),
     ({"key_scales": 1.0}, TypeError, "key_scales must be left out with pages of float32"),
     (IN_BYTES | {"key_scales": "1"}, TypeError, "key_scales must be an array of floats, got <U1"),

@@ -91,6 +91,9 @@ def _advice(name: str, value: Any) -> str:
             "which copies nothing"
         )
     if dtype.startswith("torch.float8"):
+        if name in ("key_pages", "value_pages"):
+            view = f"view(torch.uint8).numpy().view({dtype.replace('torch', 'ml_dtypes')})"
+            return f"; pass {name}.{view}, which copies nothing"
         return f"; pass {name}.float()"
     if dtype.startswith("torch.q"):
         return f"; pass {name}.dequantize()"

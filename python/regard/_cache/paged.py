@@ -221,12 +221,12 @@ def _pages(
     heads_at = 2 if layout == "NHD" else 1
     is_float8 = key.dtype.name in _FLOAT8
     for name, given in zip(names, scales, strict=True):
-        if given is None and key.dtype == np.int8:
-            raise TypeError(f"{name} must be given with pages of int8")
-        if given is not None and key.dtype != np.int8 and not is_float8:
-            raise TypeError(f"{name} must be left out with pages of {key.dtype}")
-        if given is not None or is_float8:
-            given = 1.0 if given is None else given
+        if given is None and is_float8:
+            given = 1.0
+        if (given is not None) != (is_float8 or key.dtype == np.int8):
+            needed = "given with pages of int8" if given is None else "left out with pages of"
+            raise TypeError(f"{name} must be {needed}{f' {key.dtype}' * (given is not None)}")
+        if given is not None:
             arrays.append(_scales(name, given, key.shape[:3], heads_at))
     if is_float8:
         arrays[:2] = (array.view(np.uint8) for array in arrays[:2])
