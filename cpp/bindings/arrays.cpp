@@ -104,8 +104,7 @@ Shape shape_of(const py::array& array) { return Shape(array.shape(), array.shape
 
 bool is_masked_array(py::handle object) {
   if (is_plain_array(object)) return false;
-  static PyObject* const module_name = PyUnicode_InternFromString("numpy.ma");
-  const auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(module_name));
+  const auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(py::str("numpy.ma").ptr()));
   if (!module) {
     if (PyErr_Occurred()) throw py::error_already_set();
     return false;  // without the module there is no masked array

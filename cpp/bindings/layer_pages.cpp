@@ -325,11 +325,13 @@ void add_page_tables(py::module_& module) {
       .def("memory", &memory_of)
       .def("owners",
            [](const CachePages& pages, std::size_t number) {
-             const std::lock_guard guard(pages.table->pools()->lock);
-             const PagePool& pool = pages.table->pools()->pools[number];
              Counts owners;
-             for (std::int64_t page = 0; page < pool.used(); ++page)
-               owners.push_back(pool.owners(static_cast<std::int32_t>(page)));
+             {
+               const std::lock_guard guard(pages.table->pools()->lock);
+               const PagePool& pool = pages.table->pools()->pools[number];
+               for (std::int64_t page = 0; page < pool.used(); ++page)
+                 owners.push_back(pool.owners(static_cast<std::int32_t>(page)));
+             }
              return array_of(owners);
            })
       .def_property_readonly("lengths",

@@ -8,6 +8,7 @@
 #include "attention_calls.hpp"
 #include "fast_call.hpp"
 #include "gil.hpp"
+#include "options.hpp"
 #include "threading.hpp"
 
 namespace regard {
@@ -78,6 +79,7 @@ double measure_read_bandwidth(py::handle bytes, py::handle threads) {
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   using namespace regard;
   module.attr("__version__") = REGARD_VERSION;
+  intern_keywords();
 
   static PyMethodDef functions[] = {
       FastCall<array_of_tensor>::method("array_of_tensor"),

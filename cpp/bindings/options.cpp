@@ -217,20 +217,11 @@ constexpr Keyword kKeywords[] = {
 
 // Python's interned objects for the names: a keyword is nearly always the same object and is
 // compared by address.
-PyObject* const* interned_names() {
-  static PyObject* const* const names = [] {
-    auto* made = new PyObject*[std::size(kKeywords)];
-    for (std::size_t i = 0; i < std::size(kKeywords); ++i)
-      made[i] = PyUnicode_InternFromString(kKeywords[i].name);
-    return made;
-  }();
-  return names;
-}
+PyObject* interned_names[std::size(kKeywords)];
 
 const Keyword* find_keyword(PyObject* name) {
-  PyObject* const* const names = interned_names();
   for (std::size_t i = 0; i < std::size(kKeywords); ++i)
-    if (names[i] == name) return &kKeywords[i];
+    if (interned_names[i] == name) return &kKeywords[i];
   for (const Keyword& keyword : kKeywords)
     if (PyUnicode_CompareWithASCIIString(name, keyword.name) == 0) return &keyword;
   return nullptr;
@@ -333,6 +324,11 @@ Operand distance_operand_of(const ArrayView& table, const BatchShape& batch, Int
   operand.head_stride = table.axes() > 1 && table.size(2) != 1 ? table.stride(2) : 0;
   operand.batch_strides = batch_strides_of(table, inner, batch, memory);
   return operand;
+}
+
+void intern_keywords() {
+  for (std::size_t i = 0; i < std::size(kKeywords); ++i)
+    interned_names[i] = PyUnicode_InternFromString(kKeywords[i].name);
 }
 
 bool parse_options(py::handle keywords, Options& options) {

@@ -57,6 +57,10 @@ struct Options {
   std::optional<int> threads;  // the default if not given
 };
 
+// To be called while the module is imported. A static variable of a function would be initialized by a first
+// call, while other threads wait for it and, without a GIL, cannot be stopped, for which Python may wait.
+void intern_keywords();
+
 // Fills in the values of the dictionary. Returns false if a keyword is not an option; throws
 // TypeError or ValueError for an invalid value.
 bool parse_options(py::handle keywords, Options& options);
