@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PYODIDE = "0.27.7"
@@ -35,7 +36,7 @@ CONFIG_SITE = """#pragma once
 """
 
 
-def run(*command: str, **options: object) -> None:
+def run(*command: str, **options: Any) -> None:
     """Run a command, or stop with its output."""
     ran = subprocess.run(command, capture_output=True, text=True, **options)
     if ran.returncode:
@@ -62,7 +63,7 @@ def configure_python(work: Path) -> None:
     run("npm", "install", "--no-save", "--prefix", str(work), f"pyodide@{PYODIDE}")
     with zipfile.ZipFile(work / "node_modules/pyodide/python_stdlib.zip") as library:
         name = next(name for name in library.namelist() if name.startswith("_sysconfigdata"))
-        configured: dict[str, dict[str, object]] = {}
+        configured: dict[str, dict[str, Any]] = {}
         exec(library.read(name), configured)
     include = work / "python"
     shutil.copytree(sysconfig.get_path("include"), include)
@@ -101,7 +102,7 @@ def build(work: Path, wheels: Path) -> None:
 def main() -> None:
     """Build the wheel in folders that the command line names."""
     if sys.version_info[:2] != PYTHON:
-        sys.exit(f"Pyodide {PYODIDE} has Python 3.12, and its headers come from the Python that runs this script")
+        sys.exit(f"Pyodide {PYODIDE} has Python 3.12: run this script with Python 3.12")
     work, wheels = (Path(argument).resolve() for argument in sys.argv[1:])
     work.mkdir(parents=True)
     unpack_headers(work)

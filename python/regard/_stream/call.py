@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Generator
@@ -269,8 +270,15 @@ def _read_ahead(
     """Yield an iterator over a generator that runs in a thread, one item ahead.
 
     If `source` is a generator too, it is closed in that thread at the end. After an interrupt, this
-    is not waited for: a long read ends later.
+    is not waited for: a long read ends later. Pyodide has no threads, and nothing is read ahead.
     """
+    if sys.platform == "emscripten":
+        try:
+            yield produced(lambda: False)
+        finally:
+            if isinstance(source, Generator):
+                source.close()
+        return
     stop, process = threading.Event(), os.getpid()
     items = produced(stop.is_set)
     thread = _Thread()
