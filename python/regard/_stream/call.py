@@ -252,6 +252,17 @@ class _Thread:
             self._thread.join(_SIGNAL_INTERVAL)
 
 
+class _Caller:
+    """The calling thread in place of another one. Pyodide has none, so nothing is read ahead."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        """Return a function that makes the call."""
+        return partial(function, *arguments)
+
+    def end(self, wait: bool) -> None:
+        """Do nothing: no call is waiting."""
+
+
 def _work(calls: SimpleQueue[Any], owner: weakref.ref[_Thread]) -> None:
     """Make the calls of an owner until there is None, or the reference to an owner that is gone."""
     while (call := calls.get()) is not None and call is not owner:
@@ -270,18 +281,11 @@ def _read_ahead(
     """Yield an iterator over a generator that runs in a thread, one item ahead.
 
     If `source` is a generator too, it is closed in that thread at the end. After an interrupt, this
-    is not waited for: a long read ends later. Pyodide has no threads, and nothing is read ahead.
+    is not waited for: a long read ends later.
     """
-    if sys.platform == "emscripten":
-        try:
-            yield produced(lambda: False)
-        finally:
-            if isinstance(source, Generator):
-                source.close()
-        return
     stop, process = threading.Event(), os.getpid()
     items = produced(stop.is_set)
-    thread = _Thread()
+    thread = _Caller() if sys.platform == "emscripten" else _Thread()
 
     def ahead() -> Iterator[Any]:
         yield thread.submit(next, items)()

@@ -311,7 +311,7 @@ class Reader:
         """
         rows = self._rows
         height, width = size
-        queries = query[:, None] + np.arange(height)
+        queries = query[:, None] + np.arange(height, dtype=np.int64)
         inside = queries < (rows.shape[-2] if q_len is None else q_len)
         if rows.shape[-2] == 1:
             queries = np.zeros_like(queries)
