@@ -23,7 +23,7 @@ MOST = 2**63 - 1  # kernels and files count in 64 bits
 
 
 def repeat(values: NDArray[Any], counts: ArrayLike) -> NDArray[Any]:
-    """Repeat values as `numpy.repeat` does, which takes no 64-bit counts where an index has 32."""
+    """Repeat values as `numpy.repeat` does, which accepts no 64-bit counts if an index has 32."""
     return np.repeat(values, np.asarray(counts, np.intp))
 
 

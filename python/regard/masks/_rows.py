@@ -203,7 +203,7 @@ class Layout(NamedTuple):
 
     @property
     def step(self) -> np.int64:
-        """The distance of rows on the line; its products have 64 bits wherever an index has 32."""
+        """The distance of rows on the line; its products have 64 bits even if an index has 32."""
         return np.int64(self.kv_len + 1)
 
     @property
