@@ -27,6 +27,7 @@ extensions = [
     "mathml",
     "plain_pages",
     "repository_links",
+    "run_programs",
 ]
 exclude_patterns = ["_*", "**/.ipynb_checkpoints", "**/__pycache__"]
 html_math_renderer = "mathml"

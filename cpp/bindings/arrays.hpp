@@ -5,6 +5,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -21,6 +23,11 @@ constexpr int kFirstUserType = 256;  // NPY_USERDEF: types that other packages r
 
 // Two axes more than an array can have, since vectors receive the axes of matrices.
 using Shape = FixedVector<py::ssize_t, kMaxBatchAxes + 2>;
+
+// An axis of a result whose length a caller chose. If an index has 32 bits, NumPy refuses the longest axis.
+inline py::ssize_t as_axis(std::int64_t length) {
+  return static_cast<py::ssize_t>(std::min<std::int64_t>(length, PY_SSIZE_T_MAX));
+}
 
 // An array that the kernels can read in place; `data` is null if there is none.
 struct ArrayView {

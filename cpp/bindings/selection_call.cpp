@@ -23,7 +23,7 @@ py::object selected_keys_of(AttentionCall& call, py::handle weights_object, py::
   problem.head_weights = call.numbers_of_rows(weights);
   Shape shape = call.rows_shape;
   if (shape.size() > call.batch_shape.size() + 1) shape[call.batch_shape.size()] = forward.kv_heads;
-  shape.push_back(problem.count);
+  shape.push_back(as_axis(problem.count));
   const py::array selected(py::dtype::of<std::int64_t>(), shape);
   problem.selected = call.operand_of(view_as("selected", selected, Element::float64));
   problem.forward = call.problem;

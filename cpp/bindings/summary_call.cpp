@@ -80,7 +80,7 @@ py::object summary_of(AttentionCall& call, py::handle lse, py::handle wanted_obj
   }
   if (wants(kTop)) {
     Shape shape = call.rows_shape;
-    shape.push_back(problem.top_count);
+    shape.push_back(as_axis(problem.top_count));
     const ArrayView weights = new_array("top_k", type, shape);
     results[kTop] = weights.array;
     problem.top_weights = call.operand_of(weights);
@@ -114,8 +114,8 @@ py::object map_of(AttentionCall& call, py::handle lse, py::handle extent_object,
   for (std::size_t i = 0; i < std::size(numbers); ++i) *numbers[i] = integer_of("extent", extent[i]);
   map.pooling = static_cast<Pooling>(integer_of("pooling", pooling));
   Shape shape = call.rows_shape;
-  shape[shape.size() - 1] = map.height;
-  shape.push_back(map.width);
+  shape[shape.size() - 1] = as_axis(map.height);
+  shape.push_back(as_axis(map.width));
   const ArrayView pixels = new_array("map", result_type_of(call.problem.scalar), shape);
   map.pixels = call.operand_of(pixels);
   problem.forward = call.problem;

@@ -84,13 +84,18 @@ struct Feature {
 #if defined(__aarch64__)
 constexpr std::string_view kArchitecture = "aarch64";
 constexpr std::string_view kBaseline = " fp asimd neon ";
+constexpr std::span<const Feature> kFeatures;
+#elif defined(__wasm32__)
+constexpr std::string_view kArchitecture = "wasm32";
+constexpr std::string_view kBaseline = "";
+constexpr Feature kFeatures[] = {{"simd128"}};  // an engine without it rejects the whole module
 #else
 constexpr std::string_view kArchitecture = "any";
 constexpr std::string_view kBaseline = "";
-#endif
 constexpr std::span<const Feature> kFeatures;
+#endif
 bool says_intel() { return false; }
-bool cpu_and_system_have(const Feature&) { return false; }
+bool cpu_and_system_have(const Feature&) { return true; }
 
 #endif
 

@@ -10,7 +10,7 @@
 #include <bitset>
 #elif defined(__APPLE__)
 #include <sys/sysctl.h>
-#else
+#elif !defined(__EMSCRIPTEN__)
 #include <sched.h>
 #include <unistd.h>
 
@@ -49,6 +49,8 @@ int cpus_of_process() {
   }
   return 1;
 }
+#elif defined(__EMSCRIPTEN__)
+int cpus_of_process() { return 1; }  // a module of Pyodide cannot start threads
 #else
 int online_cpus() { return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); }
 
@@ -77,7 +79,7 @@ int cpus_of_process() {
 
 int usable_cpus() noexcept { return std::max(1, cpus_of_process()); }
 
-#if !defined(_WIN32) && !defined(__APPLE__)
+#if !defined(_WIN32) && !defined(__APPLE__) && !defined(__EMSCRIPTEN__)
 
 int cpus_of_affinity(const GetAffinity& get_affinity) {
   // The kernel rejects a mask with fewer bits than the number of CPUs that it was built for.

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#if !defined(_WIN32)
+#if !defined(_WIN32) && !defined(__EMSCRIPTEN__)
 #include <pthread.h>
 #endif
 
@@ -15,7 +15,7 @@ std::atomic<int> forks{0};
 
 bool at_fork([[maybe_unused]] AtFork before, [[maybe_unused]] AtFork after_in_parent,
              [[maybe_unused]] AtFork after_in_child) {
-#if defined(_WIN32)
+#if defined(_WIN32) || defined(__EMSCRIPTEN__)
   return true;
 #else
   return pthread_atfork(before, after_in_parent, after_in_child) == 0;

@@ -18,15 +18,21 @@ char* allocate_aligned(std::size_t alignment, std::size_t size) {
 }
 void free_aligned(char* memory) { _aligned_free(memory); }
 
-char* allocate_huge(std::size_t size) { return allocate_aligned(kHugePage, size); }
-void free_huge(char* memory, std::size_t) { free_aligned(memory); }
-
 #else
 
 char* allocate_aligned(std::size_t alignment, std::size_t size) {
   return static_cast<char*>(std::aligned_alloc(alignment, size));
 }
 void free_aligned(char* memory) { std::free(memory); }
+
+#endif
+
+#if defined(_WIN32) || defined(__EMSCRIPTEN__)  // no part of a mapping can be released
+
+char* allocate_huge(std::size_t size) { return allocate_aligned(kHugePage, size); }
+void free_huge(char* memory, std::size_t) { free_aligned(memory); }
+
+#else
 
 char* allocate_huge(std::size_t size) {
   // One huge page more than requested contains an aligned part; the ends are released.

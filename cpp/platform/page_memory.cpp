@@ -60,12 +60,18 @@ constexpr int kReadWrite = PROT_READ | PROT_WRITE;
 char* map_pages(std::size_t bytes, int descriptor, std::size_t file_bytes) {
   void* const memory = mmap(nullptr, bytes, kReadWrite, kPrivate | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  if (file_bytes > 0 &&
-      mmap(memory, file_bytes, kReadWrite, kPrivate | MAP_FIXED, descriptor, 0) == MAP_FAILED) {
-    munmap(memory, bytes);
-    return nullptr;
-  }
-  return static_cast<char*>(memory);
+#if defined(__EMSCRIPTEN__)  // a file cannot be mapped to a chosen address
+  const auto is_mapped = [&] {
+    return pread(descriptor, memory, file_bytes, 0) == static_cast<ssize_t>(file_bytes);
+  };
+#else
+  const auto is_mapped = [&] {
+    return mmap(memory, file_bytes, kReadWrite, kPrivate | MAP_FIXED, descriptor, 0) != MAP_FAILED;
+  };
+#endif
+  if (file_bytes == 0 || is_mapped()) return static_cast<char*>(memory);
+  munmap(memory, bytes);
+  return nullptr;
 }
 
 void unmap_pages(char* memory, std::size_t bytes) { munmap(memory, bytes); }

@@ -5,6 +5,7 @@
 //   REGARD_X86_V3   AVX2, FMA and F16C
 //   REGARD_SSE2     the baseline of x86-64
 //   REGARD_NEON     AArch64 Advanced SIMD, its baseline
+//   REGARD_WASM     WebAssembly with 128-bit SIMD
 //   REGARD_WIDE     vectors as wide as with REGARD_X86_V4, built from narrower vectors
 //   none of them    vectors of 16 bytes, implemented by the compiler
 #pragma once
@@ -27,7 +28,7 @@ namespace {
 constexpr int kVectorBytes = 64;
 #elif defined(REGARD_X86_V3)
 constexpr int kVectorBytes = 32;
-#elif defined(REGARD_SSE2) || defined(REGARD_NEON) || defined(REGARD_BASELINE)
+#elif defined(REGARD_SSE2) || defined(REGARD_NEON) || defined(REGARD_WASM) || defined(REGARD_BASELINE)
 constexpr int kVectorBytes = 16;
 #else
 #error "include a header of kernels/targets first"

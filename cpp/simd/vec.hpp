@@ -20,6 +20,8 @@
 #include <emmintrin.h>  // takes a tenth of the compile time
 #elif defined(REGARD_NEON)
 #include <arm_neon.h>
+#elif defined(REGARD_WASM)
+#include <wasm_simd128.h>
 #endif
 
 namespace regard {
@@ -149,6 +151,13 @@ REGARD_INLINE bool any_greater(Vec<float> a, Vec<float> b) {
 }
 REGARD_INLINE bool any_greater(Vec<double> a, Vec<double> b) {
   return vmaxvq_u32(vreinterpretq_u32_u64(vcgtq_f64((float64x2_t)a, (float64x2_t)b))) != 0;
+}
+#elif defined(REGARD_WASM)
+REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return a * b + c; }
+REGARD_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return a * b + c; }
+template <class V>
+REGARD_INLINE bool any_greater(V a, V b) {
+  return wasm_v128_any_true((v128_t)(a > b));
 }
 #else
 REGARD_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return a * b + c; }

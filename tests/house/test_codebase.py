@@ -35,7 +35,7 @@ FAMILY_KNOWS = {
 }
 KERNEL_HEADERS = {
     *("cstddef", "cstdint", "initializer_list", "type_traits", "utility"),
-    *("emmintrin.h", "immintrin.h", "arm_neon.h"),
+    *("emmintrin.h", "immintrin.h", "arm_neon.h", "wasm_simd128.h"),
 }
 EVERYWHERE = {"problem", *CPP_PARTS}
 # What no code may contain, and where.

@@ -15,6 +15,9 @@ if(APPLE AND CMAKE_OSX_ARCHITECTURES)
   endif()
 endif()
 string(TOLOWER "${processor}" processor)
+if(EMSCRIPTEN) # its toolchain file says x86
+  set(processor wasm32)
+endif()
 string(REPLACE "amd64" "x86_64" processor "${processor}")
 string(REPLACE "arm64" "aarch64" processor "${processor}")
 

@@ -22,6 +22,11 @@ _MOST_NAMES = 20
 MOST = 2**63 - 1  # kernels and files count in 64 bits
 
 
+def repeat(values: NDArray[Any], counts: ArrayLike) -> NDArray[Any]:
+    """Repeat values as `numpy.repeat` does, which accepts no 64-bit counts if an index has 32."""
+    return np.repeat(values, np.asarray(counts, np.intp))
+
+
 def integers(
     name: str,
     value: ArrayLike,

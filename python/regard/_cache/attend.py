@@ -13,7 +13,7 @@ from regard._arguments.foreign import with_arrays
 from regard._arguments.hints import warn_if_zero_one
 from regard._arguments.keywords import check_options
 from regard._arguments.masks import Masks, is_sparse
-from regard._arguments.numbers import batch_integers, offsets, token_counts, window_sides
+from regard._arguments.numbers import batch_integers, offsets, repeat, token_counts, window_sides
 from regard._arguments.options import CacheExplainOptions, CacheOptions, ResultOptions, names_of
 from regard._attention.explanation import FLOAT_MASK, Explanation, distinct_bytes
 from regard.masks import Ranges
@@ -133,7 +133,7 @@ def prepared(
         return mask
     if starts is not None:
         before = np.cumsum(q_len) - q_len
-        positions = np.repeat(first - before, q_len) + np.arange(q_len.sum())
+        positions = repeat(first - before, q_len) + np.arange(q_len.sum())
     elif len(first) == 1:
         positions = first + np.arange(q_len)  # the query may have no batch axis
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Generator
@@ -251,6 +252,17 @@ class _Thread:
             self._thread.join(_SIGNAL_INTERVAL)
 
 
+class _Caller:
+    """The calling thread in place of another one. Pyodide has none, so nothing is read ahead."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        """Return a function that makes the call."""
+        return partial(function, *arguments)
+
+    def end(self, wait: bool) -> None:
+        """Do nothing: no call is waiting."""
+
+
 def _work(calls: SimpleQueue[Any], owner: weakref.ref[_Thread]) -> None:
     """Make the calls of an owner until there is None, or the reference to an owner that is gone."""
     while (call := calls.get()) is not None and call is not owner:
@@ -273,7 +285,7 @@ def _read_ahead(
     """
     stop, process = threading.Event(), os.getpid()
     items = produced(stop.is_set)
-    thread = _Thread()
+    thread = _Caller() if sys.platform == "emscripten" else _Thread()
 
     def ahead() -> Iterator[Any]:
         yield thread.submit(next, items)()

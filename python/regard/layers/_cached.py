@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from regard._arguments.arrays import as_array
-from regard._arguments.numbers import batch_integers, token_counts
+from regard._arguments.numbers import batch_integers, repeat, token_counts
 from regard._attention.ragged import scaled_dot_product_attention_ragged
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def attend_packed(
     counts = token_counts(starts, "query", tokens, None if before is None else before.size)
     if rotation is not None:
         first = counts.cumsum() - counts
-        places = np.repeat((0 if before is None else before) - first, counts) + np.arange(tokens)
+        places = repeat((0 if before is None else before) - first, counts) + np.arange(tokens)
         rotation.turn((query, places), (key, places), cached=cache is not None)
     query, key, value = (array.swapaxes(0, 1) for array in (query, key, value))
     options = {name: option for name, option in options.items() if option is not None}

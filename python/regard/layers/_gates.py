@@ -52,7 +52,7 @@ class HeadGates(NamedTuple):
         if counts is None:
             return cls(learned, own, product[..., None, :])
         of_sequences = np.broadcast_to(product, (counts.size, product.shape[-1]))
-        return cls(learned, own, np.repeat(of_sequences, counts, axis=0))
+        return cls(learned, own, np.repeat(of_sequences, counts.astype(np.intp), axis=0))
 
     def apply(self, rows: FloatArray, heads: int) -> FloatArray:
         """Multiply joined heads (..., q_len, heads * head_dim)."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from regard._arguments.arrays import as_array, broadcasts_to, shown
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count, integers
+from regard._arguments.numbers import count, integers, repeat
 from regard.masks import _cells, _grid
 from regard.masks._cells import Cells
 from regard.masks._intervals import NOTHING, counted
@@ -264,7 +264,7 @@ def _cells_at(starts: Integers, columns: Integers, bits: Any, layout: Layout) ->
     assert layout.block is not None
     counts = np.diff(starts, axis=-1).ravel()
     which = counted(starts[..., :-1].ravel(), counts)
-    row = np.repeat(np.arange(len(counts)), counts)
+    row = repeat(np.arange(len(counts)), counts)
     place = row * layout.step + columns[which] * layout.block[1]
     falls = np.flatnonzero(place[1:] <= place[:-1])
     if len(falls):

@@ -57,7 +57,7 @@ def blocks_at(place: Integers, layout: Layout) -> Intervals:
 def ends(place: Integers, layout: Layout) -> Integers:
     """Return the ends of the blocks with these first keys."""
     width = layout.block[1] if layout.block else 0
-    return np.minimum(place + width, place // layout.step * layout.step + layout.kv_len)
+    return np.asarray(np.minimum(place + width, place // layout.step * layout.step + layout.kv_len))
 
 
 def edge_kinds(place: Integers, layout: Layout) -> Integers:
@@ -155,7 +155,7 @@ def arrays_of(cells: Cells, layout: Layout) -> SparseRows:
         order = np.argsort(np.concatenate([first, cells.place]), kind="stable")
         spans, row = spans[order], np.concatenate([row, partial_row])[order]
     before = np.zeros(layout.all_rows + 1, np.int64)
-    np.cumsum(np.bincount(row, minlength=layout.all_rows), out=before[1:])
+    np.cumsum(np.bincount(row.astype(np.intp), minlength=layout.all_rows), out=before[1:])
     planes = math.prod(layout.planes)
     if planes == 1:
         starts = before

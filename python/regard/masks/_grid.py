@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard._arguments.numbers import repeat
 from regard.masks import _cells, _intervals
 from regard.masks._cells import Cells
 from regard.masks._intervals import NOTHING, Intervals
@@ -212,7 +213,7 @@ def _regridded(rows: SparseRows, layout: Layout) -> Cells:
     first, last = _intervals.difference(touched, whole)
     count = -(-(last - first) // size[1])
     layout.check(int(count.sum()))
-    place = np.repeat(first, count) + _intervals.counted(np.zeros_like(count), count) * size[1]
+    place = repeat(first, count) + _intervals.counted(np.zeros_like(count), count) * size[1]
     return classified(whole, place, layout, visible_at)
 
 
@@ -251,7 +252,7 @@ def _spans_of_block_rows(rows: SparseRows, layout: Layout) -> tuple[Spans, Integ
     height = layout.row_queries
     block_rows = (high - 1) // height - low // height + 1
     block_row = _intervals.counted(low // height, block_rows)
-    at = np.repeat(np.arange(len(row)), block_rows)
+    at = repeat(np.arange(len(row)), block_rows)
     queries = np.minimum(high[at], (block_row + 1) * height) - np.maximum(
         low[at], block_row * height
     )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from regard._arguments.numbers import repeat
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -93,8 +95,8 @@ def counted(begin: Integers, count: Integers) -> Integers:
     """Return ``begin[i], begin[i] + 1, ...``, which are ``count[i]`` integers, for every ``i``."""
     ends = np.cumsum(count)
     total = int(ends[-1]) if len(ends) else 0
-    numbers = np.arange(total)
-    numbers += np.repeat(begin - (ends - count), count)
+    numbers = np.arange(total, dtype=np.int64)
+    numbers += repeat(begin - (ends - count), count)
     return numbers
 
 

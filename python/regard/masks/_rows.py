@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from regard._arguments.arrays import bytes_of, shown
+from regard._arguments.numbers import repeat
 from regard.masks._intervals import counted
 
 if TYPE_CHECKING:
@@ -200,14 +201,14 @@ class Layout(NamedTuple):
         return -(-self.kv_len // self.block[1]) if self.block else 0
 
     @property
-    def step(self) -> int:
-        """The distance of rows on the line."""
-        return self.kv_len + 1
+    def step(self) -> np.int64:
+        """The distance of rows on the line; its products have 64 bits even if an index has 32."""
+        return np.int64(self.kv_len + 1)
 
     @property
     def line(self) -> int:
         """The length of the line."""
-        return self.all_rows * self.step
+        return self.all_rows * (self.kv_len + 1)
 
     @property
     def all_rows(self) -> int:
@@ -276,7 +277,7 @@ def spans_of(rows: SparseRows, shape: tuple[int, ...] | None = None) -> Spans:
         starts = np.broadcast_to(starts[0], shape), np.broadcast_to(starts[1], shape)
     counts = (starts[1] - starts[0]).ravel()
     which = counted(starts[0].ravel(), counts)
-    row = np.repeat(np.arange(len(counts)), counts)
+    row = repeat(np.arange(len(counts)), counts)
     spans = rows.spans[which]
     origin = spans[:, 0] - rows.first_key
     first = np.maximum(origin, 0)
@@ -293,7 +294,7 @@ class Reader:
 
     def __init__(self, rows: SparseRows) -> None:
         begin, end = rows.row_range()
-        self._rows, self._step = rows, rows.shape[-1] + 1
+        self._rows, self._step = rows, np.int64(rows.shape[-1] + 1)
         self._first_row, self._rows_of_plane = begin, end - begin
         self._spans = spans_of(rows)
         self._firsts = self._spans.row * self._step + self._spans.first
@@ -314,21 +315,21 @@ class Reader:
         """
         rows = self._rows
         height, width = size
-        queries = query[:, None] + np.arange(height)
+        queries = query[:, None] + np.arange(height, dtype=np.int64)
         inside = queries < (rows.shape[-2] if q_len is None else q_len)
         if rows.shape[-2] == 1:
             queries = np.zeros_like(queries)
         row = (queries + rows.first_query) // rows.row_queries - self._first_row
         row += plane[:, None] * self._rows_of_plane
         row = np.where(inside, row, 0).ravel()
-        begin = row * self._step + np.repeat(key, height)
+        begin = row * self._step + repeat(key, height)
         end = np.minimum(begin + width, (row + 1) * self._step - 1)
         low = np.searchsorted(self._ends, begin, "right")
         high = np.searchsorted(self._firsts, end, "left")
         count = np.where(inside.ravel(), np.maximum(high - low, 0), 0)
         which = counted(low, count)
-        at = np.repeat(np.arange(len(row)), count)
-        shift = np.repeat(key, height)[at]
+        at = repeat(np.arange(len(row)), count)
+        shift = repeat(key, height)[at]
         number = self._spans.number[which]
 
         whole = number < 0

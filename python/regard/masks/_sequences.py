@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count, integers
+from regard._arguments.numbers import count, integers, repeat
 from regard.masks import _cells, _grid
 from regard.masks._blocks import Blocks
 from regard.masks._intervals import Intervals, counted
@@ -221,9 +221,9 @@ def documents(query_ids: ArrayLike, key_ids: ArrayLike | None = None) -> Ranges 
         layout = layout._replace(block=DEFAULT_BLOCK)
         return wrapped(_grid.evaluated(layout, same), layout)  # type: ignore[return-value]
     layout.check(ranges)
-    of_query = np.repeat(found, length)
-    which = order[counted(np.repeat(low, length), of_query)]
-    start = np.repeat(np.arange(queries.size), of_query) * layout.step
+    of_query = repeat(found, length)
+    which = order[counted(repeat(low, length), of_query)]
+    start = repeat(np.arange(queries.size), of_query) * layout.step
     start -= plane[len(query_begin) :][which] * layout.kv_len
     whole = Intervals(start + key_begin[which], start + key_end[which])
     return wrapped(_cells.only_whole(whole, layout), layout)  # type: ignore[return-value]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 import numpy as np
 
 from regard._arguments.keywords import refuses_unknown
-from regard._arguments.numbers import count, integers, offsets, window_sides
+from regard._arguments.numbers import count, integers, offsets, repeat, window_sides
 from regard.masks import _cells, _intervals
 from regard.masks._blocks import Blocks
 from regard.masks._cells import Cells
@@ -137,7 +137,7 @@ def _dilated(
         begin = np.maximum(nearest // width, 0)
         count = np.maximum(np.minimum(farthest // width + 1, layout.columns) - begin, 0)
         layout.check(int(count.sum()))
-        row, column = np.repeat(block_row, count), counted(begin, count)
+        row, column = repeat(block_row, count), counted(begin, count)
         places.append((plane * layout.rows + row) * layout.step + column * width)
         # The bits depend on the distance of a block's first key from its first query.
         distances, which = np.unique(column * width - row * height, return_inverse=True)
