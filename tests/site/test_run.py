@@ -1,6 +1,6 @@
 """Run the tutorial's programs in a browser, as its pages do.
 
-The environment variable REGARD_PYODIDE names a folder made by `.ci/pyodide`: Pyodide from npm, and
+The environment variable REGARD_PYODIDE names a folder made by `.ci/nightly pyodide`: Pyodide from npm, and
 the wheels of NumPy and regard, in place of the address from which browsers load them.
 """
 
@@ -19,7 +19,7 @@ sys.path.insert(0, {extensions!r})
 extensions = ["myst_parser", "plain_pages", "run_programs"]
 html_theme = "basic"
 """
-PYODIDE = pytest.mark.skipif("REGARD_PYODIDE" not in os.environ, reason="see .ci/pyodide")
+PYODIDE = pytest.mark.skipif("REGARD_PYODIDE" not in os.environ, reason="see .ci/nightly")
 
 
 @pytest.fixture(scope="module")
