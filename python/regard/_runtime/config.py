@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import platform
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -145,7 +146,9 @@ def report_of(
     if layer["runtime"]:
         yield row("", f"{layer['runtime']}, OpenMP {layer['version']}", layer["path"])
     cuda = config["cuda"]
-    yield row("cuda", bold("available") if cuda["available"] else cuda["status"])
+    found = [bold("available")] if cuda["available"] else textwrap.wrap(cuda["status"], 76)
+    for number, line in enumerate(found):
+        yield row("" if number else "cuda", line)
     if cuda["toolkit"] is None:
         return
     driver = cuda["driver"] or "none"
