@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import textwrap
 import platform
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
