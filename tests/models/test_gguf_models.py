@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from llama_models import DIM, WIDTH, as_gguf, computed, forward, write_gguf
+from llama_models import DIM, WIDTH, as_gguf, computed, write_gguf
 from llama_models import parameters as parameters_of
 from regard.models import load
 
@@ -103,7 +103,7 @@ def test_scaled_frequencies(written, kind):
     query = load(path).record(TEXT, layers=[0])[0].query
     angles = np.arange(8)[:, None] * 500.0 ** -(np.arange(4) / 4)
     # Turning back by all of the angle, and forward by the part that the factors leave.
-    (exact, _), *_ = forward(own, load(path).tokens(TEXT)[0])
+    ((exact, _), *_), _ = computed(own, load(path).tokens(TEXT)[0])
     turned = (exact[..., :4] + 1j * exact[..., 4:]) * np.exp(1j * (angles / factors - angles))
     close(columns(query, "llama"), np.concatenate([turned.real, turned.imag], axis=-1))
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import oracle
 import regard
+from error_limits import expected
 
 TEXT = (
     "The old library stood at the end of the street, its windows dark. Nobody had read there for "
@@ -46,9 +46,7 @@ def test_every_head_is_near_float64(blocks, record_property):
         output = regard.scaled_dot_product_attention(
             query, key, value, is_causal=True, precision="int8"
         )
-        for head, attended in enumerate(output.astype(np.float64)):
-            shared = head // (len(query) // len(key))
-            wide = (x.astype(np.float64) for x in (query[head], key[shared], value[shared]))
-            worst = min(worst, cosine(attended, oracle.attention(*wide, is_causal=True)))
+        exact = expected(query, key, value, is_causal=True).exact.output
+        worst = min(worst, *map(cosine, output, exact))
     record_property("worst cosine", float(worst))
     assert worst >= 0.9995
