@@ -1,9 +1,6 @@
 """Every example runs, on every target, and prints its expected numbers."""
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -39,17 +36,8 @@ def test_every_example_is_here():
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PRINTED]
 )
-def test_example(name, target, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name, *ARGUMENTS.get(name, [])],
-        cwd=tmp_path,
-        env=os.environ | {"REGARD_TARGET": target},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
+def test_example(name, target, run_example):
+    printed, said = run_example(name, *ARGUMENTS.get(name, []), REGARD_TARGET=target)
+    assert not said
     for text in PRINTED[name]:
-        assert text in done.stdout
+        assert text in printed
