@@ -54,6 +54,16 @@ def test_capacity_limits_an_append(dtype):
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
 
 
+def test_the_window_of_the_last_token_outlives_an_append_that_is_undone():
+    cache, model = new_cache(1, 2, 8, 5, keep_last=5, page_size=16)
+    for step in range(40):
+        for each in (cache, model):
+            each.append(*tokens(step, 1, 1))
+        cache.append(*tokens(step, 1, 3))
+        cache.truncate(step + 1)
+        assert_answers(cache, model, normal(step, 1, 4, 1, 8))
+
+
 @pytest.mark.parametrize("sizes", [{"keep_last": 30}, {"keep_last": 400, "keep_first": 4}])
 def test_memory_is_bounded(sizes):
     cache = regard.KVCache(2, 2, 8, 5, **sizes)

@@ -2,7 +2,6 @@
 block masks, and FlashAttention's functions."""
 
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -32,13 +31,11 @@ AFTER, NO_MEMORY = zeros(9, 3, 8), zeros(2, 4, 5, 8)
 NO_MEMORY.untyped_storage().resize_(0)
 DROPS = {"dropout_p": 0.5, "dropout_seed": 1}
 QUERIES, KEYS = [0, 3, 3, 10, 11], [0, 5, 9, 9, 30]
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # PyTorch warns that nested tensors are a prototype
-    NESTED, JAGGED = (
-        torch.nested.nested_tensor([zeros(3, 8), zeros(7, 8)], layout=layout)
-        for layout in (torch.strided, torch.jagged)
-    )
-    MASKED = torch.masked.masked_tensor(torch.ones(4), torch.ones(4) > 0)
+NESTED, JAGGED = (
+    torch.nested.nested_tensor([zeros(3, 8), zeros(7, 8)], layout=layout)
+    for layout in (torch.strided, torch.jagged)
+)
+MASKED = torch.masked.masked_tensor(torch.ones(4), torch.ones(4) > 0)
 
 
 def heads(*lengths, dim=8):

@@ -170,7 +170,6 @@ class Scripted(nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(x, x, x)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_scripted_and_exported_modules_are_recorded():
     x = torch.ones(1, 2, 5, 8)
     exported = torch.export.export(Scripted(), (x,)).module()

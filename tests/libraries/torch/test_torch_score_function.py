@@ -12,8 +12,6 @@ from torch_problems import scaled_dot_product_attention, torch
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 from regard.torch import _options  # isort: skip
 
-# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 BATCH, HEADS, LENGTH = 2, 3, 11
 
