@@ -241,9 +241,10 @@ def test_queries_of_any_size(power, target):
 @pytest.mark.parametrize(
     ("dtype", "name", "number"),
     [
-        (INT8, "key", np.nan), (INT8, "value", -np.inf), (FLOAT8, "key", np.inf),
-        (FLOAT8, "key", 1e6), (FLOAT8, "value", 470.0), (FLOAT8, "value", np.nan),
-        (FOUR, "key", 1e39), (FOUR, "value", -65600.0), (FOUR, "value", np.nan),
+        (INT8, "key", np.nan), (INT8, "value", -np.inf), (INT8, "key", 1e39),
+        (FLOAT8, "key", np.inf), (FLOAT8, "key", 1e6), (FLOAT8, "value", 470.0),
+        (FLOAT8, "value", np.nan), (FOUR, "key", 1e39), (FOUR, "value", -65600.0),
+        (FOUR, "value", np.nan),
     ],
 )  # fmt: skip
 def test_what_cannot_be_stored(dtype, name, number):

@@ -1,9 +1,14 @@
 """Small models of the Llama family, their files, and their results by the book."""
 
+import functools
 import json
 import math
+import pathlib
+import tempfile
 
 import numpy as np
+
+import regard
 
 WIDTH, HEADS, KV_HEADS, DIM, INNER, LAYERS, WORDS = 24, 4, 2, 8, 40, 3, 11
 TEXT = "w3 w1 w4 w1 w5 w9 w2 w6"
@@ -99,6 +104,10 @@ def computed(own, numbers, window=None, config=CONFIG, dtype=np.float64):
         x = x + inner @ own[f"{start}mlp.down_proj.weight"].T
     head = own.get("lm_head.weight", own["model.embed_tokens.weight"])
     return found, norm(x, own["model.norm.weight"]) @ head.T
+
+
+def assert_close(found, exact):
+    assert np.allclose(found, exact, rtol=1e-4, atol=1e-3 * np.abs(exact).max())
 
 
 def write_folder(path, own, parts=1, **changes):
@@ -219,3 +228,36 @@ def write_gguf(path, architecture, facts, tensors, kind=None):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+SPECIAL = ["<|im_start|>", "<|im_end|>"]
+
+
+def alphabet():
+    """Return GPT-2's characters for the 256 bytes, in a fixed order."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    return [chr(byte) for byte in plain] + [chr(256 + i) for i in range(len(rest))]
+
+
+@functools.cache
+def tiny_llama():
+    """Return a model of random numbers, with a vocabulary of bytes."""
+    rng = np.random.default_rng(0)
+    tokens = [*alphabet(), *SPECIAL, "~~"]
+    own = parameters(rng, "llama")
+    own["model.embed_tokens.weight"] = rng.standard_normal((len(tokens), WIDTH), np.float32)
+    facts, tensors = as_gguf(own, "llama")
+    facts |= {
+        "llama.context_length": 512,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": ["~ ~"],
+        "tokenizer.ggml.token_type": [1] * len(alphabet()) + [3] * len(SPECIAL) + [1],
+        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "tiny.gguf"
+        write_gguf(path, "llama", facts, tensors)
+        return regard.models.load(path)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from llama_models import TEXT, computed, parameters, write_folder
+from llama_models import TEXT, assert_close, computed, parameters, write_folder
 from regard._cli import main
 from regard.models import load
 
@@ -48,7 +48,7 @@ def test_queries_and_keys(folder, changes, window):
     layers, _ = computed(own, numbers, window)
     for layer, exact in zip(model.record(TEXT), layers, strict=True):
         for array, wanted in zip((layer.query, layer.key), exact, strict=True):
-            assert np.allclose(array, wanted, rtol=1e-4, atol=1e-3 * np.abs(wanted).max())
+            assert_close(array, wanted)
 
 
 @pytest.mark.parametrize(

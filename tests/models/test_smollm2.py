@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import regard
+from error_limits import expected
 from llama_models import computed, from_gguf
 
 PROMPT = "Once upon a time"
@@ -118,3 +119,48 @@ def test_a_short_window_is_the_oracles(model, text, smollm2):
     logits = replay(model, text, caches=model.caches(keep_last=16))
     wide, usual = (by_the_book(smollm2, text, dtype, 16) for dtype in (np.float64, np.float32))
     check_rounding(logits, wide, usual)
+
+
+TEXT = (
+    "The old library stood at the end of the street, its windows dark. Nobody had read there for "
+    "years, but everyone in the town remembered the smell of its books. One morning a letter came "
+    "that said who owned the house, and what was to become of it: 1,200 volumes, 34 maps, and a "
+    "globe. The mayor read it twice, put on her coat, and went to see for herself. "
+)
+
+
+class Recorder(regard.KVCache):
+    """A cache that keeps the arrays that are passed to it."""
+
+    def append_ragged(self, key, value, starts):
+        self.key, self.value = (packed.swapaxes(0, 1) for packed in (key, value))
+        return super().append_ragged(key, value, starts)
+
+    def attend_ragged(self, query, starts):
+        self.query = query.swapaxes(0, 1)
+        return super().attend_ragged(query, starts)
+
+
+@pytest.fixture(scope="module")
+def blocks(model):
+    """Return query, key and value (heads, length, dim) of every block."""
+    tokens = np.array(model.tokenizer.encode(4 * TEXT).ids)
+    caches = [Recorder(1, model.num_kv_heads, model.head_dim) for _ in range(model.num_layers)]
+    model(tokens[None], caches)
+    return [(cache.query, cache.key, cache.value) for cache in caches]
+
+
+def cosine(a, b):
+    return (a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+def test_every_head_is_near_float64(blocks, record_property):
+    worst = 1.0
+    for query, key, value in blocks:
+        output = regard.scaled_dot_product_attention(
+            query, key, value, is_causal=True, precision="int8"
+        )
+        exact = expected(query, key, value, is_causal=True).exact.output
+        worst = min(worst, *map(cosine, output, exact))
+    record_property("worst cosine", float(worst))
+    assert worst >= 0.9995

@@ -249,6 +249,10 @@ OF_FLASH_CACHES = [
 ]
 
 
+def attend_flash(changes):
+    return flash_attn.flash_attn_func(**FLASH | changes)
+
+
 def flash_packed(changes):
     starts = {"cu_seqlens_q": torch.tensor(QUERIES), "cu_seqlens_k": torch.tensor(KEYS)}
     good = {"q": zeros(11, 4, 8), "k": zeros(30, 2, 8), "v": zeros(30, 2, 8)} | starts
@@ -257,14 +261,19 @@ def flash_packed(changes):
     )
 
 
-@each(FLASH_ATTENTION)
-def test_flash_attention(wrong, error, parts):
-    check(lambda: flash_attn.flash_attn_func(**FLASH | wrong), error, parts)
+CALLS = [
+    *(((attend_flash, changes), *rest) for changes, *rest in FLASH_ATTENTION),
+    *(((flash_packed, changes), *rest) for changes, *rest in OF_FLASH_PACKED),
+    *(((packed, changes), *rest) for changes, *rest in PACKED),
+    *(((linear, changes), *rest) for changes, *rest in LINEAR),
+    *(((nested, changes), *rest) for changes, *rest in OF_NESTED),
+]
 
 
-@each(OF_FLASH_PACKED)
-def test_packed_flash_attention(wrong, error, parts):
-    check(lambda: flash_packed(wrong), error, parts)
+@each(CALLS)
+def test_calls(wrong, error, parts):
+    call, changes = wrong
+    check(lambda: call(changes), error, parts)
 
 
 @each(OF_FLASH_CACHES)
@@ -287,22 +296,9 @@ def test_dense(wrong, error, parts, requires_grad):
     check(lambda: attend(wrong), error, re.match(r"\w+", parts)[0] if requires_grad else parts)
 
 
-@each(PACKED)
-def test_packed(wrong, error, parts):
-    check(lambda: packed(wrong), error, parts)
-
-
-@each(LINEAR)
-def test_linear(wrong, error, parts):
-    check(lambda: linear(wrong), error, parts)
-
-
-@each(OF_NESTED)
-def test_nested(wrong, error, parts):
-    check(lambda: nested(wrong), error, parts)
-
-
 @each(OTHERS)
 def test_recordings_and_block_masks(wrong, error, parts):
     check(wrong, error, parts)
     assert not regard.torch._recorder.OBSERVERS
+    assert torch.is_grad_enabled()
+    assert not torch.overrides._get_current_function_mode_stack()
