@@ -1,6 +1,7 @@
 import contextlib
 import importlib.util
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -217,6 +218,27 @@ def output_of(run_python):
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert not done.stderr, done.stderr
         return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def run_example(tmp_path):
+    """Run an example away from the source tree; return what it prints, and on stderr."""
+    examples = pathlib.Path(__file__).parents[1] / "examples"
+
+    def run(name, *arguments, launcher=(), **environment):
+        done = subprocess.run(
+            [*launcher, sys.executable, "-W", "error", examples / name, *arguments],
+            cwd=tmp_path,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout, done.stderr
 
     return run
 

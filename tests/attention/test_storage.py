@@ -7,18 +7,9 @@ import regard
 from drawn_problems import TARGETS, examples, on_target, problems
 from element_types import TYPES
 from reference import arithmetic, assert_same_bits
+from test_options import EVERYTHING, plain
 
 sdpa = regard.scaled_dot_product_attention
-EVERYTHING = {"return_weights": True, "return_lse": True}
-
-
-def normal(dtype, *shapes, seed=0):
-    random = np.random.default_rng(seed)
-    return tuple(random.standard_normal(shape).astype(dtype) for shape in shapes)
-
-
-def plain(dtype, *, q_len=19, kv_len=130):
-    return normal(dtype, (2, 4, q_len, 16), (2, 2, kv_len, 16), (2, 2, kv_len, 12))
 
 
 @hypothesis.given(problem=problems(types=TYPES["half"], mixed=False), target=TARGETS)

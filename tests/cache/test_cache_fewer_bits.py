@@ -55,23 +55,32 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("has_means", [False, True], ids=["", "means"])
 @pytest.mark.parametrize(("dtype", "name", "kind"), CASES)
-def test_what_is_stored_is_attended_to(dtype, name, kind, target):
-    options = OPTIONS[name]
-    cache, *arrays = filled(dtype)
-    query = normal(2, 2, 6, 4, 64).astype(kind)
-    given = {"is_causal": True, "query_offset": 26} | options
-    given = {name: value for name, value in given.items() if name[:6] not in ("return", "thread")}
+def test_what_is_stored_is_attended_to(dtype, name, kind, has_means, target):
+    """With means, the results are those of keys that are stored without means and then get them
+    back."""
+    means = has_means * 10 * normal(4, 2, 64).astype(np.float32)
+    cache, *arrays = filled(dtype, **{"key_means": means} if has_means else {})
     key, value = (array.astype(kind) for array in arrays)
-    want = expected(meeting(query, dtype), key, value, given.pop("mask", None), **given)
-    outputs = {"return_weights": True, "return_lse": True}
-    output, weights, lse = got = cache.attend(query, **options | outputs)
+    query = normal(2, 2, 6, 4, 64).astype(kind)
+    given = {"is_causal": True, "query_offset": 26} | OPTIONS[name]
+    given = {name: value for name, value in given.items() if name[:6] not in ("return", "thread")}
+    turned, mask = meeting(query, dtype), given.pop("mask", None)
+    if has_means:
+        full = (meeting(arrays[0], dtype) + means[:, None]).astype(kind)
+        assert abs(cache.keys - full).max() <= 2.0**-21 * abs(full).max()
+        want = expected(query, full, value, mask, **given)
+    else:
+        want = expected(turned, key, value, mask, **given)
+    options = OPTIONS[name] | {"return_weights": True, "return_lse": True}
+    output, weights, lse = got = cache.attend(query, **options)
     if dtype != FOUR:
         assert_matches(want, output=output, weights=weights, lse=lse)
     else:  # queries are rounded
-        _assert_near(want.exact, got, meeting(query, dtype), key, value, given)
+        _assert_near(want.exact, got, turned, key, value, given)
     for threads in (1, 2):
-        assert_same_bits(cache.attend(query, **options | outputs | {"threads": threads}), got)
+        assert_same_bits(cache.attend(query, **options | {"threads": threads}), got)
 
 
 def _assert_near(exact, got, query, key, value, options):
@@ -86,26 +95,6 @@ def _assert_near(exact, got, query, key, value, options):
     assert (np.abs(lse - exact.lse) <= moved[..., 0] + 1e-5).all()
     assert (np.abs(weights - exact.weights) <= shares * exact.weights + 1e-6).all()
     assert (np.abs(output - exact.output) <= shares * np.abs(value).max() + 1e-5).all()
-
-
-@pytest.mark.parametrize(("dtype", "name", "kind"), CASES)
-def test_scores_of_means_are_added_exactly(dtype, name, kind, target):
-    """Before caps; the results are those of keys that are stored without means and then get them
-    back."""
-    means = 10 * normal(4, 2, 64).astype(np.float32)
-    cache, key, value = filled(dtype, key_means=means)
-    query = normal(2, 2, 6, 4, 64).astype(kind)
-    given = {"is_causal": True, "query_offset": 26} | OPTIONS[name]
-    given = {name: value for name, value in given.items() if name[:6] not in ("return", "thread")}
-    full = (meeting(key, dtype) + means[:, None]).astype(kind)
-    assert abs(cache.keys - full).max() <= 2.0**-21 * abs(full).max()
-    want = expected(query, full, value.astype(kind), given.pop("mask", None), **given)
-    outputs = {"return_weights": True, "return_lse": True}
-    output, weights, lse = got = cache.attend(query, **OPTIONS[name] | outputs)
-    if dtype != FOUR:
-        assert_matches(want, output=output, weights=weights, lse=lse)
-    else:
-        _assert_near(want.exact, got, meeting(query, dtype), key, value, given)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(INT8, 0.01), (FLOAT8, 0.05), (FOUR, 0.13)])
@@ -252,9 +241,10 @@ def test_queries_of_any_size(power, target):
 @pytest.mark.parametrize(
     ("dtype", "name", "number"),
     [
-        (INT8, "key", np.nan), (INT8, "value", -np.inf), (FLOAT8, "key", np.inf),
-        (FLOAT8, "key", 1e6), (FLOAT8, "value", 470.0), (FLOAT8, "value", np.nan),
-        (FOUR, "key", 1e39), (FOUR, "value", -65600.0), (FOUR, "value", np.nan),
+        (INT8, "key", np.nan), (INT8, "value", -np.inf), (INT8, "key", 1e39),
+        (FLOAT8, "key", np.inf), (FLOAT8, "key", 1e6), (FLOAT8, "value", 470.0),
+        (FLOAT8, "value", np.nan), (FOUR, "key", 1e39), (FOUR, "value", -65600.0),
+        (FOUR, "value", np.nan),
     ],
 )  # fmt: skip
 def test_what_cannot_be_stored(dtype, name, number):

@@ -178,27 +178,6 @@ def test_a_damaged_file_is_refused_with_the_reason(reason, path):
             regard.KVCache.load(path, mmap=mmap)
 
 
-def test_any_changed_or_missing_byte_of_the_header(path):
-    """The file is refused, or it is a cache: nothing else happens."""
-    make(page_size=16).save(path)
-    content = path.read_bytes()
-    header = 8 + int.from_bytes(content[:8], "little")
-    chance = np.random.default_rng(0)
-    refused = 0
-    for turn in range(80):
-        damaged = bytearray(content)
-        if turn % 4:
-            damaged[chance.integers(header + 200)] ^= 1 << chance.integers(8)
-        else:
-            damaged = damaged[: chance.integers(len(content))]
-        path.write_bytes(damaged)
-        try:
-            told(regard.KVCache.load(path, mmap=turn % 2 == 0))
-        except ValueError:
-            refused += 1
-    assert refused > 30
-
-
 @pytest.mark.parametrize("dtype", ["int8", "q4_1"])
 def test_scales_of_a_damaged_file_are_no_warnings(dtype, path):
     """Data that no checksum protects may hold any number."""

@@ -12,23 +12,19 @@ import regard
 from cache_tokens import normal, told
 from drawn_problems import examples
 from regard.positional import rotary, rotary_frequencies
+from rope_cases import HALF, TRAINED, linear, llama3, longrope, of_dim, proportional, yarn
 
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "float8_e4m3fn", "q4_1")
 SIZES = {"num_kv_heads": 2, "head_dim": 64}
-LONG = {"original_max_position_embeddings": 128, "factor": 4.0}
+LONG = {TRAINED: 128, "factor": 4.0}
 SCALINGS = {
     "none": None,
-    "linear": {"rope_type": "linear", "factor": 4.0},
-    "yarn": {"rope_type": "yarn", **LONG},
-    "llama3": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **LONG},
-    "longrope": {
-        "rope_type": "longrope",
-        "short_factor": [1.5] * 32,
-        "long_factor": [2.0] * 32,
-        **LONG,
-    },
-    "partial": {"rope_type": "default", "partial_rotary_factor": 0.5},
-    "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+    "linear": linear(),
+    "yarn": yarn(**LONG),
+    "llama3": llama3(**LONG),
+    "longrope": of_dim(longrope(**LONG), 64),
+    "partial": HALF | {"rope_theta": 10000.0},
+    "proportional": proportional(rope_theta=10000.0),
 }
 
 

@@ -49,8 +49,9 @@ def test_capacity_limits_an_append(dtype):
         for each in (cache, model):
             each.append(*tokens(step, 2, new))
         assert_answers(cache, model, normal(step, 2, 4, new, 8, dtype=dtype))
-    with pytest.raises(ValueError, match="at most 3 new tokens at once, got 4"):
-        cache.append(*tokens(0, 2, 4))
+    for lengths in (None, [4, 0]):
+        with pytest.raises(ValueError, match=r"at most 3 new tokens at once, got 4.* capacity 10"):
+            cache.append(*tokens(0, 2, 4), lengths=lengths)
     assert_answers(cache, model, normal(0, 2, 4, 1, 8, dtype=dtype))
 
 

@@ -129,8 +129,6 @@ class OfDask:
 
 
 each_with_bits = pytest.mark.parametrize("library", [OfPyTorch, OfJAX])
-# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
-of_pytorch = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 
 def check_bits(library, problem):
@@ -191,7 +189,6 @@ def test_results_and_gradients(library, case, storage):
     check_bits(library, build(case, storage))
 
 
-@of_pytorch
 @each_with_bits
 @each_in_one_type(SOME[::2], "storage")
 def test_tangents(library, case, storage):

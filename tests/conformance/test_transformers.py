@@ -10,6 +10,7 @@ import pytest
 import regard
 from reference import error, largest
 from regard import positional
+from rope_cases import TRAINED, llama3, longrope, of_dim, yarn
 
 REASON = "transformers and PyTorch are not installed: pip install '.[conformance]'"
 torch = pytest.importorskip("torch", reason=REASON)
@@ -34,23 +35,9 @@ MEMORY = np.random.default_rng(1).standard_normal((2, 20, D)).astype(np.float32)
 HIDDEN = torch.full((LENGTH, LENGTH), -torch.inf).triu(1)[None, None]
 BIASES = {"qkv_bias": True, "out_bias": True}
 GROUPED = {"num_kv_heads": KV_HEADS, "is_causal": True}
-TRAINED = "original_max_position_embeddings"
-YARN = {"rope_type": "yarn", "factor": 4.0, TRAINED: 64}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    TRAINED: 64,
-}
+YARN, LLAMA3 = yarn(**{TRAINED: 64}), llama3(**{TRAINED: 64})
 MINISTRAL = YARN | {TRAINED: 4, "llama_4_scaling_beta": 0.7}
-LONGROPE = {
-    "rope_type": "longrope",
-    "short_factor": np.linspace(1, 2, D // HEADS // 2).tolist(),
-    "long_factor": np.linspace(3, 60, D // HEADS // 2).tolist(),
-    "factor": 16.0,
-    TRAINED: LENGTH - 1,
-}
+LONGROPE = of_dim(longrope(long_factor=3.0, factor=16.0, **{TRAINED: LENGTH - 1}), D // HEADS)
 EAGER = {"attn_implementation": "eager"}
 
 

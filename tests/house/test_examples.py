@@ -1,9 +1,8 @@
 """Every example runs, on every target, and prints its expected numbers."""
 
-import os
 import pathlib
-import subprocess
-import sys
+import re
+import shutil
 
 import pytest
 
@@ -28,7 +27,7 @@ ARGUMENTS = {
     "train.py": ["--steps", "3", "--batch", "5", "--characters", "10000", "--sample", "9"],
 }
 WITH_MODELS = {"generate.py", "serve.py", "similar.py", "transcribe.py"}  # In tests/models.
-WITH_PACKAGES = {"million_keys.py", "mpi_ring.py"}  # In tests/libraries/dask.
+WITH_PACKAGES = {"million_keys.py", "mpi_ring.py"}
 
 
 def test_every_example_is_here():
@@ -39,17 +38,32 @@ def test_every_example_is_here():
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PRINTED]
 )
-def test_example(name, target, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name, *ARGUMENTS.get(name, [])],
-        cwd=tmp_path,
-        env=os.environ | {"REGARD_TARGET": target},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
+def test_example(name, target, run_example):
+    printed, said = run_example(name, *ARGUMENTS.get(name, []), REGARD_TARGET=target)
+    assert not said
     for text in PRINTED[name]:
-        assert text in done.stdout
+        assert text in printed
+
+
+@pytest.mark.slow
+def test_million_keys(run_example):
+    """The example runs with fewer keys, in chunks that do not divide them."""
+    pytest.importorskip("dask.array", reason='pip install ".[dask]"')
+    pytest.importorskip("zarr", reason="pip install zarr")
+    printed, _ = run_example("million_keys.py", "--keys", "100000", "--chunk", "7000")
+    assert "16 queries, 100,000 keys in 15 chunks" in printed
+    assert "100% Completed" in printed
+    assert "equal to NumPy in float64 up to rounding: True" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_mpi_ring(ranks, run_example):
+    pytest.importorskip("mpi4py", reason="pip install mpi4py")
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun: apt-get install openmpi-bin libopenmpi-dev")
+    mpirun = ("mpirun", "--oversubscribe", "-n", str(ranks))
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    printed, _ = run_example("mpi_ring.py", launcher=mpirun, **as_root)
+    assert re.search(rf"^{ranks} ranks, 20\d\d tokens: ", printed)
+    assert "equal to a single call up to rounding: True" in printed

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from llama_models import DIM, WIDTH, as_gguf, computed, forward, write_gguf
+from llama_models import DIM, WIDTH, as_gguf, assert_close, computed, write_gguf
 from llama_models import parameters as parameters_of
 from regard.models import load
 
@@ -66,10 +66,6 @@ def columns(array, architecture):
     return array.reshape(*array.shape[:-1], DIM // 2, 2).swapaxes(-1, -2).reshape(array.shape)
 
 
-def close(found, exact):
-    assert np.allclose(found, exact, rtol=1e-4, atol=1e-3 * np.abs(exact).max())
-
-
 @pytest.mark.parametrize(
     ("architecture", "window"), [("llama", None), ("llama", 3), ("qwen2", None), ("qwen3", None)]
 )
@@ -83,11 +79,11 @@ def test_queries_and_keys(written, architecture, window):
     assert len(texts) == 8
     layers, logits = computed(own, numbers, window)
     for layer, exact in zip(model.record(TEXT), layers, strict=True):
-        close(columns(layer.query, architecture), exact[0])
-        close(columns(layer.key, architecture), exact[1])
+        assert_close(columns(layer.query, architecture), exact[0])
+        assert_close(columns(layer.key, architecture), exact[1])
     caches = model.caches()
     parts = [model.logits(model([part], caches)) for part in np.split(np.array(numbers), [5, 6])]
-    close(np.concatenate(parts, axis=1)[0], logits)
+    assert_close(np.concatenate(parts, axis=1)[0], logits)
 
 
 @pytest.mark.parametrize("kind", ["linear", "of llama 3"])
@@ -103,9 +99,9 @@ def test_scaled_frequencies(written, kind):
     query = load(path).record(TEXT, layers=[0])[0].query
     angles = np.arange(8)[:, None] * 500.0 ** -(np.arange(4) / 4)
     # Turning back by all of the angle, and forward by the part that the factors leave.
-    (exact, _), *_ = forward(own, load(path).tokens(TEXT)[0])
+    ((exact, _), *_), _ = computed(own, load(path).tokens(TEXT)[0])
     turned = (exact[..., :4] + 1j * exact[..., 4:]) * np.exp(1j * (angles / factors - angles))
-    close(columns(query, "llama"), np.concatenate([turned.real, turned.imag], axis=-1))
+    assert_close(columns(query, "llama"), np.concatenate([turned.real, turned.imag], axis=-1))
 
 
 @pytest.mark.parametrize(

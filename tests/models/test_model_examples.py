@@ -1,40 +1,18 @@
 """What the examples with real models print, and the padding of sentences."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
-import pytest
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture
-def output_of(tmp_path):
-    """Run an example away from the source tree."""
-
-    def output_of(name, *arguments):
-        command = [sys.executable, "-W", "error", EXAMPLES / name, *arguments]
-        done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout, done.stderr
-
-    return output_of
-
-
-def test_generate(output_of, smollm2_path):
-    text, said = output_of("generate.py", "Once upon a time", "--tokens", "8")
+def test_generate(run_example, smollm2_path):
+    text, said = run_example("generate.py", "Once upon a time", "--tokens", "8")
     assert text == "Once upon a time, the city of Nova Haven was a\n"
     lines = [line.split() for line in said.splitlines()]
     assert [line[:2] for line in lines[:2]] == [["prefill", "4"], ["decode", "8"]]
     assert int(lines[3][1]) < 300
 
 
-def test_similar(output_of, minilm_path):
-    text, said = output_of("similar.py")
+def test_similar(run_example, minilm_path):
+    text, said = run_example("similar.py")
     lines = text.splitlines()
     assert lines[0] == "How do I get my money back?"
     assert "You may return what you bought" in lines[1]
@@ -42,11 +20,11 @@ def test_similar(output_of, minilm_path):
     assert "Our shop opens" in lines[5]
     assert not said
     asked = ("A cat sleeps.", "Stocks fell.", "The kitten is asleep.")
-    assert "kitten" in output_of("similar.py", *asked)[0].splitlines()[1]
+    assert "kitten" in run_example("similar.py", *asked)[0].splitlines()[1]
 
 
-def test_transcribe(output_of, whisper_path, recording):
-    text, said = output_of("transcribe.py")
+def test_transcribe(run_example, whisper_path, recording):
+    text, said = run_example("transcribe.py")
     assert text == "Ever tried, ever failed. No matter, try again. Fail again. Fail better.\n"
     assert not said
 

@@ -18,7 +18,7 @@ from inside_cache import assert_owners_are_right, caches_of, taken
 pytest.importorskip("tokenizers")
 
 import serve
-import tiny_llama
+from llama_models import tiny_llama
 from models.batching import Batch, Text
 
 PAGE = 3 * 2 * 16 * 2 * 8 * 4  # bytes: 3 layers, keys and values, 16 tokens, 2 heads of 8 float32
@@ -27,7 +27,7 @@ CLIENTS = 12
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_llama.tiny_llama()
+    return tiny_llama()
 
 
 def prompts(count, seed=0, longest=90):
@@ -120,7 +120,7 @@ def test_texts_that_are_cancelled_and_a_server_that_stops(model):
 
 @pytest.fixture
 def server():
-    batch = Batch(tiny_llama.tiny_llama(), 16, page_size=16, max_bytes=1_000_000)
+    batch = Batch(tiny_llama(), 16, page_size=16, max_bytes=1_000_000)
     server = serve.Server(("127.0.0.1", 0), batch)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()

@@ -7,6 +7,18 @@ import dask.array as da
 import numpy as np
 
 import regard.dask
+from cases import Case
+
+EVERYTHING = Case(
+    "everything",
+    *((2, 4, 230, 16), (2, 2, 310, 16), (2, 2, 310, 12)),
+    float_mask=(4, 230, 310),
+    alibi_slopes=0.1,
+    distance_bias=40,
+    sinks=0.5,
+    is_causal=True,
+    query_offset=(90, 40),
+)
 
 
 class Cut(NamedTuple):

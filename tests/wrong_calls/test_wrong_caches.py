@@ -183,9 +183,16 @@ def test_calls(wrong, error, parts, cache):
     check(lambda: wrong(cache), error, parts)
 
 
-@each(CONSTRUCTORS)
-def test_constructors(wrong, error, parts):
-    check(lambda: regard.KVCache(**ONE | wrong), error, parts)
+MADE = [
+    *((lambda c=c: regard.KVCache(**ONE | c), *rest) for c, *rest in CONSTRUCTORS),
+    *((lambda c=c: regard.KVCaches(**{"layers": 3} | ONE | c), *rest) for c, *rest in OF_LAYERS),
+    *((lambda c=c: regard.paged_attention(**PAGED | c), *rest) for c, *rest in OF_PAGES),
+]
+
+
+@each(MADE)
+def test_caches_and_pages(wrong, error, parts):
+    check(wrong, error, parts)
 
 
 def test_values_in_keys():
@@ -198,11 +205,6 @@ def test_values_in_keys():
     assert len(cache) == len(other) == 0
 
 
-@each(OF_LAYERS)
-def test_caches_of_layers(wrong, error, parts):
-    check(lambda: regard.KVCaches(**{"layers": 3} | ONE | wrong), error, parts)
-
-
 def test_layers_of_caches():
     caches = regard.KVCaches(2, 1, 1, 4)
     check(lambda: regard.LayerCache(), TypeError, "caches[layer]")
@@ -210,29 +212,6 @@ def test_layers_of_caches():
     check(lambda: caches.adopt(filled()), TypeError, "other must be ... got KVCache")
     for each_of_them in (caches, caches[0]):
         check(lambda: pickle.dumps(each_of_them), TypeError, "fork()")  # noqa: B023
-
-
-@each(OF_PAGES)
-def test_paged_attention(wrong, error, parts):
-    check(lambda: regard.paged_attention(**PAGED | wrong), error, parts)
-
-
-INFINITE = [("key", np.nan), ("key", np.inf), ("value", -np.inf), ("key", 1e39)]
-
-
-@pytest.mark.parametrize(("name", "number"), INFINITE)
-def test_what_has_no_scale(name, number):
-    """The check covers only what is stored: padding may be anything."""
-    cache = regard.KVCache(2, 3, 8, 5, dtype="int8")
-    cache.append(*tokens(0, 2, 9, kv_heads=3))
-    given = {"key": KEY.copy(), "value": VALUE.copy(), "lengths": [2, 3]}
-    given[name][1, 2, 3, 4] = number
-    fork = cache.fork()
-    fork.append(**given)
-    assert np.isfinite(fork.attend(QUERY)).all()
-    given["lengths"] = [1, 4]
-    got = "nan" if np.isnan(number) else "inf"
-    check(lambda: cache.append(**given), ValueError, f"{name} ... finite ... float32 ... {got}")
 
 
 OVERFULL = [  # lengths before, counts, and the count and length that the message names
@@ -255,17 +234,6 @@ def test_the_entry_that_is_overfull_is_told(options, before, counts, count, leng
         key, value, starts = packed_tokens(1, counts, kv_heads=3)
         check(lambda: cache.append_ragged(key, value, starts), ValueError, parts)
         assert cache.lengths.tolist() == before
-
-
-def test_a_window_holds_few_new_tokens_at_once():
-    cache = filled("window")
-    before = told(cache)
-    new = tokens(1, 2, 5, kv_heads=3)
-    for lengths in (None, [5, 0]):
-        parts = "at most 4 new tokens at once, got 5 ... capacity 8"
-        check(lambda: cache.append(*new, lengths=lengths), ValueError, parts)  # noqa: B023
-        assert told(cache) == before
-    cache.append(*new, lengths=[4, 0])
 
 
 KEPT = [  # after an append of positions 25 to 54

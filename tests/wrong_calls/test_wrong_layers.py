@@ -84,7 +84,6 @@ CALLS = [
     (lambda: TRAINED(X, cache=CACHE), ValueError, "cache must be left out ... call eval() first"),
     (lambda: TRAINED(X, precision="int8"), ValueError, "precision must be ... got 'int8', which"),
     (lambda: EAGER(X, head_gates=[1, 2]), ValueError, "head_gates must be a ... got shape (2,)"),
-    (lambda: EAGER(X, dropout_seed=1.0), TypeError, "dropout_seed must be an int, got float"),
     (lambda: EAGER.record(X, cache=CACHE), TypeError, "has no argument cache"),
     (lambda: ALONE(Y[..., :2]), ValueError, "x must have shape (..., seq, 3), got (2, 6, 2)"),
     (lambda: ALONE(Y + 1j), TypeError, "x must be an array of real numbers, got complex128"),

@@ -2,7 +2,6 @@
 block masks, and FlashAttention's functions."""
 
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -32,13 +31,11 @@ AFTER, NO_MEMORY = zeros(9, 3, 8), zeros(2, 4, 5, 8)
 NO_MEMORY.untyped_storage().resize_(0)
 DROPS = {"dropout_p": 0.5, "dropout_seed": 1}
 QUERIES, KEYS = [0, 3, 3, 10, 11], [0, 5, 9, 9, 30]
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # PyTorch warns that nested tensors are a prototype
-    NESTED, JAGGED = (
-        torch.nested.nested_tensor([zeros(3, 8), zeros(7, 8)], layout=layout)
-        for layout in (torch.strided, torch.jagged)
-    )
-    MASKED = torch.masked.masked_tensor(torch.ones(4), torch.ones(4) > 0)
+NESTED, JAGGED = (
+    torch.nested.nested_tensor([zeros(3, 8), zeros(7, 8)], layout=layout)
+    for layout in (torch.strided, torch.jagged)
+)
+MASKED = torch.masked.masked_tensor(torch.ones(4), torch.ones(4) > 0)
 
 
 def heads(*lengths, dim=8):
@@ -252,6 +249,10 @@ OF_FLASH_CACHES = [
 ]
 
 
+def attend_flash(changes):
+    return flash_attn.flash_attn_func(**FLASH | changes)
+
+
 def flash_packed(changes):
     starts = {"cu_seqlens_q": torch.tensor(QUERIES), "cu_seqlens_k": torch.tensor(KEYS)}
     good = {"q": zeros(11, 4, 8), "k": zeros(30, 2, 8), "v": zeros(30, 2, 8)} | starts
@@ -260,14 +261,19 @@ def flash_packed(changes):
     )
 
 
-@each(FLASH_ATTENTION)
-def test_flash_attention(wrong, error, parts):
-    check(lambda: flash_attn.flash_attn_func(**FLASH | wrong), error, parts)
+CALLS = [
+    *(((attend_flash, changes), *rest) for changes, *rest in FLASH_ATTENTION),
+    *(((flash_packed, changes), *rest) for changes, *rest in OF_FLASH_PACKED),
+    *(((packed, changes), *rest) for changes, *rest in PACKED),
+    *(((linear, changes), *rest) for changes, *rest in LINEAR),
+    *(((nested, changes), *rest) for changes, *rest in OF_NESTED),
+]
 
 
-@each(OF_FLASH_PACKED)
-def test_packed_flash_attention(wrong, error, parts):
-    check(lambda: flash_packed(wrong), error, parts)
+@each(CALLS)
+def test_calls(wrong, error, parts):
+    call, changes = wrong
+    check(lambda: call(changes), error, parts)
 
 
 @each(OF_FLASH_CACHES)
@@ -290,22 +296,9 @@ def test_dense(wrong, error, parts, requires_grad):
     check(lambda: attend(wrong), error, re.match(r"\w+", parts)[0] if requires_grad else parts)
 
 
-@each(PACKED)
-def test_packed(wrong, error, parts):
-    check(lambda: packed(wrong), error, parts)
-
-
-@each(LINEAR)
-def test_linear(wrong, error, parts):
-    check(lambda: linear(wrong), error, parts)
-
-
-@each(OF_NESTED)
-def test_nested(wrong, error, parts):
-    check(lambda: nested(wrong), error, parts)
-
-
 @each(OTHERS)
 def test_recordings_and_block_masks(wrong, error, parts):
     check(wrong, error, parts)
     assert not regard.torch._recorder.OBSERVERS
+    assert torch.is_grad_enabled()
+    assert not torch.overrides._get_current_function_mode_stack()

@@ -10,8 +10,8 @@ import dask.array as da
 
 import regard
 import regard.dask
-from cases import Case, build
-from dask_chunks import call, cut
+from cases import build
+from dask_chunks import EVERYTHING, call, cut
 from element_types import each_in_one_type
 from option_cases import MIXES
 from problem import Problem, drawn
@@ -93,12 +93,6 @@ def test_a_stream_of_the_parts_of_dask_arrays():
     output = regard.attend_stream(query, regard.KeyValueChunks(*lazy, length=5))
     wanted = regard.attend_stream(query, regard.KeyValueChunks(key, value, length=5))
     assert output.tobytes() == wanted.tobytes()
-
-
-SHAPES = (2, 4, 19, 8), (2, 2, 41, 8), (2, 2, 41, 6)
-EVERYTHING = Case(
-    "everything", *SHAPES, float_mask=(4, 19, 41), alibi_slopes=0.1, sinks=0.5, distance_bias=30
-)
 
 
 def test_one_gradient_has_the_bits_that_it_has_among_all():

@@ -15,26 +15,16 @@ import distributed
 
 import regard
 import regard.dask
-from cases import Case, build
-from dask_chunks import call
+from cases import build
+from dask_chunks import EVERYTHING, call
 from reference import assert_same_bits
 
 pytestmark = pytest.mark.slow
-CASE = Case(
-    "schedulers",
-    *((2, 4, 230, 16), (2, 2, 310, 16), (2, 2, 310, 12)),
-    float_mask=(4, 230, 310),
-    alibi_slopes=0.1,
-    distance_bias=40,
-    sinks=0.5,
-    is_causal=True,
-    query_offset=(90, 40),
-)
 
 
 def everything(**settings):
     """Return output, lse and all gradients of a call with most options, in one collection."""
-    problem = build(CASE, np.dtype(np.float32), 0.3)
+    problem = build(EVERYTHING, np.dtype(np.float32), 0.3)
     _, state, gradients = call(problem, "some chunks", most=6, **settings)
     return [*state, *gradients]
 

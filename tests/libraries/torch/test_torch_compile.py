@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint  # isort: skip
 from regard.torch._operators import attention, attention_backward, attention_jvp  # isort: skip
 from regard.torch import _options  # isort: skip
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 SHAPES = (2, 4, 5, 8), (2, 2, 9, 8), (1, 2, 9, 6)
 CASES = [
     Case("plain", (2, 4, 5, 8), (2, 4, 9, 8), (2, 4, 9, 8)),

@@ -12,9 +12,6 @@ from torch_problems import scaled_dot_product_attention, torch
 from torch.autograd import forward_ad  # isort: skip
 from torch.utils._python_dispatch import TorchDispatchMode  # isort: skip
 
-# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
-
 
 LENGTH, DIM = 1200, 8
 

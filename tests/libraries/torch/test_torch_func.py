@@ -8,9 +8,6 @@ from cases import Case, build
 from reference import solve
 from torch_problems import NAMES, attend, torch
 
-# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
-
 BATCHES = (2, 1, 2, 3, 2), (3, 1, 4, 2), (3, 1, 4, 3)
 OTHERS = {"float_mask": (4, 5), "alibi_slopes": 0.3, "distance_bias": 3, "sinks": 0.1}
 CASES = [

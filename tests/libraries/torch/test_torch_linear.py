@@ -62,7 +62,6 @@ def test_results_and_gradients(given, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", RULES[::2])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_operator_keeps_what_it_promises(given):
     """Its schema, shapes without elements, and gradients in a compiled graph."""
     call = {name: x.requires_grad_() for name, x in problem(given, length=5).items()}
@@ -93,7 +92,6 @@ def test_second_derivatives_raise():
         first.sum().backward()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forward_mode_raises():
     call = problem((), length=3)
     query, others = call.pop("query"), tuple(call.values())

@@ -11,8 +11,6 @@ from torch_problems import scaled_dot_product_attention, torch
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
-# PyTorch warns that nested tensors are a prototype.
-pytestmark = pytest.mark.filterwarnings("ignore:.*nested tensor:UserWarning")
 
 HEADS, HEAD_DIM, VALUE_DIM = 4, 8, 6
 LENGTHS = {

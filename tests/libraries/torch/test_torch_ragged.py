@@ -12,8 +12,6 @@ from torch_problems import scaled_dot_product_attention, torch
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
-# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 HEADS, KV_HEADS = 4, 2
 QUERIES, KEYS = [0, 3, 3, 10, 11], [0, 5, 9, 9, 30]

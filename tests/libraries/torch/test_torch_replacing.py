@@ -64,7 +64,6 @@ def test_modules(name, is_training):
         assert calls.by_regard == count
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors():
     """Nested tensors make one packed call."""
     parts = [torch.randn(n, 2, 8, dtype=torch.float64) for n in (3, 5, 1)]

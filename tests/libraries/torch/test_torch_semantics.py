@@ -52,8 +52,7 @@ def test_pytorchs_arguments_mean_the_same(name):
     ours, wanted = scaled_dot_product_attention(*tensors, **options), theirs(*tensors, **options)
     torch.testing.assert_close(ours, wanted, rtol=0, atol=64 * EPS)
     gradients = [torch.autograd.grad(x.sin().sum(), tensors) for x in (ours, wanted)]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=256 * EPS)
+    torch.testing.assert_close(*gradients, rtol=0, atol=256 * EPS)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -152,8 +151,7 @@ def test_a_causal_bias_means_what_pytorch_says(variant, lengths):
     torch.testing.assert_close(alone, replaced, rtol=0, atol=64 * EPS)
     torch.testing.assert_close(alone, wanted, rtol=0, atol=64 * EPS)
     gradients = [torch.autograd.grad(x.sin().sum(), tensors) for x in (alone, wanted)]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=256 * EPS)
+    torch.testing.assert_close(*gradients, rtol=0, atol=256 * EPS)
 
 
 @each_bias

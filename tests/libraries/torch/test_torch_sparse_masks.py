@@ -11,8 +11,6 @@ from torch_problems import scaled_dot_product_attention, torch
 from torch._dynamo.testing import CompileCounterWithBackend  # isort: skip
 from regard.torch import _arguments, _options  # isort: skip
 
-# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
 
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 21, 47
 MASKS = sparse_masks(BATCH, HEADS, Q_LEN, KV_LEN)

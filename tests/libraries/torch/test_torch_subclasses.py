@@ -10,9 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # isort: skip
 from torch.testing._internal.two_tensor import TwoTensor  # isort: skip
 from regard.torch import scaled_dot_product_attention_ragged  # isort: skip
 
-# PyTorch warns that masked tensors are a prototype.
-pytestmark = pytest.mark.filterwarnings("ignore:.*prototype:UserWarning")
-
 
 def elements():
     return torch.from_numpy(drawn((3, 5, 8), np.float32))

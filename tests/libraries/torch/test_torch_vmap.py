@@ -5,9 +5,6 @@ import pytest
 
 from torch_problems import scaled_dot_product_attention, torch
 
-# PyTorch's forward mode compiles its decompositions with functions that PyTorch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
-
 SAMPLES = 3
 # The shapes of each argument in four calls.
 KINDS = ("batch", "heads", "two axes", "ranks")

@@ -53,6 +53,16 @@ def assert_alike(actual, wanted):
             assert_close(gradient, wanted[1][name])
 
 
+def assert_as_eager(model, inputs, calls):
+    """Check that regard's outcome is that of eager attention, which is returned."""
+    with in_float64():
+        wanted = outcome(model, "eager", inputs)
+        assert not calls
+        assert_alike(outcome(model, "regard", inputs), wanted)
+    assert calls
+    return wanted
+
+
 @contextmanager
 def in_float64():
     """Replace float32, or no type, by float64 in every request to PyTorch.

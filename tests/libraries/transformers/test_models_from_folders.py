@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import regard
+from rope_cases import TRAINED, llama3
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -21,14 +22,7 @@ SIZES = {
     "head_dim": 8,
     "max_position_embeddings": 256,
 }
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5e5,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
+LLAMA3 = llama3(rope_theta=5e5, **{TRAINED: 64})
 ON = {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 3}
 MODELS = {  # the class, its options, and the windows
     "Llama": ("Llama", {"rope_parameters": LLAMA3}, [None] * 4),

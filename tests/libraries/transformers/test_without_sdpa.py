@@ -5,11 +5,12 @@ import warnings
 
 import pytest
 
+import zoo
 from outcomes import assert_close, in_float64
 from tiny import VOCABULARY, tiny_config
-from zoo import torch, transformers
+from zoo import LENGTH, torch, transformers
 
-LENGTH = 11
+TEXTS = zoo.Kind("texts", "AutoModel", {}, "")
 MODELS = {
     "align_text_model": "AlignTextModel",
     "bloom": "BloomModel",
@@ -46,17 +47,15 @@ def built(model_type, implementation):
 
 
 def inputs_of(name, padding):
-    random = torch.Generator().manual_seed(1)
-    ids = torch.randint(3, VOCABULARY // 2, (2, LENGTH), generator=random)
-    mask = torch.ones(2, LENGTH, dtype=torch.int64)
-    mask[0, {"left": slice(3), "right": slice(-3, None), None: slice(0)}[padding]] = 0
-    inputs = {"input_ids": ids}
+    random = torch.Generator().manual_seed(2)
+    inputs = zoo.inputs_of(name, None, padding=padding, kind=TEXTS)
     if name == "gemma4_audio":
+        mask = inputs.get("attention_mask", torch.ones(2, LENGTH))
         features = torch.randn(2, 64, 128, generator=random, dtype=torch.float64)
         return {"input_features": features, "attention_mask": mask.bool().repeat(1, 6)[:, :64]}
     if name == "bridgetower":
         inputs["pixel_values"] = torch.randn(2, 3, 16, 16, generator=random, dtype=torch.float64)
-    return inputs if padding is None else inputs | {"attention_mask": mask}
+    return inputs
 
 
 def result_of(model, inputs):

@@ -3,7 +3,15 @@ eager attention."""
 
 import pytest
 
-from outcomes import assert_alike, assert_close, errors, in_float64, outcome, widened
+from outcomes import (
+    assert_alike,
+    assert_as_eager,
+    assert_close,
+    errors,
+    in_float64,
+    outcome,
+    widened,
+)
 from tiny import tiny_config
 from zoo import build, inputs_of, regard, torch, transformers, types
 
@@ -15,18 +23,14 @@ def test_float64(model_type, calls):
     """`"sdpa"` models, whose calls of PyTorch's function regard replaces, have them too."""
     model = build(model_type)
     inputs = inputs_of(model_type, model.config)
-    with in_float64():
-        wanted = outcome(model, "eager", inputs)
+    wanted = assert_as_eager(model, inputs, calls)
+    calls.clear()
+    if model._supports_sdpa:
+        with in_float64(), regard.torch.replacing_sdpa() as replaced:
+            assert_alike(outcome(model, "sdpa", inputs), wanted)
+        assert replaced.by_regard
+        assert not replaced.by_pytorch
         assert not calls
-        assert_alike(outcome(model, "regard", inputs), wanted)
-        assert calls
-        calls.clear()
-        if model._supports_sdpa:
-            with regard.torch.replacing_sdpa() as replaced:
-                assert_alike(outcome(model, "sdpa", inputs), wanted)
-            assert replaced.by_regard
-            assert not replaced.by_pytorch
-            assert not calls
 
 
 @pytest.mark.parametrize("model_type", types())
