@@ -1,7 +1,7 @@
 """Run the tutorial's programs in a browser, as its pages do.
 
-The environment variable REGARD_PYODIDE names a folder made by `.ci/nightly pyodide`: Pyodide from npm, and
-the wheels of NumPy and regard, in place of the address from which browsers load them.
+The environment variable REGARD_PYODIDE names a folder made by `.ci/nightly pyodide`: Pyodide from
+npm, and the wheels of NumPy and regard, in place of the address from which browsers load them.
 """
 
 import functools

@@ -271,4 +271,5 @@ def _edges_after(place: Integers, layout: Layout) -> Integers:
     """Return the first edge of a block at or after some places."""
     assert layout.block is not None
     key, width = place % layout.step, layout.block[1]
-    return place - key + np.minimum(-(-key // width) * width, layout.kv_len)
+    after: Integers = place - key + np.minimum(-(-key // width) * width, layout.kv_len)
+    return after
