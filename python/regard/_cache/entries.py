@@ -366,7 +366,7 @@ def _check_alike(own: Geometry, theirs: Geometry) -> None:
     """Raise ValueError unless two caches have the same sizes, types and limits."""
     if len(own.layers) != len(theirs.layers):
         raise ValueError(
-            f"other must have {len(own.layers)} layers, got a cache of {len(theirs.layers)}"
+            f"the other cache must have {len(own.layers)} layers, got {len(theirs.layers)}"
         )
     pairs: list[tuple[str, Any, Any]] = [("capacity", own.capacity, theirs.capacity)]
     for layer, other in zip(own.layers, theirs.layers, strict=True):
@@ -374,6 +374,6 @@ def _check_alike(own: Geometry, theirs: Geometry) -> None:
     for name, value, wrong in pairs:
         if value != wrong:
             raise ValueError(
-                f"other must be a cache with {name} {value!s:.80}, got {wrong!s:.80}; a fork() has "
+                f"the other cache must have {name} {value!s:.80}, got {wrong!s:.80}; a fork() has "
                 "the same"
             )
