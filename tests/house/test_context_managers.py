@@ -1,4 +1,4 @@
-"""Context managers end with the process and in forked children. `test_torch_replacing_endings.py`
+"""Context managers end with the process and in forked children. `test_torch_replacing.py`
 ends them out of order and in other threads."""
 
 import os

@@ -263,9 +263,9 @@ class Entries(SavedCache):
 
         Notes
         -----
-        ALiBi slopes, distance biases, windows and causality depend on positions in the cache, so
-        they follow the new positions. Keys that contain an absolute encoding keep the encoding of
-        their previous position.
+        Afterward, `keep` needs a new append. ALiBi slopes, distance biases, windows and causality
+        depend on positions in the cache, so they follow the new positions. Keys that contain an
+        absolute encoding keep the encoding of their previous position.
 
         A rotation is computed in float32 (float64 for float64) and stored again, which rounds keys
         of narrower types a second time. Scalings of rotary embeddings need nothing more: an

@@ -30,7 +30,7 @@ class PrefixIndex(ShowsOptions, Generic[Cache]):
         model(tokens[text.lengths[0]:], cache=text)
 
     The index holds its own forks, which share pages with the cache, so nothing that is done to the
-    cache later changes them.
+    cache later changes them. Only one thread at a time may use an index.
 
     Parameters
     ----------

@@ -79,9 +79,8 @@ def _of_layers(
 ) -> list[ArrayLike | None]:
     """Return the frequencies of each layer, which may be the same."""
     given: Any = inverse_frequencies
-    if not isinstance(given, list | tuple | np.ndarray) or all(
-        each is not None and np.ndim(each) == 0 for each in given
-    ):
+    is_one = not isinstance(given, list | tuple | np.ndarray) or getattr(given, "ndim", 1) == 0
+    if is_one or all(each is not None and np.ndim(each) == 0 for each in given):
         return [given] * layers
     if len(given) != layers:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext, suppress
 from functools import cache
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 recording_lock = RLock()
 """Held during a recording, which changes settings of the process and of models."""
+if hasattr(os, "register_at_fork"):  # a forked child has no thread that would release it
+    os.register_at_fork(after_in_child=recording_lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def record(
@@ -102,7 +105,8 @@ def record(
     The run ends at the first layer with which the recording would become too large.
 
     The module runs in ``torch.no_grad()``. Dropout of weights is not part of a recording. Only
-    calls in the caller's thread are recorded. Recordings of several threads run one after another.
+    calls in the caller's thread are recorded. Recordings of several threads run one after another,
+    so a module must not wait for a recording in another thread.
 
     Examples
     --------

@@ -1,5 +1,6 @@
 """Recordings of PyTorch modules have the weights of each layer; others have nothing of it."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason='PyTorch is not installed: pip install ".[torch]"')
 
 import regard.torch  # noqa: E402
+from regard.torch._recording import recording_lock  # noqa: E402
 from torch_modules import (  # noqa: E402
     HEADS,
     MODULES,
@@ -253,3 +255,23 @@ def test_other_threads_are_not_recorded():
     assert recording.names == ("model.layer.self_attn", "model.layer.multihead_attn")
     assert recording[0].query.shape == (3, 4, 7, 4)
     assert not regard.torch._recorder.OBSERVERS
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_records_though_a_thread_of_its_parent_did():
+    begun, ends = threading.Event(), threading.Event()
+
+    def hold():
+        with recording_lock:
+            begun.set()
+            ends.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(not recording_lock.acquire(timeout=10))
+    ends.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
