@@ -206,6 +206,7 @@ void PageTable::reorder(const Counts& chosen) {
 std::unique_ptr<PageTable> PageTable::fork(const Counts& chosen) {
   auto fork = std::make_unique<PageTable>(pools_, 0);  // before the lock, which its destructor takes
   const std::lock_guard guard(pools_->lock);
+  fork->origin_ = state_;
   fork->state_ = shared(chosen);
   return fork;
 }
@@ -248,7 +249,7 @@ std::int64_t PageTable::adopt(PageTable& other, std::int64_t entry) {
 
 void PageTable::exchange(PageTable& fork) {
   const std::lock_guard guard(pools_->lock);
-  unchanging();
+  check_same_entries(unchanging() == fork.origin_.lock());
   state_.swap(fork.state_);
 }
 

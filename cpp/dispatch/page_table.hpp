@@ -55,7 +55,8 @@ class PageTable {
   std::int64_t adopt(PageTable& other, std::int64_t entry);
   // Keeps only these tokens of the last append to an entry, one after another.
   void keep(std::int64_t entry, const Counts& positions);
-  // Replaces the entries by those of a fork, which gets the entries of this cache.
+  // Replaces the entries by those of a fork, which gets the entries of this cache. Throws if they have
+  // changed since they were forked.
   void exchange(PageTable& fork);
   // The length of an entry before the last append. Throws if other changes have followed.
   std::int64_t length_before(std::int64_t entry) const;
@@ -83,8 +84,9 @@ class PageTable {
   State shared(const Counts& chosen) const;
 
   std::shared_ptr<PagePools> pools_;
-  State state_;                 // null if the cache is closed
-  std::shared_ptr<AppendStep> step_;  // of tokens that some layers have stored and others have not
+  State state_;                             // null if the cache is closed
+  std::weak_ptr<const CacheState> origin_;  // the entries of which a fork was made
+  std::shared_ptr<AppendStep> step_;        // of tokens that some layers have stored and others have not
 };
 
 }  // namespace regard

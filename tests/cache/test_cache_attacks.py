@@ -169,3 +169,14 @@ def test_an_append_between_whose_checks_another_thread_removed_entries():
             cache._layer, cache._sizes, [rows, rows, None, None], None, None, is_packed=False
         )
     assert cache.lengths[0] == 0
+
+
+def test_a_removal_during_which_another_thread_appended():
+    cache = regard.KVCache(1, 2, 8)
+    cache.append(*np.ones((2, 1, 2, 3, 8)))
+    without = cache._pages.fork(np.array([0]))
+    without.truncate(2)
+    cache.append(*np.ones((2, 1, 2, 1, 8)))
+    with pytest.raises(ValueError, match="another thread has changed"):
+        cache._pages.exchange(without)
+    assert cache.lengths[0] == 4

@@ -36,11 +36,11 @@ def remove(
     """
     _check_evicted(pages, geometry, entry, start, stop)
     of_layers = _of_layers(inverse_frequencies, len(geometry.layers))
-    lengths = pages.lengths
+    changed = pages.fork(np.arange(len(pages.lengths)))
+    lengths = changed.lengths
     moved = int(lengths[entry]) - stop
     starts = np.where(np.arange(len(lengths) + 1) > entry, moved, 0)
     lengths[entry] = start
-    changed = pages.fork(np.arange(len(lengths)))
     changed.truncate(lengths)
     for number, (layer, frequencies) in enumerate(zip(geometry.layers, of_layers, strict=True)):
         own = pages.layer(number)
