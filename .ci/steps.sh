@@ -38,8 +38,8 @@ finish() {
 # Installs the Debian packages of these programs. Without them (or without root), the steps that use them are skipped.
 debian_packages() {
   local -A packages=([ccache]=ccache [clang++]=clang [aarch64-linux-gnu-g++]=g++-aarch64-linux-gnu
-                     [qemu-x86_64]=qemu-user [mpirun]=openmpi-bin [chromium]=chromium [debootstrap]=debootstrap [clang++-19]=clang-19 [wasm-ld-19]=lld-19
-                     [llvm-ar-19]=llvm-19 [unzip]=unzip)
+                     [qemu-x86_64]=qemu-user [mpirun]=openmpi-bin [chromium]=chromium [debootstrap]=debootstrap
+                     [clang++-19]=clang-19 [wasm-ld-19]=lld-19 [llvm-ar-19]=llvm-19 [unzip]=unzip)
   local program missing=()
   for program; do have "$program" || missing+=("${packages[$program]}"); done
   if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && have apt-get; then

@@ -99,7 +99,8 @@ def comparisons(*names: str) -> Iterator[str]:
 
 
 def _ratio(run: Run, row: Comparison) -> str:
-    return f"{run.comparisons[row.name]:.2f}x" if row.name in run.comparisons else "-"
+    ratio = run.comparisons.get(row.name)
+    return "-" if ratio is None else f"{ratio:.{2 if ratio >= 0.01 else 3}f}x"
 
 
 TABLES: dict[str, Callable[..., Iterator[str]]] = {

@@ -36,6 +36,7 @@ ROTARY = [
     ({"positions": [10**30] * 5}, ValueError, "positions ... got 1000000000000000000000000000000"),
     ({"positions": 3}, ValueError, "positions must have one entry for ... got ()"),
     ({"rotary_dim": 10}, ValueError, "rotary_dim must be at most head_dim, got 10 and 8"),
+    ({"inverse_frequencies": [1] * 5}, ValueError, "twice len(inverse_frequencies) ... 10 and 8"),
     ({"base": 0}, ValueError, "base must be positive and finite, got 0.0"),
     ({"base": "1e4", "cache": TABLE}, TypeError, "base must be a real number, got str"),
     ({"interleaved": 1}, TypeError, "interleaved must be True or False, got int"),

@@ -251,9 +251,9 @@ class Entries(SavedCache):
         TypeError
             If an argument has the wrong type.
         ValueError
-            If there is no such entry, or not ``0 <= start <= stop <= lengths[entry]``; if tokens
-            have been evicted that would move, or that the window of a moved token contains; if a
-            rotated key cannot be stored in fewer than 16 bits; if the cache is closed.
+            If the entry does not exist; unless ``0 <= start <= stop <= lengths[entry]``; if evicted
+            tokens would move, or be in the window of a moved token; if a rotated key cannot be
+            stored in fewer than 16 bits; if the cache is closed, or another thread changes it.
         MemoryError
             If memory does not suffice for a copy of the moved tokens.
 

@@ -161,10 +161,10 @@ class PrefixIndex(ShowsOptions, Generic[Cache]):
         Raises
         ------
         IndexError
-            If there are no texts.
+            If the index is empty.
         """
         if not self._texts:
-            raise IndexError("the index has no texts")
+            raise IndexError("the index is empty")
         self._texts.pop(next(iter(self._texts))).close()
 
 

@@ -52,7 +52,7 @@ def remove(
             rows[0], rows[2] = _stored_keys(own, layer, keys)
         packed = [None if each is None else each.swapaxes(0, 1) for each in rows]
         append_stored(changed.layer(number), layer, packed, None, starts, is_packed=True)
-    changed.truncate(changed.lengths)  # the moved tokens are no append that could be undone
+    changed.truncate(changed.lengths)  # forgets the append, which nobody may undo
     pages.exchange(changed)
     changed.close()
 

@@ -25,7 +25,7 @@ class Selection(NamedTuple):
         """Read the argument `layers` of a call, or raise TypeError or ValueError.
 
         While a model runs, its number of layers, `length`, is not known: numbers count from the
-        first layer, and there are no slices.
+        first layer, and slices are refused.
         """
         if isinstance(layers, slice):
             if length is None:

@@ -49,7 +49,7 @@ def attend(
     stream: Any = None,
     wanted_shape: tuple[int, ...] | None = None,
 ) -> Any:
-    """Compute a call, and return its results. It is dense if there are no starts of sequences.
+    """Compute a dense call, or a ragged one if `starts` are given, and return its results.
 
     An output that the caller fills has a `wanted_shape`.
     """

@@ -175,8 +175,9 @@ def rotary(
         _refuse_doubled(cos.shape[-1], rotary_dim, source.shape[-1])
         check_rotary_dim(rotary_dim, cos.shape[-1], "cache")
     if 2 * cos.shape[-1] > source.shape[-1]:
+        name = "rotary_dim" if inverse_frequencies is None else "twice len(inverse_frequencies)"
         raise ValueError(
-            f"rotary_dim must be at most head_dim, got {2 * cos.shape[-1]} and {source.shape[-1]}"
+            f"{name} must be at most head_dim, got {2 * cos.shape[-1]} and {source.shape[-1]}"
         )
     if out is not None:
         check_out("out", out, source.dtype, source.shape)
