@@ -17,6 +17,8 @@ KINDS = {
     "float8": {"dtype": "float8_e4m3fn", "page_size": 32},
     "q4_1": {"dtype": "q4_1", "sizes": (32, 64), "page_size": 32},
     "int8 means": {"dtype": "int8", "page_size": 32, "key_means": np.full((2, 8), 3.0)},
+    "values in keys": {"value_from_key": True, "page_size": 16},
+    "int8 values in keys": {"value_from_key": True, "dtype": "int8", "page_size": 32},
     "layers": {"layers": 3, "page_size": 16},
     "layers window": {"layers": 2, **WINDOW},
     "growing file": {"path": True},
@@ -26,6 +28,16 @@ KINDS = {
     "float8 file": {"path": True, "dtype": "float8_e4m3fn", "page_size": 16},
     "layers file": {"path": True, "layers": 3, "page_size": 16},
 }
+
+
+class ValuesInKeys(regard.KVCache):
+    """A cache that leaves out the values, which its keys contain."""
+
+    def append(self, key, _value, lengths=None):
+        super().append(key, lengths=lengths)
+
+    def append_ragged(self, key, _value, starts):
+        super().append_ragged(key, None, starts)
 
 
 class AllLayers:
@@ -109,7 +121,8 @@ def new_cache(batch, *sizes, layers=None, **options):
     """Return an empty cache of one or several layers, and its model."""
     model = Model(batch, *sizes, **options)
     if layers is None:
-        return regard.KVCache(batch, *sizes, **options), model
+        kind = ValuesInKeys if options.get("value_from_key") else regard.KVCache
+        return kind(batch, *sizes, **options), model
     return AllLayers(regard.KVCaches(layers, batch, *sizes, **options)), model
 
 

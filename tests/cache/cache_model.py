@@ -16,10 +16,9 @@ from reference import assert_same_bits
 class Model:
     """The key and value of each text, (kv_heads, length, dim), as they were given."""
 
-    def __init__(
-        self, batch, *sizes, dtype="float32", keep_last=None, keep_first=0, key_means=None, **_
-    ):
-        self.sizes, self.dtype, self.key_means = sizes, dtype, key_means
+    def __init__(self, batch, *sizes, dtype="float32", keep_last=None, keep_first=0, **options):
+        self.sizes, self.dtype = sizes, dtype
+        self.options = {x: options[x] for x in ("key_means", "value_from_key") if x in options}
         self.kv_heads, self.head_dim, self.value_dim = sizes
         self.keep_last, self.keep_first = keep_last, keep_first
         self.nothing = [np.empty((self.kv_heads, 0, dim)) for dim in sizes[1:]]
@@ -47,6 +46,8 @@ class Model:
 
     def _append(self, new):
         self.before = self.lengths
+        if self.options.get("value_from_key"):
+            new = [[key, key[..., : self.value_dim]] for key, _ in new]
         self.texts = [
             [np.concatenate(parts, axis=1) for parts in zip(text, rows, strict=True)]
             for text, rows in zip(self.texts, new, strict=True)
@@ -83,8 +84,9 @@ class Model:
 
     def alone(self, entry):
         """Return a cache of one text that was appended at once."""
-        cache = regard.KVCache(1, *self.sizes, dtype=self.dtype, key_means=self.key_means)
-        cache.append(*(rows[None] for rows in self.texts[entry]))
+        cache = regard.KVCache(1, *self.sizes, dtype=self.dtype, **self.options)
+        key, value = (rows[None] for rows in self.texts[entry])
+        cache.append(key, None if self.options.get("value_from_key") else value)
         return cache
 
     def rows(self, entry):
